@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench compare latency bench-log fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench compare latency bench-log bench-scaling moves fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -57,6 +57,9 @@ latency: $(VENV)/dev ## measure latency at half of the load that saturates
 bench-log: $(VENV)/dev ## measure searches, proofs and exports of a long audit log
 	$(BIN)/python -m benchmarks.log $(ARGS)
 
+bench-scaling: $(VENV)/dev ## measure two gateways and shards beside one of each: ARGS="--postgresql"
+	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
 fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
 	.venv-fuzz/bin/python -m tests.fuzz.generated_requests --pqkeepd $(BIN)/pqkeepd $(ARGS)
 
@@ -74,6 +77,9 @@ crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its
 
 cluster: $(VENV)/dev ## load 3 gateways and 2 shards with standbys, each part away in turn: 5 minutes
 	$(BIN)/python -m tests.cluster $(ARGS)
+
+moves: $(VENV)/dev ## move 1,000 tenants between two shards under load: make moves ARGS="--postgresql"
+	$(BIN)/python -m tests.shards.moves $(ARGS)
 
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)

@@ -45,7 +45,9 @@ UNAUDITED = Launcher(
 
 
 @contextmanager
-def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int, dict[str, Any]]]:
+def service(
+    directory: Path, launcher: Launcher = PRODUCT, options: Sequence[str] = ()
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Run pqkeep for the length of a ``with`` block; yield its process id and its ready file."""
     directory.mkdir(exist_ok=True)
     ready_file = directory / "ready.json"
@@ -57,6 +59,7 @@ def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int
         "--port=0",
         f"--ready-file={ready_file}",
         f"--data={directory / 'data'}",
+        *options,
     ]
     with (
         log.open("wb") as output,

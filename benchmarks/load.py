@@ -60,7 +60,9 @@ class Measurement(Struct, frozen=True):
         return self.cpu_front + self.cpu_back
 
 
-class _Summary(Struct, frozen=True):
+class Summary(Struct, frozen=True):
+    """What wrk says of one load."""
+
     requests: int
     microseconds: int
     median: float
@@ -99,7 +101,7 @@ def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Meas
         environment=target.environment(),
     )
     used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
-    summary = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=_Summary)
+    summary = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=Summary)
     if summary.failed or summary.disconnected or not summary.requests:
         raise BenchmarkError(
             f"{target.url}: of {summary.requests} requests {summary.failed} were not answered with 2xx, "

@@ -1,0 +1,270 @@
+"""Several gateways and shards beside one of each: ``make bench-scaling``, or with ``--postgresql``.
+
+Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, and with two of each, and
+loads them alternately, half of the connections for a tenant of each shard. It reports what one
+operation costs in each kind of process, and does not judge.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from tests.fixtures.postgresql import (
+    ACCOUNTS_ROLE,
+    KEYS_ROLE,
+    PostgresServer,
+    running_postgresql,
+)
+from tests.fixtures.processes import free_port
+from tests.fixtures.redis import running_valkey
+
+from benchmarks import cpu
+from benchmarks.errors import BenchmarkError
+from benchmarks.installation import API, RATE, ask, service
+from benchmarks.load import SCRIPT, Summary, require_wrk
+from benchmarks.processes import output_of
+
+OPERATIONS: Mapping[str, Mapping[str, object]] = {
+    "encapsulate": {"key_version": 1},
+    "encrypt": {"plaintext": "YSBzZWNyZXQ="},
+}
+KINDS: Mapping[str, str] = {
+    "pqkeep_gateway": "gateway",
+    "pqkeep_keyservice": "key service",
+    "valkey": "Valkey",
+    "postgres": "PostgreSQL",
+}
+"""How a process is called, by what its command line has."""
+OURS = ("gateway", "key service")
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many processes an installation has."""
+
+    gateways: int
+    shards: int
+    has_valkey: bool = True
+
+    @property
+    def name(self) -> str:
+        """What a table calls it."""
+        valkey = ", Valkey" if self.has_valkey else ""
+        return f"{self.gateways} x {self.shards}{valkey}"
+
+
+SHAPES = (Shape(1, 1, has_valkey=False), Shape(1, 1), Shape(2, 1), Shape(2, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A running installation."""
+
+    shape: Shape
+    supervisor: int
+    server: int | None
+    """The first process of its PostgreSQL."""
+    url: str
+    api_keys: Sequence[str]
+    """Of two tenants, one in each shard where there are two."""
+    valkey: int | None
+
+    def processes(self) -> dict[int, str]:
+        """Return its processes with their kinds."""
+        found = cpu.children(self.supervisor)
+        if self.valkey is not None:
+            found[self.valkey] = "valkey"
+        if self.server is not None:
+            found |= dict.fromkeys(cpu.children(self.server), "postgres")
+        return {
+            pid: kind for pid, line in found.items() for word, kind in KINDS.items() if word in line
+        }
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One load."""
+
+    requests_per_second: float
+    cpu: dict[str, float]
+    """CPU microseconds an operation, by kind of process."""
+
+
+@contextmanager
+def installed(folder: Path, shape: Shape, server: PostgresServer | None) -> Iterator[Installed]:
+    """Run an installation, with two tenants that have a key."""
+    options: list[str] = ["--gateways", str(shape.gateways), "--shards", str(shape.shards)]
+    if server is not None:
+        options += ["--accounts-database", _new(server, ACCOUNTS_ROLE)]
+        for _ in range(shape.shards):
+            options += ["--keys-database", _new(server, KEYS_ROLE)]
+    with ExitStack() as stack:
+        valkey = None
+        if shape.has_valkey:
+            before = cpu.children(os.getpid()).keys()
+            address = stack.enter_context(running_valkey(free_port()))
+            options += ["--redis-url", f"redis://{address}"]
+            (valkey,) = cpu.children(os.getpid()).keys() - before
+        pid, ready = stack.enter_context(service(folder, options=options))
+        shards = ("default", "shard-2")[: shape.shards]
+        yield Installed(
+            shape,
+            pid,
+            None if server is None else _first_process(server),
+            ready["base_url"],
+            [_tenant(ready, shards[number % len(shards)], number) for number in range(2)],
+            valkey,
+        )
+
+
+def _new(server: PostgresServer, role: str) -> str:
+    return server.url(role, server.new_database(role))
+
+
+def _first_process(server: PostgresServer) -> int:
+    return int((server.data / "postmaster.pid").read_text().split()[0])
+
+
+def _tenant(ready: Mapping[str, str], shard: str, number: int) -> str:
+    """Make a tenant with a key in a shard; return its API key."""
+    url, operator = ready["base_url"] + API, ready["operator_key"]
+    body: dict[str, Any] = {"name": f"bench {number}", "plan": "enterprise_plus", "shard": shard}
+    tenant = ask("POST", f"{url}/tenants", body, operator)["id"]
+    ask("PATCH", f"{url}/tenants/{tenant}", {"requests_per_minute": RATE}, operator)
+    api_key: str = ask("POST", f"{url}/tenants/{tenant}/api-keys", {}, operator)["api_key"]
+    ask("POST", f"{url}/kms/keys/generate", {"algorithm": "Kyber768"}, api_key)
+    return api_key
+
+
+def load(wrk: str, body: Path, at: Installed, seconds: int, connections: int) -> Round:
+    """Load an installation. Raises BenchmarkError unless every request succeeds."""
+
+    def one(api_key: str) -> Summary:
+        output = output_of(
+            [
+                wrk,
+                "--threads=1",
+                f"--connections={connections // len(at.api_keys)}",
+                f"--duration={seconds}s",
+                "--timeout=10s",
+                f"--script={SCRIPT}",
+                f"{at.url}{API}/kem/{body.stem}",
+                "--",
+                str(body),
+            ],
+            seconds=seconds,
+            environment={"BENCHMARK_API_KEY": api_key, "BENCHMARK_CONNECTION": "keep-alive"},
+        )
+        return msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=Summary)
+
+    kinds = at.processes()
+    before = {pid: cpu.nanoseconds(pid) for pid in kinds}
+    with ThreadPoolExecutor(len(at.api_keys)) as pool:
+        summaries = list(pool.map(one, at.api_keys))
+    used = dict.fromkeys(kinds.values(), 0)
+    for pid, kind in kinds.items():
+        used[kind] += cpu.nanoseconds(pid) - before[pid]
+    if any(each.failed or each.disconnected or not each.requests for each in summaries):
+        raise BenchmarkError(f"{at.shape.name}: not every request succeeded: {summaries}")
+    requests = sum(each.requests for each in summaries)
+    return Round(
+        sum(each.requests / (each.microseconds / 1_000_000) for each in summaries),
+        {kind: spent / 1000 / requests for kind, spent in used.items()},
+    )
+
+
+def memory(at: Installed) -> dict[str, list[int]]:
+    """Return the MiB that each of pqkeep's processes shares with no other."""
+    found: dict[str, list[int]] = {kind: [] for kind in OURS}
+    for pid, kind in at.processes().items():
+        if kind in found:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            size = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+            found[kind].append(round(size * 1024 / _MIB))
+    return found
+
+
+def measure(
+    folder: Path, server: PostgresServer | None, arguments: argparse.Namespace
+) -> tuple[dict[str, dict[str, list[Round]]], dict[str, dict[str, list[int]]]]:
+    """Load all installations alternately; return the rounds by operation and shape, and the memory."""
+    wrk = require_wrk()
+    rounds: dict[str, dict[str, list[Round]]] = {}
+    with ExitStack() as stack:
+        every = [
+            stack.enter_context(installed(folder / str(number), shape, server))
+            for number, shape in enumerate(SHAPES)
+        ]
+        for operation, content in OPERATIONS.items():
+            body = folder / f"{operation}.json"
+            body.write_text(json.dumps(content))
+            found = rounds[operation] = {each.shape.name: [] for each in every}
+            for turn in range(arguments.rounds + 1):
+                for each in every:
+                    seconds = arguments.seconds if turn else 1
+                    done = load(wrk, body, each, seconds, arguments.connections)
+                    if turn:  # the first one fills caches
+                        found[each.shape.name].append(done)
+        return rounds, {each.shape.name: memory(each) for each in every}
+
+
+def show(
+    console: Console, rounds: Mapping[str, Mapping[str, Sequence[Round]]], kinds: Sequence[str]
+) -> None:
+    """Print a table for each operation, with the medians of the rounds."""
+    for operation, by_shape in rounds.items():
+        table = Table("gateways x shards", "requests/s", *kinds, "both", "ratio", title=operation)
+        first: float | None = None
+        for name, found in by_shape.items():
+            spent = {kind: median(each.cpu.get(kind, 0.0) for each in found) for kind in kinds}
+            both = median(sum(each.cpu[kind] for kind in OURS) for each in found)
+            first = both if first is None else first
+            table.add_row(
+                name,
+                f"{median(each.requests_per_second for each in found):,.0f}",
+                *(f"{spent[kind]:.1f} µs" if spent[kind] else "" for kind in kinds),
+                f"{both:.1f} µs",
+                f"{both / first:.2f}",
+            )
+        console.print(table)
+
+
+def main() -> int:
+    """Measure, and print what was measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
+    parser.add_argument("--postgresql", action="store_true", help="databases on a server")
+    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=32)
+    arguments = parser.parse_args()
+    console = Console()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pqkeep-bench-")))
+        server = None
+        if arguments.postgresql:
+            server = stack.enter_context(running_postgresql())
+            server.sql("ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 60")
+            server.sql("ALTER ROLE pqkeep_gateway CONNECTION LIMIT 60")
+        rounds, used = measure(folder, server, arguments)
+    kinds = [*OURS, "Valkey", *(["PostgreSQL"] if arguments.postgresql else [])]
+    show(console, rounds, kinds)
+    for name, found in used.items():
+        sizes = ", ".join(f"{kind} {each}" for kind, each in found.items())
+        console.print(f"{name}: private MiB: {sizes}", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
