@@ -63,6 +63,7 @@ class SeveralGateways:
     url: str
     management: list[str]
     api_key: str
+    operator_key: str
 
     def gateways(self) -> set[int]:
         """Return the process ids of the gateways, of those that leave too."""
@@ -131,7 +132,8 @@ def several(folder: Path) -> Iterator[SeveralGateways]:
             Caller(client, made["id"]).post(
                 "/kms/keys/generate", {"algorithm": "Kyber768"}, status=201
             )
-        yield SeveralGateways(layout, process.pid, output, url, management, key["api_key"])
+        api_key = key["api_key"]
+        yield SeveralGateways(layout, process.pid, output, url, management, api_key, credential)
 
 
 @contextmanager
@@ -245,6 +247,39 @@ def test_settings_that_cannot_be_used_change_nothing(
     assert before <= several.gateways()
     answer = get(f"{several.url}/healthz")
     assert answer.status_code == 200
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+def test_an_added_shard_is_served_after_a_renewal(several: SeveralGateways) -> None:
+    """SIGHUP starts its key service and renews every gateway, under load and without an error."""
+    before = several.settled()
+    added = pqkeepd("shard", "add", "b", "--data", several.layout.directory)
+    assert added.returncode == 0, added.stderr
+    renewed = several.output.read_text().count("a process was renewed")
+    with load(several) as seen:
+        os.kill(several.pid, signal.SIGHUP)
+        several.until("a process was renewed", renewed + COUNT)
+        several.until_gone(before)
+    assert set(seen) == {"200", "last of a connection"}
+    deadline = time.monotonic() + SECONDS
+    while any(get(f"{each}/readyz").json()["degraded"] for each in several.management):
+        assert time.monotonic() < deadline, several.output.read_text()
+    with client_of(several.url, several.operator_key) as client:
+        operator = Caller(client, "")
+        plan = {"name": "in b", "plan": "enterprise_plus", "shard": "b"}
+        made = operator.post("/tenants", plan, status=201)
+        key = operator.post(f"/tenants/{made['id']}/api-keys", status=201)["api_key"]
+    with client_of(several.url, key) as client:
+        tenant = Caller(client, made["id"])
+        tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    for _ in range(10 * COUNT):  # the kernel chooses the gateway of a new connection
+        with client_of(several.url, key) as client:
+            made = Caller(client, "").post("/kem/encrypt", BODY)
+            secret = {name: made[name] for name in ("ciphertext", "key_version")}
+            assert Caller(client, "").post("/kem/decrypt", secret)["plaintext"] == BODY["plaintext"]
+    listed = pqkeepd("shard", "list", "--data", several.layout.directory).stdout
+    assert "b\t1 tenants\topen\t0 moves" in listed.splitlines()
 
 
 def test_a_port_that_another_program_has_is_refused(several: SeveralGateways, folder: Path) -> None:

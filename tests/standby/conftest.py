@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,9 +110,16 @@ def pair(
     postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
     """An installation with a standby."""
+    with running_pair(postgres_server, tmp_path_factory.mktemp("standby")) as made:
+        yield made
+
+
+@contextmanager
+def running_pair(server: PostgresServer, folder: Path) -> Iterator[Pair]:
+    """Run an installation with a standby for as long as a block lasts."""
     with ExitStack() as stack:
-        stores = stack.enter_context(new_databases(postgres_server))
-        layout = Layout(tmp_path_factory.mktemp("standby") / "data")
+        stores = stack.enter_context(new_databases(server))
+        layout = Layout(folder / "data")
         operator_key = new_credential(CredentialKind.OPERATOR)
         initialise(layout, operator_key, signup="operator", stores=stores)
         second = layout.directory / "standby"

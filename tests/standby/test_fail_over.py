@@ -10,31 +10,40 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 from tests.fixtures.key_service import execute
+from tests.standby.conftest import running_pair
 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import ListKeys
+from pqkeep_server.doctor import Note, examine
 
 if TYPE_CHECKING:
     from tests.fixtures.caller import Caller
+    from tests.fixtures.postgresql import PostgresServer
     from tests.standby.conftest import Pair
 
 SECRET = base64.b64encode(b"a secret").decode()
 PAUSES = int(os.environ.get("PQKEEP_PAUSES", "1000"))
+PAIRS = 5
+"""Installations that are paused at once: most of a fail-over is waiting."""
 
 
 class Load:
-    """Encrypts and rotates without a pause, and counts what is answered."""
+    """Encrypts and rotates, and counts what is answered."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, seconds: float = 0.0) -> None:
         self._caller = caller
+        self._seconds = seconds
+        """Between two requests of a thread."""
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self.encrypted: list[str] = []
@@ -45,7 +54,7 @@ class Load:
 
     def encrypt(self) -> None:
         """Encrypt until the load ends."""
-        while not self._is_over.is_set():
+        while not self._is_over.wait(self._seconds):
             answer = self._caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
             with self._lock:
                 if answer.status_code == 200:
@@ -163,10 +172,10 @@ def execute_on(pair: Pair, number: int) -> str:
     return "answered"
 
 
-def pauses(pair: Pair, count: int) -> None:
+def pauses(pair: Pair, count: int, seconds: float = 0.0) -> None:
     """Pause whichever serves at random moments."""
     caller = pair.new_tenant()
-    with Load(caller).running() as load:
+    with Load(caller, seconds).running() as load:
         for _ in range(count):
             pause(pair, caller, secrets.randbelow(300) / 1000)
     check(pair, load)
@@ -179,6 +188,36 @@ def test_one_that_was_paused_answers_and_writes_nothing_more(pair: Pair) -> None
 
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
-def test_a_thousand_pauses(pair: Pair) -> None:
-    """The same at a thousand random moments."""
-    pauses(pair, PAUSES)
+def test_a_thousand_pauses(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    """The same at a thousand random moments, of several installations at once."""
+    with ExitStack() as stack:
+        postgres_server.sql("ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 100")
+        stack.callback(postgres_server.sql, "ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 10")
+        folders = [tmp_path / str(number) for number in range(PAIRS)]
+        for folder in folders:
+            folder.mkdir()
+        pairs = [stack.enter_context(running_pair(postgres_server, each)) for each in folders]
+        pool = stack.enter_context(ThreadPoolExecutor(PAIRS))
+        for done in [pool.submit(pauses, each, PAUSES // PAIRS, 0.02) for each in pairs]:
+            done.result()
+
+
+def test_the_doctor_names_who_serves(pair: Pair) -> None:
+    """It says whose epoch it is, and that nobody serves where that one is silent and no other waits."""
+    serving = pair.active()
+    (said,) = holders(pair)
+    assert f" {pair.processes[serving].pid}, which serves" in said
+    pair.kill(1 - serving)
+    pid = pair.processes[serving].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        pair.until(lambda: "nobody serves the shard" in holders(pair)[0])
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        pair.start(1 - serving)
+    pair.until(lambda: [type(each) for each in holders(pair)] == [Note])
+
+
+def holders(pair: Pair) -> list[str]:
+    """Return what the doctor says of epochs."""
+    return [each for each in dict(examine(pair.layout))["key service"] if "epoch" in each]
