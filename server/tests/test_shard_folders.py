@@ -214,3 +214,17 @@ def test_a_key_service_gets_no_copy_of_what_it_may_not_read() -> None:
         shard = add_shard(layout, "b").layout
         assert shard.transfer_key.stat().st_uid == UNPRIVILEGED
         assert shard.transfer_key.read_bytes() == layout.transfer_key.read_bytes()
+
+
+def test_the_settings_of_all_shards_are_checked(layout: Layout) -> None:
+    """Of a data directory ``config check`` reads every file, and names the one that is wrong."""
+    shard = add_shard(layout, "b").layout
+    checked = CliRunner().invoke(app, ["config", "check", str(layout.directory)])
+    files = [line.partition(":")[0] for line in checked.stdout.splitlines()]
+    wanted = {layout.gateway_settings, layout.key_service_settings, shard.key_service_settings}
+    assert (checked.exit_code, wanted <= set(map(Path, files))) == (0, True)
+    shard.key_service_settings.write_text('shrad = "b"')
+    wrong = CliRunner().invoke(app, ["config", "check", str(layout.directory)])
+    assert (wrong.exit_code, str(shard.key_service_settings) in wrong.stderr) == (78, True)
+    none = CliRunner().invoke(app, ["config", "check", str(layout.run)])
+    assert (none.exit_code, "has no settings" in none.stderr) == (78, True)

@@ -280,7 +280,7 @@ def test_the_commands(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_shard_is_drained(two_shards: TwoShards) -> None:
-    """All its tenants are elsewhere, and new ones are put elsewhere; not in one that never ran."""
+    """Its tenants are elsewhere, not in one that never ran; so are new ones, until it is cancelled."""
     tenants = [two_shards.new_tenant("b") for _ in range(2)]
     encrypted = [use(tenant) for tenant in tenants]
     settings = two_shards.layout.gateway_settings.read_text()
@@ -296,6 +296,11 @@ def test_a_shard_is_drained(two_shards: TwoShards) -> None:
     assert shard_of(two_shards, two_shards.new_tenant()) == "default"
     listed = {each.stored.name: each for each in moves(two_shards).list()}
     assert (listed["b"].stored.tenants, listed["b"].stored.draining) == (0, True)
+    with pytest.raises(ShardError, match="no such shard"):
+        moves(two_shards).end_draining("c")
+    ended = pqkeepd(two_shards, "shard", "drain", "b", "--cancel")
+    assert (ended.returncode, ended.stdout) == (0, "The shard b takes new tenants.\n")
+    assert shard_of(two_shards, two_shards.new_tenant()) == "b"
 
 
 def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
@@ -324,6 +329,35 @@ def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
         assert is_readable(tenant, encrypted)
     with pytest.raises(ShardError, match="is not being moved"):
         moves(two_shards).cancel(tenant_of(tenant))
+    moves(two_shards).move(tenant_of(tenant), "b")
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
+
+
+def test_the_transfer_key_changes_while_nobody_moves(two_shards: TwoShards) -> None:
+    """Refused during a move; otherwise all shards get the same new one, and tenants move under it."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    files = [path.parent / "transfer.key" for path in two_shards.settings.values()]
+    before = {file.read_bytes() for file in files}
+
+    def stop(step: str) -> None:
+        if "arriving" in step:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        ShardMoves(two_shards.layout, stop).move(tenant_of(tenant), "b")
+    refused = pqkeepd(two_shards, "transfer-key", "rotate")
+    assert (refused.returncode, "not finished" in refused.stderr) == (1, True)
+    assert {file.read_bytes() for file in files} == before
+    moves(two_shards).cancel(tenant_of(tenant))
+    rotated = pqkeepd(two_shards, "transfer-key", "rotate")
+    assert rotated.returncode == 0, rotated.stderr
+    keys = {file.read_bytes() for file in files}
+    assert (len(keys), keys & before) == (1, set())
+    assert not any(key.hex() in rotated.stdout + rotated.stderr for key in keys)
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o400}
+    two_shards.restart()
     moves(two_shards).move(tenant_of(tenant), "b")
     until_served(two_shards, tenant)
     assert is_readable(tenant, encrypted)

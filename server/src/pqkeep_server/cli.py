@@ -19,6 +19,7 @@ from pqkeep_server.commands import (
     root_key,
     selftest,
     shard,
+    transfer_key,
 )
 
 GROUPS: Mapping[str, str] = {
@@ -28,6 +29,7 @@ GROUPS: Mapping[str, str] = {
     "recovery-key": "Make recovery keys, which backups are encrypted to.",
     "shard": "Make shards, and move tenants between them.",
     "root-key": "Change the root key, which seals every private key.",
+    "transfer-key": "Change the transfer key, under which tenants move between shards.",
 }
 """The first words of commands of two words, and what --help says of them."""
 
@@ -51,6 +53,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "shard list": shard.list_shards,
     "shard move": shard.move,
     "shard drain": shard.drain,
+    "transfer-key rotate": transfer_key.rotate,
     "operator add": operator.add,
     "operator rotate": operator.rotate,
     "operator remove": operator.remove,

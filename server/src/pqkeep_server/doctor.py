@@ -20,6 +20,7 @@ from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials
+from pqkeep_server.epoch_holders import epoch_holders
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import counted
@@ -46,8 +47,14 @@ class Host(NamedTuple):
     roles: frozenset[str]
 
 
+class Note(str):
+    """Something that is worth saying, and not wrong."""
+
+    __slots__ = ()
+
+
 def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is looked at, and what is wrong with it."""
+    """Yield what is looked at, and what is wrong with it, or a Note."""
     if not any(folder.is_dir() for folder in (layout.gateway, layout.key_service)):
         yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
         return
@@ -156,6 +163,7 @@ def _space(host: Host) -> Iterator[str]:
 def _key_services(host: Host) -> Iterator[str]:
     for shard in _shards(host):
         yield from _key_service(shard)
+    yield from _epochs(host)
 
 
 def _key_service(layout: Layout) -> Iterator[str]:
@@ -181,6 +189,14 @@ def _key_service(layout: Layout) -> Iterator[str]:
         yield f"{its} can gain privileges"
     if status.get("VmLck", ["0"])[0] == "0":
         yield f"the memory of {its} is not locked: raise its limit (LimitMEMLOCK=infinity)"
+
+
+def _epochs(host: Host) -> Iterator[str]:
+    try:
+        for holder in epoch_holders(host.layout):
+            yield Note(holder) if holder.silent is None else str(holder)
+    except ConfigError as error:
+        yield str(error)
 
 
 def _gateway(host: Host) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Checks a settings file without starting its process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.startup.settings import ConfigError, read_toml
 from pqkeep_server import start_settings
-from pqkeep_server.initialise import START_FILE
+from pqkeep_server.initialise import START_FILE, Layout
 from pqkeep_server.owner import acting_as_owner_of
 
 
@@ -39,6 +39,18 @@ class Checked(NamedTuple):
     role: str
     link: LinkTls | None
     """Its end of the link between hosts, if it has one."""
+
+
+def settings_files(path: Path) -> Sequence[Path]:
+    """Return the settings files of a data directory; of a file, itself. Raises ConfigError."""
+    if not path.is_dir():
+        return (path,)
+    layout = Layout(path)
+    files = (layout.start_settings, layout.gateway_settings, *layout.key_services)
+    found = tuple(filter(Path.exists, files))
+    if not found:
+        raise ConfigError(f"{path} has no settings")
+    return found
 
 
 def check_settings(file: Path) -> Checked:

@@ -7,7 +7,7 @@ serve nobody else, and changes the accounts database as its owner.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +50,8 @@ Report = Callable[[str], None]
 """Shows what is done next."""
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
+_Opened = tuple[asyncio.Runner, TenantPlacements]
+"""An event loop, and the accounts database, which is used on it only."""
 
 
 class ShardError(Exception):
@@ -72,6 +74,7 @@ class ShardMoves:
         """Find the key services of this host. Raises ShardError."""
         self._layout = layout
         self._report = report
+        self._opened: _Opened | None = None
         try:
             self._settings = gateway_config.read(layout.gateway_settings)
             self._sockets = operator_sockets(layout)
@@ -80,7 +83,8 @@ class ShardMoves:
 
     def list(self) -> Sequence[ShardHere]:
         """Return all shards. Raises ShardError."""
-        found = self._accounts(lambda each: each.list())
+        with self._accounts_open():
+            found = self._accounts(lambda each: each.list())
         return [ShardHere(shard, self._unfinished(shard.name)) for shard in found]
 
     def move(self, tenant: TenantId, target: str) -> None:
@@ -102,6 +106,28 @@ class ShardMoves:
         with self._alone():
             return self._drain(shard)
 
+    def end_draining(self, shard: str) -> None:
+        """Put new tenants into a shard again; none comes back by itself. Raises ShardError.
+
+        Refused while the shard is being drained.
+        """
+        with self._alone():
+            self._accounts(lambda each: each.set_draining(shard, draining=False))
+
+    @contextmanager
+    def while_nobody_moves(self) -> Iterator[None]:
+        """Keep tenants from being moved here. Raises ShardError where a move is not finished."""
+        with self._alone():
+            moving = {each.name: each.moving for each in self._accounts(lambda each: each.list())}
+            for shard in self._sockets:
+                bundles = self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants
+                if unfinished := max(moving.get(shard, 0), len(bundles)):
+                    raise ShardError(
+                        f"{unfinished} moves away from the shard {shard} are not finished; go on with"
+                        " each, or cancel it"
+                    )
+            yield
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep every other command of this host from moving tenants. Raises ShardError.
@@ -109,7 +135,7 @@ class ShardMoves:
         One that was paused between two steps must not go on when the tenant is elsewhere by then.
         """
         try:
-            with locked(self._layout.directory, MOVES_LOCK_FILE):
+            with locked(self._layout.directory, MOVES_LOCK_FILE), self._accounts_open():
                 yield
         except BlockingIOError:
             raise ShardError("another command moves tenants; wait until it has ended") from None
@@ -207,7 +233,7 @@ class ShardMoves:
 
     def _drain(self, shard: str) -> int:
         self._socket(shard)
-        self._accounts(lambda each: each.drain(shard))
+        self._accounts(lambda each: each.set_draining(shard, draining=True))
         moved = 0
         while tenants := self._accounts(lambda each: each.tenants_in(shard)):
             for tenant in tenants:
@@ -319,9 +345,38 @@ class ShardMoves:
             ) from None
 
     def _accounts(self, action: Callable[[TenantPlacements], Awaitable[T]]) -> T:
+        if self._opened is None:
+            raise RuntimeError("the accounts database is not open")
+        runner, placements = self._opened
+        with self._as_gateway():
+            return runner.run(_result(action(placements)))
+
+    @contextmanager
+    def _accounts_open(self) -> Iterator[None]:
+        """Keep the accounts database open for a block: to open it takes longer than to move a tenant.
+
+        Raises ShardError.
+        """
+        from pqkeep_gateway.wiring import open_placements  # noqa: PLC0415 - slow
+
+        with asyncio.Runner() as runner:
+            opening = AsyncExitStack()
+            with self._as_gateway():
+                entering = opening.enter_async_context(open_placements(self._settings))
+                self._opened = runner, runner.run(entering)
+            try:
+                yield
+            finally:
+                self._opened = None
+                with self._as_gateway():
+                    runner.run(opening.aclose())
+
+    @contextmanager
+    def _as_gateway(self) -> Iterator[None]:
+        """Use the accounts database as its owner. Raises ShardError."""
         try:
             with acting_as_owner_of(self._layout.gateway):
-                return asyncio.run(self._act(action))
+                yield
         except TenantNotFoundError:
             raise ShardError("there is no such tenant") from None
         except ShardNotFoundError:
@@ -331,11 +386,9 @@ class ShardMoves:
         except (ConfigError, OSError) as error:
             raise ShardError(str(error)) from None
 
-    async def _act(self, action: Callable[[TenantPlacements], Awaitable[T]]) -> T:
-        from pqkeep_gateway.wiring import open_placements  # noqa: PLC0415 - slow
 
-        async with open_placements(self._settings) as opened:
-            return await action(opened)
+async def _result(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 class OtherTargetError(ShardError):

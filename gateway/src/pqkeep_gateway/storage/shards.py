@@ -115,12 +115,12 @@ class SqlShards:
         except sa.exc.IntegrityError:
             raise ShardNotFoundError from None
 
-    async def drain(self, shard: str) -> None:
-        """Put no new tenants into a shard. Raises ShardNotFoundError."""
-        is_it = SHARDS.c.name == shard
+    async def set_draining(self, shard: str, *, draining: bool) -> None:
+        """Put no new tenants into a shard, or do again. Raises ShardNotFoundError."""
+        change = sa.update(SHARDS).where(SHARDS.c.name == shard).values(draining=draining)
         async with transaction(self._engine) as connection:
-            drained = await connection.execute(sa.update(SHARDS).where(is_it).values(draining=True))
-        if not drained.rowcount:
+            changed = await connection.execute(change)
+        if not changed.rowcount:
             raise ShardNotFoundError
 
     async def add(self, names: Collection[str], now: datetime) -> None:

@@ -56,8 +56,8 @@ class TenantPlacements(Protocol):
         """Have a tenant served in the shard where it is now. Raises ShardNotFoundError."""
         ...
 
-    async def drain(self, shard: str) -> None:
-        """Put no new tenants into a shard. Raises ShardNotFoundError."""
+    async def set_draining(self, shard: str, *, draining: bool) -> None:
+        """Put no new tenants into a shard, or do again. Raises ShardNotFoundError."""
         ...
 
 

@@ -24,3 +24,7 @@ UserIds = Annotated[
 Settings = Annotated[
     Path, typer.Argument(metavar="FILE", help="The settings file.", dir_okay=False)
 ]
+SettingsOrData = Annotated[
+    Path,
+    typer.Argument(metavar="PATH", help="A settings file, or a data directory with several."),
+]

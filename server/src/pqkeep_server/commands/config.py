@@ -6,16 +6,20 @@ import typer
 
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.commands.arguments import Settings
+from pqkeep_server.commands.arguments import SettingsOrData
 from pqkeep_server.exit_status import fail_on
-from pqkeep_server.settings_check import check_settings
+from pqkeep_server.settings_check import check_settings, settings_files
 
 
-def check(settings: Settings) -> None:
-    """Check a settings file as its process would, with the environment; start nothing."""
+def check(settings: SettingsOrData) -> None:
+    """Check settings as their process would, with the environment; start nothing.
+
+    Of a data directory all settings are checked: the gateway's, every shard's, and those of start.
+    """
     write_logs("pqkeepd")
     with fail_on(ConfigError, OSError, status=os.EX_CONFIG):
-        checked = check_settings(settings)
-    if checked.link is not None:
-        checked.link.warn()
-    typer.echo(f"{settings}: the {checked.role} can start with these settings")
+        for file in settings_files(settings):
+            checked = check_settings(file)
+            if checked.link is not None:
+                checked.link.warn()
+            typer.echo(f"{file}: the {checked.role} can start with these settings")

@@ -9,7 +9,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_server import users
 from pqkeep_server.commands.arguments import Data, UserIds
-from pqkeep_server.doctor import examine
+from pqkeep_server.doctor import Note, examine
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
 from pqkeep_server.initialise import initialise as make_directory
@@ -96,9 +96,10 @@ def doctor(*, data: Data) -> None:
     write_logs("pqkeepd")
     is_well = True
     for subject, problems in examine(Layout(data.absolute())):
-        typer.echo(f"{subject}: {'wrong' if problems else 'good'}")
+        is_good = all(isinstance(problem, Note) for problem in problems)
+        is_well = is_well and is_good
+        typer.echo(f"{subject}: {'good' if is_good else 'wrong'}")
         for problem in problems:
-            is_well = False
             typer.echo(f"  {_printable(problem)}")
     if not is_well:
         raise typer.Exit(1)

@@ -95,12 +95,26 @@ def move(
 
 
 def drain(
-    shard: Annotated[str, typer.Argument(help="The shard that is to be empty.")], *, data: Data
+    shard: Annotated[str, typer.Argument(help="The shard that is to be empty.")],
+    *,
+    cancel: Annotated[
+        bool,
+        typer.Option(
+            "--cancel",
+            help="Instead, put new tenants there again. Those that were moved stay where they are.",
+        ),
+    ] = False,
+    data: Data,
 ) -> None:
     """Move all tenants of a shard to others, one by one, and put no new ones there.
 
     If it is interrupted, run it again: it continues.
     """
+    if cancel:
+        with fail_on(ShardError), progress("ending the draining") as report:
+            ShardMoves(Layout(data), report).end_draining(shard)
+        typer.echo(f"The shard {shard} takes new tenants.")
+        return
     with fail_on(ShardError), progress("moving tenants") as report:
         moved = ShardMoves(Layout(data), report).drain(shard)
     typer.echo(f"The shard {shard} has no tenants; moved: {moved}.")
