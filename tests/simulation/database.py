@@ -3,6 +3,7 @@
 The server runs the real SQL on a real SQLite file. Its lock belongs to one session; where the
 session ends, so do its transaction and its lock. The key service's side does what
 ``storage/postgresql.py`` does: one transaction at a time on one session, an epoch for each session.
+Whoever waits for the lock ends a session that has not been heard of for some time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.simulation.event_loop import PROCESS, Process, SimulatedLoop
 
 from pqkeep_keyservice.storage import postgresql
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
+from pqkeep_keyservice.storage.postgresql_lock import HELD_SECONDS, RENEW_SECONDS
 
 IDLE_IN_TRANSACTION_SECONDS = 10.0
 
@@ -65,6 +67,8 @@ class Session:
         self.epoch = 0
         self.commits = 0
         """The number of its last commit."""
+        self.held_until = 0.0
+        """Until when no other may end it."""
         self.is_over = False
         """For the server, which has rolled its transaction back then."""
         self.is_closed = False
@@ -184,13 +188,21 @@ class Server:
     def lock(self, session: Session) -> None:
         """Give the lock to a session that asks for it. Raises InUseError."""
         if self.holder is not None and not self.holder.is_over:
+            if self.holder.held_until < self.loop.time():
+                self.tell("silent", self.holder.process.name)
+                self.end(self.holder)
             raise InUseError
         self.holder = session
+        self.renew(session)
         self.epoch += 1
         session.epoch = self.epoch
         self.tell("epoch", session.process.name, self.epoch)
         self.known_commits = self.commits
         self.locked()
+
+    def renew(self, session: Session) -> None:
+        """Hear of a session."""
+        session.held_until = self.loop.time() + HELD_SECONDS
 
     def commit(self, session: Session) -> None:
         """Commit the session's transaction, or lose it with the session."""
@@ -280,6 +292,7 @@ class SimulatedDatabase:
         self._epoch = 0
         self._lock = asyncio.Lock()
         self._reopening: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self.is_scrubbed = True
 
     @property
@@ -370,9 +383,10 @@ class SimulatedDatabase:
     async def close(self) -> None:
         async with self._lock:
             last, self._session = self._session, None
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.wait([self._reopening])
+        for task in (self._reopening, self._heartbeat):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         for session in (last, self._session):
             if session is not None:
                 session.close()
@@ -422,6 +436,18 @@ class SimulatedDatabase:
         session.on_lost = lambda: self._drop(session)
         self._session = session
         self._epoch = session.epoch
+        self._heartbeat = asyncio.create_task(self._renew(session))
+
+    async def _renew(self, session: Session) -> None:
+        """Say that the session is in use, as long as it is."""
+        while self._session is session:
+            async with self._lock:
+                try:
+                    async with asyncio.timeout(postgresql.ANSWER_SECONDS):
+                        await session.ask(lambda: self._server.renew(session))
+                except (LostError, TimeoutError):
+                    self._drop(session)
+            await asyncio.sleep(RENEW_SECONDS)
 
     def _drop(self, session: Session) -> None:
         """Give a session up, and start to open another."""

@@ -46,6 +46,7 @@ _first_due: Any = KeyVersions.first_due
 _list_due_keys: Any = list_due_keys
 _template = running.template
 _ONLY_LOST_SESSIONS = {"end session": faults.Faults.end_session}
+_ONLY_PAUSES = {"pause service": faults.Faults.pause_service}
 _YEAR = timedelta(days=365)
 
 
@@ -119,6 +120,12 @@ def _keep_cached(self: Any, value: Any, epoch: int) -> Any:
 
 def _lock_again(self: Any, session: Any) -> None:
     self.holder = None
+    _lock(self, session)
+
+
+def _lock_where_silent(self: Any, session: Any) -> None:
+    if self.holder is not None and self.holder.held_until < self.loop.time():
+        self.holder = None  # whose session goes on
     _lock(self, session)
 
 
@@ -230,6 +237,19 @@ MUTATIONS = (
             (RevisionCache, "epoch", property(lambda self: self._store.epoch)),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
+    ),
+    Mutation(
+        "one that was paused wakes with its cache, after another one has served",
+        frozenset({"fresh", "progress"}),
+        [
+            (RevisionCache, "epoch", property(lambda self: self._store.epoch)),
+            (faults, "KINDS", _ONLY_PAUSES),
+        ],
+    ),
+    Mutation(
+        "one that was paused keeps the lock",
+        frozenset({"one writer"}),
+        [(Server, "lock", _lock_where_silent), (faults, "KINDS", _ONLY_PAUSES)],
     ),
     Mutation(
         "a change leaves the cache as it is",
