@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -175,7 +175,8 @@ def load(wrk: str, body: Path, at: Installed, seconds: int, connections: int) ->
         summaries = list(pool.map(one, at.api_keys))
     used = dict.fromkeys(kinds.values(), 0)
     for pid, kind in kinds.items():
-        used[kind] += cpu.nanoseconds(pid) - before[pid]
+        with suppress(FileNotFoundError):  # PostgreSQL has ended one of its own
+            used[kind] += cpu.nanoseconds(pid) - before[pid]
     if any(each.failed or each.disconnected or not each.requests for each in summaries):
         raise BenchmarkError(f"{at.shape.name}: not every request succeeded: {summaries}")
     requests = sum(each.requests for each in summaries)

@@ -306,3 +306,31 @@ def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None
     file.chmod(0o440)
     with pytest.raises(ConfigError, match="0400"):
         RedisRateLimiter("redis://127.0.0.1:1", file, lambda: 1_000.0)
+
+
+async def test_calls_of_one_moment_are_each_carried_out_once(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Also where the server has forgotten the script: windows are exact, and answers are their own."""
+    await rate_limiter.enter("first", LIMIT)
+    server.script_flush()
+    limit = Limit(50, 60)
+    outcomes = await asyncio.gather(
+        *(rate_limiter.count(subject, limit) for _ in range(120) for subject in ("a", "b", "c"))
+    )
+    for number, subject in enumerate("abc"):
+        its = outcomes[number::3]
+        assert [usage.remaining for usage in its if not usage.is_refused] == [*range(49, -1, -1)]
+        assert server.llen(f"pqkeep:window:{subject}") == 50
+
+
+async def test_one_that_waits_no_more_disturbs_no_other(rate_limiter: RedisRateLimiter) -> None:
+    """Of calls in one message some are cancelled: the others get their answers."""
+    calls = [asyncio.create_task(rate_limiter.enter(f"{n}", LIMIT)) for n in range(20)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert ended[1::2] == [None] * 10
+    assert {type(each) for each in ended[::2]} == {asyncio.CancelledError}
+    assert await rate_limiter.enter("next", LIMIT) is None

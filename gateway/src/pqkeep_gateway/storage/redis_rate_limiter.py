@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit, Usage
+from pqkeep_gateway.storage.redis_script import RedisScript
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
@@ -101,7 +102,7 @@ class RedisRateLimiter:
         except ValueError:
             raise ConfigError("redis_url: not a redis://, rediss:// or unix:// URL") from None
         self._redis = Redis.from_pool(pool)  # closes the pool too
-        self._enter = self._redis.register_script(ENTER)
+        self._enter = RedisScript(self._redis, ENTER)
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
         self._offset: float | None = None
@@ -149,7 +150,7 @@ class RedisRateLimiter:
         now = self._clock() + self._offset
         answer: list[int] = await self._enter(
             keys=[WINDOW_KEY + subject, CHANGES_KEY],
-            args=[
+            arguments=[
                 "" if as_of is None else as_of,
                 limit.events,
                 limit.seconds * _MICROSECONDS,
