@@ -98,7 +98,7 @@ def work_while_full(installation: Installation, full: Full) -> Seen:
     with client(installation.base_url, ledgers[-1]) as first:
         state = create_state(first, installation.ready["operator_key"], THREADS)
     processes = installation.children()
-    with at_work(installation, state, ledgers, "full"):
+    with at_work(installation.base_url, state, ledgers, "full"):
         time.sleep(BEFORE_SECONDS)
         with full(installation):
             time.sleep(FILLING_SECONDS)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -332,7 +332,9 @@ def _records(export: Path) -> Counter[str]:
     return Counter(line["record"]["request_id"] for line in lines if "record" in line)
 
 
-def _not_recorded_once(ledgers: Sequence[Ledger], records: Sequence[Counter[str]]) -> Iterator[str]:
+def _not_recorded_once(
+    ledgers: Sequence[Ledger], records: Collection[Counter[str]]
+) -> Iterator[str]:
     for ledger in ledgers:
         for promise in ledger.promises:
             found = sum(each[promise.request_ids[-1]] for each in records)

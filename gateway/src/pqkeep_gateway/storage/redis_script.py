@@ -71,6 +71,6 @@ class RedisScript:
     async def _ask(self, calls: Sequence[_Call]) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
         for call in calls:
-            pipeline.evalsha(self._digest, len(call.keys), *call.keys, *call.arguments)
+            _ = pipeline.evalsha(self._digest, len(call.keys), *call.keys, *call.arguments)
         answers: list[Any] = await pipeline.execute(raise_on_error=False)
         return answers
