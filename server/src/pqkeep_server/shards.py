@@ -353,10 +353,7 @@ class ShardMoves:
 
     @contextmanager
     def _accounts_open(self) -> Iterator[None]:
-        """Keep the accounts database open for a block: to open it takes longer than to move a tenant.
-
-        Raises ShardError.
-        """
+        """Keep the accounts database open for a block, however often it is asked. Raises ShardError."""
         from pqkeep_gateway.wiring import open_placements  # noqa: PLC0415 - slow
 
         with asyncio.Runner() as runner:
