@@ -356,6 +356,9 @@ class ShardMoves:
         """Keep the accounts database open for a block, however often it is asked. Raises ShardError."""
         from pqkeep_gateway.wiring import open_placements  # noqa: PLC0415 - slow
 
+        if self._opened is not None:
+            yield
+            return
         with asyncio.Runner() as runner:
             opening = AsyncExitStack()
             with self._as_gateway():
