@@ -14,6 +14,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from tests.sampling import step
 
+from pqkeep_keyservice.ledger.checkpoints import (
+    find_largest_checkpoint,
+    find_newest_checkpoint,
+    list_checkpoints,
+    signed_size,
+)
 from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
 from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -21,7 +27,13 @@ from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS
 from pqkeep_keyservice.ledger.search import list_records
 from pqkeep_keyservice.ledger.windows import MAX_SCANNED
 from pqkeep_protocol.algorithms import USES, Algorithm, Operation
-from pqkeep_protocol.audit import CountOperations, GetUsage, ListRecords, ListUsage
+from pqkeep_protocol.audit import (
+    CountOperations,
+    GetUsage,
+    ListCheckpoints,
+    ListRecords,
+    ListUsage,
+)
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
@@ -38,6 +50,7 @@ ALGORITHMS = [Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, None]
 OPERATIONS = [Operation.ENCRYPT, Operation.SIGN, Operation.LIST_KEYS]
 OUTCOMES = ["success", "key-not-found"]
 SIZE = 90
+FILTERS = ("operation", "algorithm", "key_version", "outcome", "request_id")
 FIRST_US = 1_000_000
 PER_INSTANT = 4
 """Records that have the same time."""
@@ -53,7 +66,7 @@ def new_records() -> Iterator[NewRecord]:
             ALGORITHMS[n % 5 % 3],
             None if n % 4 == 0 else n % 4,
             OUTCOMES[n % 11 % 2],
-            f"r{n}",
+            f"r{n % 13 % 4}",
             "a",
             "y",
         )
@@ -87,7 +100,7 @@ async def shelf(location: Location, service: InProcessService) -> AsyncIterator[
     """Write the log, with several records at each time."""
     await service.parts.store.commit([(each, None) for each in new_records()])
     location.sql("UPDATE audit_records SET recorded_at_us = ? + id / ?", FIRST_US, PER_INSTANT)
-    names = ("id", "tenant_id", "operation", "algorithm", "key_version", "outcome")
+    names = ("id", "tenant_id", *FILTERS)
     rows = location.sql(f"SELECT {', '.join(names)}, recorded_at_us FROM audit_records ORDER BY 1")  # noqa: S608
     engine = sa.create_engine(location.url)
     with engine.connect() as connection:
@@ -99,7 +112,7 @@ def expected(shelf: Shelf, asked: dict[str, Any]) -> list[int]:
     """Return the ids that match, by looking at every record."""
     after, before = asked.get("after"), asked.get("before")
     since, until = asked.get("since_us"), asked.get("until_us")
-    named = {n: asked.get(n) for n in ("operation", "algorithm", "key_version", "outcome")}
+    named = {name: asked.get(name) for name in FILTERS}
     ids = [
         record["id"]
         for record in shelf.records
@@ -128,6 +141,7 @@ QUERIES = st.fixed_dictionaries(
         "algorithm": st.none() | st.sampled_from(Algorithm),
         "key_version": st.none() | st.integers(1, 4),
         "outcome": st.none() | st.sampled_from([*OUTCOMES, "nothing"]),
+        "request_id": st.none() | st.sampled_from(["r0", "r1", "r2", "r3"]),
     }
 )
 
@@ -143,7 +157,7 @@ def test_pages_together_are_what_matches(asked: dict[str, Any], shelf: Shelf) ->
     assert shelf.pages(**asked) == expected(shelf, asked)
 
 
-@pytest.mark.parametrize("name", ["operation", "algorithm", "key_version", "outcome"])
+@pytest.mark.parametrize("name", FILTERS)
 def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
     """Each filter alone finds records, and not all of them."""
     value = {
@@ -151,6 +165,7 @@ def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
         "algorithm": Algorithm.ML_KEM_768,
         "key_version": KeyVersion(2),
         "outcome": "key-not-found",
+        "request_id": "r3",
     }[name]
     asked = {"tenant": INSTALLATION, "newest_first": False, name: value}
     found = shelf.pages(**asked)
@@ -301,7 +316,17 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
     if backend != "sqlite":
         pytest.skip("PostgreSQL chooses by its statistics")
     plans: list[str] = []
-    usual: list[dict[str, Any]] = [{}, {"operation": "sign"}, {"key_version": 7}]
+    usual: list[dict[str, Any]] = [
+        {},
+        {"operation": "sign"},
+        {"algorithm": Algorithm.ML_KEM_768},
+        {"key_version": 7},
+        {"keyring": "none"},
+        {"outcome": "success"},
+        {"principal": "p"},
+        {"request_id": "none"},
+        {"page_views": False},
+    ]
 
     def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
         found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
@@ -317,6 +342,29 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
                 list_records(long_log, request)
     assert plans
     assert [each for each in plans if not each.startswith("SEARCH audit_records")] == []
+
+
+async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: str) -> None:
+    """In SQLite an algorithm's newest checkpoints are found by index, however many others there are."""
+    if backend != "sqlite":
+        pytest.skip("PostgreSQL chooses by its statistics")
+    plans: list[str] = []
+
+    def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
+        found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        plans.extend(row[-1] for row in found)
+
+    sa.event.listen(long_log, "before_cursor_execute", explain)
+    find_newest_checkpoint(long_log, Algorithm.SLH_DSA_SHA2_128S)
+    algorithm = Algorithm.ML_DSA_65
+    list_checkpoints(long_log, ListCheckpoints(tenant=INSTALLATION, after=7, algorithm=algorithm))
+    by_algorithm = "SEARCH audit_checkpoints USING INDEX checkpoints_by_algorithm"
+    assert [each.split(" (")[0] for each in plans] == [by_algorithm] * 2
+    plans.clear()
+    find_largest_checkpoint(long_log)
+    signed_size(long_log)
+    assert all("INDEX sqlite_autoindex_audit_checkpoints_1" in each for each in plans)
+    assert len(plans) == len(("largest", "signed"))
 
 
 async def test_uses_are_counted_from_uncounted_records_only(

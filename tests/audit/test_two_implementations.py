@@ -22,8 +22,7 @@ from pqkeep_keyservice.audit.checkpoint_signer import CONTEXT, signed_text
 from pqkeep_keyservice.ledger.merkle import (
     Frontier,
     consistency_proof,
-    fold,
-    inclusion_proof,
+    inclusion_prover,
     leaf_hash,
 )
 from pqkeep_keyservice.ledger.records import FORMATS, Row, format_3, iso_timestamp, record_text
@@ -65,7 +64,7 @@ class Log:
 
     def subtree(self, level: int, index: int) -> bytes:
         """Return the hash of a complete subtree."""
-        return fold(self.leaves[index << level : (index + 1) << level])
+        return Frontier().with_leaves(self.leaves[index << level : (index + 1) << level])[0].root()
 
     def checkpoint(self, size: int) -> dict[str, Any]:
         """Sign the log of a size."""
@@ -96,7 +95,7 @@ class Log:
         key = {"algorithm": "Dilithium3", "key_version": 1, "public_key": public_key}
         texts = [json.dumps(line) for line in (head, {"type": "key", **key}, self.checkpoint(size))]
         for index, line in enumerate(self.lines):
-            proof = json.dumps(list(map(b64, inclusion_proof(index, size, self.subtree))))
+            proof = json.dumps(list(map(b64, inclusion_prover(size, self.subtree)(index))))
             texts.append(f'{{"type":"record","record":{line.decode()},"proof":{proof}}}')
         texts.append(json.dumps({"type": "end", "records": size}))
         path.write_text("\n".join(texts) + "\n")

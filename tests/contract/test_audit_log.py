@@ -124,6 +124,7 @@ def test_a_record_says_what_was_done(tenant: Caller) -> None:
     assert (vain["request_id"], vain["operation"]) == ("looked-in-vain", "get-key")
     assert (vain["outcome"], vain["key_version"]) == ("key-not-found", 9)
     assert (vain["principal"], vain["source_address"]) == ("api-key:1", "127.0.0.1")
+    assert tenant.get("/audit/records", request_id="looked-in-vain")["records"] == [vain]
 
 
 def test_a_tenant_sees_its_own_and_the_operator_all(

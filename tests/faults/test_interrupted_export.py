@@ -29,7 +29,7 @@ from pqkeep_protocol.codec import Answer, Call, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind
 
 EXPORT = "/api/v1/audit/export"
-SIZE = 1_000
+SIZE = 2_000
 LOG_ID = uuid.UUID(int=7)
 CHECKPOINT = Checkpoint(
     log_id=LOG_ID,
@@ -107,7 +107,7 @@ def test_an_export_that_ends_is_whole(lie: Callable[[Reply], httpx2.Client]) -> 
     """The same export with nothing more to prove ends with the line that counts the records."""
     client = lie(_log(lambda call: Answer(call.id, Proofs(proofs=()))))
     lines = client.get(EXPORT).text.splitlines()
-    assert lines[-1] == '{"type":"end","records":400}'
+    assert lines[-1] == '{"type":"end","records":1000}'
 
 
 def test_a_key_service_that_is_away_is_an_ordinary_error(

@@ -95,6 +95,7 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     key_version: SomeVersion | None = None
     outcome: Annotated[str, Meta(max_length=32)] | None = None
     principal: Annotated[str, Meta(max_length=128)] | None = None
+    request_id: Annotated[str, Meta(max_length=128)] | None = None
     page_views: bool = True
     """Whether to list what ``audit_events.PAGE_VIEWS`` says people's pages read."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100

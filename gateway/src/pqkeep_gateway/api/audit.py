@@ -72,9 +72,11 @@ from pqkeep_protocol.audit import (
     ListCheckpoints,
     ListRecords,
     Proof,
+    Proofs,
     ProveConsistency,
     ProveRecords,
     ProveSuccessions,
+    Records,
     SignCheckpoint,
 )
 from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION, KeyVersion, TenantId
@@ -89,9 +91,10 @@ SIGNING = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 MAX_NUMBER = 2**53 - 1
 MAX_TEXT = 32
 MAX_PRINCIPAL = 128
+MAX_REQUEST_ID = 128
 DEFAULT_LIMIT = 100
 MAX_CHECKPOINTS = 100
-EXPORTED_AT_ONCE = 200
+EXPORTED_AT_ONCE = MAX_PAGE
 """Records and proofs that are asked of the key service at a time."""
 
 EXPORTED_WITHOUT_PROOFS = 1_000
@@ -132,6 +135,12 @@ _PRINCIPAL = text_field(
     "Only what this principal did. An API key's is its version, with its name or without it.",
     "api-key:1",
     at_most=MAX_PRINCIPAL,
+).optional()
+_REQUEST_ID = text_field(
+    "request_id",
+    "Only what the request with this id did. Searched for as everything else is: say when it was.",
+    "order-4711",
+    at_most=MAX_REQUEST_ID,
 ).optional()
 _ALGORITHM = choice_field(
     "algorithm", "Only this algorithm.", tuple(Algorithm), Algorithm.ML_DSA_65
@@ -189,7 +198,7 @@ def endpoints(shards: Shards, exports: ExportLimits) -> tuple[Endpoint, ...]:
             audit.list_records,
             RECORDS,
             *(_AFTER, _BEFORE, _ORDER, _FROM, _TO, _OPERATION, _KEYRING, _ALGORITHM, _KEY_VERSION),
-            *(_OUTCOME, _PRINCIPAL, _PAGE_VIEWS, _RECORDS_LIMIT),
+            *(_OUTCOME, _PRINCIPAL, _REQUEST_ID, _PAGE_VIEWS, _RECORDS_LIMIT),
         ),
         _reading("/audit/records/{id}/proof", "prove_audit_record", audit.prove, PROOF, _RECORD_ID),
         _reading(
@@ -284,6 +293,7 @@ class _Audit:
             key_version=call[_KEY_VERSION],
             outcome=call[_OUTCOME],
             principal=call[_PRINCIPAL],
+            request_id=call[_REQUEST_ID],
             page_views=call[_PAGE_VIEWS],
             limit=call[_RECORDS_LIMIT],
         )
@@ -490,25 +500,49 @@ class _Log:
 
     async def proven(self, tenant: TenantId, size: int) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of a tenant's records, or everybody's, with their proofs."""
-        after = 0
-        while True:
-            request = ProveRecords(tenant=tenant, after=after, size=size, limit=EXPORTED_AT_ONCE)
-            proofs = (await self.ask(request)).proofs
-            if not proofs:
-                return
-            after = record(proofs[-1].line).id
-            yield [_proof("record", each) for each in proofs]
+        first = ProveRecords(tenant=tenant, after=0, size=size, limit=EXPORTED_AT_ONCE)
+
+        def following(page: Proofs) -> ProveRecords | None:
+            if not page.proofs:
+                return None
+            return msgspec.structs.replace(first, after=record(page.proofs[-1].line).id)
+
+        async with aclosing(self._pages(first, following)) as pages:
+            async for page in pages:
+                yield [_proof("record", each) for each in page.proofs]
 
     async def unproven(self, after: int, size: int) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of everybody's records after an id, without proofs."""
-        going_on: int | None = after
-        while going_on is not None and going_on < size:
-            request = ExportRecords(
-                tenant=INSTALLATION, after=going_on, size=size, limit=EXPORTED_WITHOUT_PROOFS
-            )
-            page = await self.ask(request)
-            yield [b'{"type":"record","record":%b}\n' % line for line in page.lines]
-            going_on = page.next
+        if after == size:
+            return
+        first = ExportRecords(
+            tenant=INSTALLATION, after=after, size=size, limit=EXPORTED_WITHOUT_PROOFS
+        )
+
+        def following(page: Records) -> ExportRecords | None:
+            if page.next is None:
+                return None
+            return msgspec.structs.replace(first, after=page.next)
+
+        async with aclosing(self._pages(first, following)) as pages:
+            async for page in pages:
+                yield [b'{"type":"record","record":%b}\n' % line for line in page.lines]
+
+    async def _pages(
+        self, first: Request[R], following: Callable[[R], Request[R] | None]
+    ) -> AsyncGenerator[R, None]:
+        """Yield answers, each of which is asked for while the one before it is used."""
+        asked: asyncio.Task[R] | None = asyncio.create_task(self.ask(first))
+        try:
+            while asked is not None:
+                page = await asked
+                request = following(page)
+                asked = None if request is None else asyncio.create_task(self.ask(request))
+                yield page
+        finally:
+            if asked is not None:
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
 
     async def ask(self, request: Request[R]) -> R:
         """Ask its key service."""

@@ -178,6 +178,7 @@ CALLS: Mapping[str, ClientCall] = {
             "key_version",
             "outcome",
             "principal",
+            "request_id",
             "page_views",
         )
         | {"from": "since", "to": "until", "limit": "page_size"},

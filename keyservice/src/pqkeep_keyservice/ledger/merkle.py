@@ -4,9 +4,9 @@ No I/O: the caller provides a function that returns the hash of a complete subtr
 ``subtree(level, index)``, of the ``2 ** level`` leaves from ``index << level`` on.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -68,35 +68,40 @@ def frontier(size: int, subtree: Subtree) -> Frontier:
     return Frontier(size, tuple(subtree(*each) for each in _complete(0, size)))
 
 
-def fold(hashes: Sequence[bytes]) -> bytes:
-    """Return the root of a complete subtree from the hashes of one of its levels."""
-    while len(hashes) > 1:
-        hashes = [node_hash(*pair) for pair in zip(hashes[::2], hashes[1::2], strict=True)]
-    return hashes[0]
-
-
 def range_hash(begin: int, end: int, subtree: Subtree) -> bytes:
     """Return the hash of the leaves from ``begin`` to before ``end``, as one subtree."""
     return _join(tuple(subtree(*each) for each in _complete(begin, end)))
 
 
-def inclusion_proof(index: int, size: int, subtree: Subtree) -> list[bytes]:
-    """Return the proof that a leaf is in the tree of the first ``size`` (section 2.1.3.1)."""
-    return _inclusion_path(index, 0, size, subtree)
+def inclusion_prover(size: int, subtree: Subtree) -> Callable[[int], list[bytes]]:
+    """Return a function that proves that a leaf is in the tree of the first (section 2.1.3.1).
+
+    What the proofs of several leaves share is computed once.
+    """
+
+    @cache
+    def hash_of(begin: int, end: int) -> bytes:
+        return range_hash(begin, end, subtree)
+
+    def prove(index: int) -> list[bytes]:
+        begin, end = 0, size
+        siblings: list[tuple[int, int]] = []
+        while end - begin > 1:
+            middle = begin + _split(end - begin)
+            if index < middle:
+                siblings.append((middle, end))
+                end = middle
+            else:
+                siblings.append((begin, middle))
+                begin = middle
+        return [hash_of(*each) for each in reversed(siblings)]
+
+    return prove
 
 
 def consistency_proof(first: int, second: int, subtree: Subtree) -> list[bytes]:
     """Return the proof that a tree is a prefix of another (section 2.1.4.1)."""
     return [] if first == 0 else _consistency_path(first, 0, second, subtree, whole=True)
-
-
-def _inclusion_path(index: int, begin: int, end: int, subtree: Subtree) -> list[bytes]:
-    if end - begin == 1:
-        return []
-    middle = begin + _split(end - begin)
-    if index < middle:
-        return [*_inclusion_path(index, begin, middle, subtree), range_hash(middle, end, subtree)]
-    return [*_inclusion_path(index, middle, end, subtree), range_hash(begin, middle, subtree)]
 
 
 def _consistency_path(

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import sqlalchemy as sa
 from msgspec import Struct
 
 from pqkeep_protocol.algorithms import Algorithm
@@ -131,7 +130,10 @@ def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | Event
 
 
 class Row(NamedTuple):
-    """One row of the table, in the order of its columns."""
+    """One row of the table, in the order of its columns.
+
+    What is read becomes one too, by ``_make``: a value of it is found many times as fast.
+    """
 
     id: int
     format: int
@@ -155,7 +157,7 @@ class Row(NamedTuple):
     target: str | None
 
 
-Format = Callable[["Row | sa.Row[Any]"], Struct]
+Format = Callable[[Row], Struct]
 """Returns a record from its row: a Struct with the format's names, in alphabetical order."""
 
 Formats = Mapping[int, Format]
@@ -182,7 +184,7 @@ class Format1(Struct, frozen=True):
     tenant_id: str
 
 
-def format_1(row: "Row | sa.Row[Any]") -> Format1:
+def format_1(row: Row) -> Format1:
     """Return a record of format 1."""
     # By position: CPython takes more than 15 arguments by name through a dictionary, which is slow.
     return Format1(
@@ -228,7 +230,7 @@ class Format2(Struct, frozen=True):
     tenant_id: str
 
 
-def format_2(row: "Row | sa.Row[Any]") -> Format2:
+def format_2(row: Row) -> Format2:
     """Return a record of format 2."""
     return Format2(
         row.algorithm,
@@ -277,7 +279,7 @@ class Format3(Struct, frozen=True):
     tenant_id: str
 
 
-def format_3(row: "Row | sa.Row[Any]") -> Format3:
+def format_3(row: Row) -> Format3:
     """Return a record of format 3."""
     return Format3(
         row.algorithm,
@@ -307,7 +309,7 @@ FORMATS: Formats = {1: format_1, 2: format_2, 3: format_3}
 """By number. New records have the largest. What is here stays here, as it is."""
 
 
-def record_text(row: "Row | sa.Row[Any]", formats: Formats = FORMATS) -> bytes:
+def record_text(row: Row, formats: Formats = FORMATS) -> bytes:
     """Return the text that a record's leaf is the hash of."""
     return _ENCODER.encode(formats[row.format](row))
 

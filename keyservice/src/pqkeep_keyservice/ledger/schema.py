@@ -101,6 +101,7 @@ AUDIT_CHECKPOINTS = Table(
     Column("at_us", BigInteger, nullable=False),
     Column("key_version", Integer, nullable=False),
     Column("signature", LargeBinary, nullable=False),
+    Index("checkpoints_by_algorithm", "algorithm", "size"),
 )
 
 AUDIT_LOG = Table(

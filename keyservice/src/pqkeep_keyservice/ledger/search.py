@@ -1,12 +1,12 @@
 """Queries of the audit log. Each reads a bounded number of records."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusion_proof
-from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
+from pqkeep_keyservice.ledger.merkle import consistency_proof, inclusion_prover
+from pqkeep_keyservice.ledger.records import FORMATS, Formats, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_keyservice.ledger.windows import MAX_SCANNED, Condition, Span, numbers, window
@@ -35,6 +35,7 @@ def list_records(
         columns.algorithm: request.algorithm,
         columns.key_version: request.key_version,
         columns.outcome: request.outcome,
+        columns.request_id: request.request_id,
     }
     query = (
         sa.select(AUDIT_RECORDS)
@@ -45,7 +46,7 @@ def list_records(
         .order_by(read.order)
         .limit(request.limit + 1)
     )
-    rows = connection.execute(query).all()
+    rows = list(map(Row._make, connection.execute(query).all()))
     lines = tuple(record_text(row, formats) for row in rows[: request.limit])
     return Page(lines, rows[request.limit - 1].id if len(rows) > request.limit else read.next)
 
@@ -92,14 +93,11 @@ def _prove(
     limit: int | None,
     formats: Formats,
 ) -> tuple[Proof, ...]:
-    rows = connection.execute(
-        sa.select(AUDIT_RECORDS)
-        .where(*conditions, has_format(formats))
-        .order_by(order)
-        .limit(limit)
-    ).all()
-    subtree = subtrees(connection, formats)
-    return tuple(Proof(record_text(row, formats), _path(row.id - 1, size, subtree)) for row in rows)
+    query = sa.select(AUDIT_RECORDS).where(*conditions, has_format(formats))
+    found = connection.execute(query.order_by(order).limit(limit)).all()
+    prove = inclusion_prover(size, subtrees(connection, formats))
+    rows = map(Row._make, found)
+    return tuple(Proof(record_text(row, formats), _path(prove, row.id - 1)) for row in rows)
 
 
 def record_texts(
@@ -112,12 +110,12 @@ def record_texts(
     rows = connection.execute(
         query.order_by(AUDIT_RECORDS.c.id), execution_options={"yield_per": MAX_SCANNED}
     )
-    return (record_text(row, formats) for row in rows)
+    return (record_text(row, formats) for row in map(Row._make, rows))
 
 
-def _path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
+def _path(prove: Callable[[int], list[bytes]], index: int) -> tuple[bytes, ...]:
     try:
-        return tuple(inclusion_proof(index, size, subtree))
+        return tuple(prove(index))
     except DamagedLogError:
         return ()
 

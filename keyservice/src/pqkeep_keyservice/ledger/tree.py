@@ -4,8 +4,8 @@ from functools import cache
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.ledger.merkle import TILE_LEVELS, Subtree, fold, leaf_hash
-from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
+from pqkeep_keyservice.ledger.merkle import TILE_LEVELS, Subtree, leaf_hash, node_hash
+from pqkeep_keyservice.ledger.records import FORMATS, Formats, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 
 TILE = 1 << TILE_LEVELS
@@ -40,13 +40,13 @@ def subtrees(connection: sa.Connection, formats: Formats = FORMATS) -> Subtree:
 
     @cache
     def subtree(level: int, index: int) -> bytes:
-        stored_level = level - level % TILE_LEVELS
-        count = 1 << (level - stored_level)
-        tile, place = divmod(index * count, TILE)
-        hashes = hashes_of_tile(stored_level, tile)[place : place + count]
-        if len(hashes) != count:
+        if level % TILE_LEVELS:
+            return node_hash(subtree(level - 1, 2 * index), subtree(level - 1, 2 * index + 1))
+        tile, place = divmod(index, TILE)
+        hashes = hashes_of_tile(level, tile)
+        if place >= len(hashes):
             raise DamagedLogError
-        return fold(hashes)
+        return hashes[place]
 
     return subtree
 
@@ -64,7 +64,7 @@ def _hashes(connection: sa.Connection, formats: Formats, level: int, begin: int)
             .where(AUDIT_RECORDS.c.id.between(begin + 1, begin + TILE), has_format(formats))
             .order_by(AUDIT_RECORDS.c.id)
         )
-        return [leaf_hash(record_text(row, formats)) for row in rows]
+        return [leaf_hash(record_text(row, formats)) for row in map(Row._make, rows.all())]
     tiles = connection.execute(
         sa.select(AUDIT_TILES.c.position, AUDIT_TILES.c.hash)
         .where(

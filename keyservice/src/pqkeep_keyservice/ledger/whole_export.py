@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.merkle import frontier
-from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
+from pqkeep_keyservice.ledger.records import FORMATS, Formats, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import Page
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
@@ -25,7 +25,8 @@ def export_records(
     )
     lines: list[bytes] = []
     length, last = 0, request.size
-    for row in connection.execute(query.order_by(id_).limit(request.limit)):
+    rows = connection.execute(query.order_by(id_).limit(request.limit)).all()
+    for row in map(Row._make, rows):
         lines.append(record_text(row, formats))
         length, last = length + len(lines[-1]), row.id
         if length >= MAX_BYTES:

@@ -118,6 +118,12 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             metavar="PRINCIPAL", help="Such as api-key:1 or user:UUID.", show_default=False
         ),
     ] = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Of the request, as its answer has it.", show_default=False
+        ),
+    ] = None,
     page_views: Annotated[
         bool,
         typer.Option(
@@ -144,6 +150,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             key_version=key_version,
             outcome=outcome,
             principal=principal,
+            request_id=request_id,
             page_views=page_views,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
             log=log,

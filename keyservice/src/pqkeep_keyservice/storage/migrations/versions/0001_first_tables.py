@@ -200,6 +200,7 @@ def _create_audit_tables() -> None:
         sa.Column("key_version", sa.Integer, nullable=False),
         sa.Column("signature", sa.LargeBinary, nullable=False),
     )
+    op.create_index("checkpoints_by_algorithm", "audit_checkpoints", ["algorithm", "size"])
     log = op.create_table(
         "audit_log",
         sa.Column("log_id", sa.String(36), primary_key=True),
