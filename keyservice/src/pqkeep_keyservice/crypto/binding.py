@@ -8,7 +8,7 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion, Tenan
 
 def length_prefixed(*parts: bytes) -> bytes:
     """Concatenate parts, each after its length as 2 bytes, big-endian."""
-    return b"".join(len(part).to_bytes(2, "big") + part for part in parts)
+    return b"".join([len(part).to_bytes(2, "big") + part for part in parts])
 
 
 def bound_keyring(keyring: KeyringName) -> tuple[bytes, ...]:

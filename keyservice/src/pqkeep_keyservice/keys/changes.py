@@ -33,7 +33,10 @@ class KeyChange:
     def destroys_a_seed(self) -> bool:
         """Whether a sealed seed is deleted, of which no copy may stay."""
         before_and_after = zip(self.old.entries, self.new.entries, strict=False)
-        return any(before.sealed and after.sealed is None for before, after in before_and_after)
+        return any(
+            before is not after and before.sealed and after.sealed is None
+            for before, after in before_and_after
+        )
 
 
 @dataclass(frozen=True, slots=True)

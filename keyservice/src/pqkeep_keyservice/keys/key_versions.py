@@ -5,6 +5,7 @@ cryptography. KeyVersions is a value: a method returns the next one, and storage
 old one is still the current one.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -120,11 +121,6 @@ class KeyVersions:
     """How often the installation was restored from a backup. Versions that were made after the
     backup are lost then: so that none is given out twice, each generation has its own range."""
     keyring: KeyringName = DEFAULT_KEYRING
-    _by_version: Mapping[int, KeyEntry] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        by_version = {entry.info.version: entry for entry in self.entries}
-        object.__setattr__(self, "_by_version", by_version)
 
     @property
     def name(self) -> KeyName:
@@ -168,11 +164,11 @@ class KeyVersions:
 
     def entry(self, version: KeyVersion) -> KeyEntry:
         """Return a key version, whatever its status. Raises KEY_NOT_FOUND."""
-        return self._by_version.get(version) or _not_found()
+        return self.entries[self._index(version)]
 
     def version_before(self, version: KeyVersion) -> KeyVersion:
         """Return the version that one replaced. Raises KEY_NOT_FOUND."""
-        index = self.entries.index(self.entry(version))
+        index = self._index(version)
         return self.entries[index - 1].info.version if index else _not_found()
 
     def entry_generated_with(self, idempotency: Idempotency, now: datetime) -> KeyEntry | None:
@@ -281,13 +277,25 @@ class KeyVersions:
         return entry
 
     def _with(self, entry: KeyEntry) -> "KeyVersions":
-        version = entry.info.version
-        return self._next(
-            tuple(entry if each.info.version == version else each for each in self.entries)
-        )
+        index = self._index(entry.info.version)
+        return self._next((*self.entries[:index], entry, *self.entries[index + 1 :]))
+
+    def _index(self, version: KeyVersion) -> int:
+        """Return where a version is. Raises KEY_NOT_FOUND."""
+        if not self.entries:
+            return _not_found()
+        index = version - _version(self.entries[0])  # but for gaps, which restores leave
+        if not (0 <= index < len(self.entries) and _version(self.entries[index]) == version):
+            index = bisect_left(self.entries, version, key=_version)
+        is_there = index < len(self.entries) and _version(self.entries[index]) == version
+        return index if is_there else _not_found()
 
     def _next(self, entries: tuple[KeyEntry, ...]) -> "KeyVersions":
         return replace(self, entries=entries, revision=self.revision + 1)
+
+
+def _version(entry: KeyEntry) -> KeyVersion:
+    return entry.info.version
 
 
 def _with_status(entry: KeyEntry, status: KeyStatus) -> KeyEntry:

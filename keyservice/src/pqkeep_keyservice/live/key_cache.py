@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from cachetools import LRUCache
-
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.storage.store import KeyStore
@@ -40,9 +38,8 @@ class RevisionCache(Generic[N, V]):
         self._store = store
         self._find = find
         self._epoch = store.epoch
-        self._cached: LRUCache[Hashable, V] = LRUCache(CAPACITY)
-        self._last: tuple[N, V] | None = None
-        """What was asked for last: requests for one key often come together."""
+        self._cached: dict[Hashable, V] = {}
+        """The oldest first. Which was used last is not noted: that takes longer than all the rest."""
 
     @property
     def epoch(self) -> int:
@@ -51,20 +48,13 @@ class RevisionCache(Generic[N, V]):
         if self._epoch != epoch:
             self._epoch = epoch
             self._cached.clear()
-            self._last = None
         return epoch
 
     async def get(self, name: N) -> V:
         """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
         epoch = self.epoch
-        last = self._last
-        if last is not None and last[0] == name:
-            return last[1]
         cached = self._cached.get(name)
-        if cached is None:
-            return self.update(await self._find(name), epoch)
-        self._last = name, cached
-        return cached
+        return self.update(await self._find(name), epoch) if cached is None else cached
 
     def update(self, value: V, epoch: int) -> V:
         """Cache a value unless a newer revision is cached; return the newer of the two.
@@ -76,14 +66,14 @@ class RevisionCache(Generic[N, V]):
         cached = self._cached.get(value.name)
         if cached is not None and cached.revision > value.revision:
             return cached
+        if cached is None and len(self._cached) >= CAPACITY:
+            del self._cached[next(iter(self._cached))]
         self._cached[value.name] = value
-        self._last = None
         return value
 
     def invalidate(self, value: V) -> None:
         """Load the value from the store the next time."""
         self._cached.pop(value.name, None)
-        self._last = None
 
 
 KeyCache: TypeAlias = RevisionCache[KeyName, KeyVersions]

@@ -30,6 +30,8 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyringName, KeyStatus, KeyVersion, TenantId
 
 CAPACITY = 1_000
+PUBLIC_CAPACITY = 10_000
+"""As many as keys in memory: an expanded public key takes 7 to 11 KB."""
 SECONDS = 60.0
 
 KeyId = tuple[TenantId, KeyringName, Algorithm, KeyVersion, bytes]
@@ -43,23 +45,23 @@ class KeyMaterial:
     def __init__(self, sealer: Sealer, schemes: SignatureSchemes) -> None:
         self._sealer = sealer
         self._schemes = schemes
-        self._authentic: MutableMapping[KeyId, bool] = LRUCache(CAPACITY)
-        self._encapsulation: MutableMapping[KeyId, EncapsulationKey] = LRUCache(CAPACITY)
-        self._last: tuple[KeyEntry | None, EncapsulationKey | None] = None, None
-        """What was encapsulated to last: requests for one key often come together."""
-        self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(CAPACITY)
+        self._authentic: MutableMapping[KeyId, bool] = LRUCache(PUBLIC_CAPACITY)
+        self._encapsulation: dict[int, tuple[KeyEntry, EncapsulationKey]] = {}
+        """By the identity of the entry, which was authenticated: nothing of it can change."""
+        self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(PUBLIC_CAPACITY)
         self._decapsulation: TTLCache[KeyId, DecapsulationKey] = TTLCache(CAPACITY, SECONDS)
         self._signing: TTLCache[KeyId, SigningKey] = TTLCache(CAPACITY, SECONDS)
 
     def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
         """Return the public half of a KEM key."""
-        last, key = self._last
-        if last is entry and key is not None:  # it was authenticated, and nothing of it can change
-            return key
+        known = self._encapsulation.get(id(entry))
+        if known is not None:
+            return known[1]
         self.authenticate(tenant, entry)
-        load = KEMS[entry.info.algorithm].load_public
-        key = _cached(self._encapsulation, _id(tenant, entry), lambda: load(entry.info.public_key))
-        self._last = entry, key
+        key = KEMS[entry.info.algorithm].load_public(entry.info.public_key)
+        if len(self._encapsulation) >= PUBLIC_CAPACITY:
+            del self._encapsulation[next(iter(self._encapsulation))]  # the oldest one
+        self._encapsulation[id(entry)] = entry, key
         return key
 
     def verifying_key(self, tenant: TenantId, entry: KeyEntry) -> VerifyingKey:

@@ -1,7 +1,9 @@
 """Rows of keys and their versions. A change is a compare-and-swap on the key's revision."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -34,6 +36,9 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import Idempotency
+
+_NAME = ("tenant_id", "keyring", "algorithm")
+_ENTRIES = sa.select(*(column for column in KEYS.c if column.name not in _NAME))
 
 
 def find_generation(connection: sa.Connection) -> int:
@@ -94,11 +99,9 @@ def _find_authentic(
     ).one_or_none()
     if row is None:
         return KeyVersions(name.tenant, name.algorithm, generation=generation, keyring=name.keyring)
-    keys = connection.execute(
-        sa.select(KEYS).where(_is_of(KEYS, name)).order_by(KEYS.c.version)
-    ).all()
+    keys = connection.execute(_ENTRIES.where(_is_of(KEYS, name)).order_by(KEYS.c.version)).all()
     try:
-        entries = tuple(_entry(name, key) for key in keys)
+        entries = tuple([_entry(name, key) for key in keys])
         versions = KeyVersions(
             name.tenant, name.algorithm, entries, row.revision, generation, name.keyring
         )
@@ -172,7 +175,7 @@ def set_due(connection: sa.Connection, tenant: TenantId, keyring: KeyringName) -
     for row in connection.execute(sa.select(KEY_REVISIONS.c.algorithm).where(*stored)).all():
         with suppress(TypeError, ValueError, OverflowError):
             name = KeyName(tenant, Algorithm(row.algorithm), keyring)
-            keys = connection.execute(sa.select(KEYS).where(_is_of(KEYS, name))).all()
+            keys = connection.execute(_ENTRIES.where(_is_of(KEYS, name)).order_by(KEYS.c.version))
             versions = KeyVersions(
                 tenant, name.algorithm, tuple(_entry(name, key) for key in keys), keyring=keyring
             )
@@ -214,7 +217,7 @@ def _count_active_keys(connection: sa.Connection, tenant: TenantId) -> int:
 
 
 def _columns(name: KeyName) -> dict[str, object]:
-    return {"tenant_id": name.tenant, "keyring": name.keyring, "algorithm": name.algorithm}
+    return dict(zip(_NAME, (name.tenant, name.keyring, name.algorithm), strict=True))
 
 
 def _is_of(table: sa.Table, name: KeyName) -> sa.ColumnElement[bool]:
@@ -255,22 +258,35 @@ def loaded_time(stored: int | None) -> datetime | None:
     return None if stored is None else EPOCH + stored * MICROSECOND
 
 
-def _entry(name: KeyName, row: sa.Row[tuple[object, ...]]) -> KeyEntry:
+def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
+    (
+        version,
+        status,
+        disabled_from,
+        retired_at_us,
+        archive_at_us,
+        imported,
+        public_key,
+        sealed,
+        created_at_us,
+        idempotency_key,
+        idempotency_request,
+    ) = row
     info = KeyInfo(
-        algorithm=name.algorithm,
-        version=KeyVersion(row.version),
-        status=KeyStatus(row.status),
-        public_key=row.public_key,
-        created_at=EPOCH + row.created_at_us * MICROSECOND,
-        archive_at=loaded_time(row.archive_at_us),
-        keyring=name.keyring,
-        imported=row.imported,
+        name.algorithm,
+        KeyVersion(version),
+        KeyStatus(status),
+        public_key,
+        EPOCH + created_at_us * MICROSECOND,
+        loaded_time(archive_at_us),
+        name.keyring,
+        imported,
     )
-    has_idempotency = (row.idempotency_key, row.idempotency_request) != (None, None)
+    has_idempotency = (idempotency_key, idempotency_request) != (None, None)
     return KeyEntry(
         info,
-        None if row.sealed_seed is None else SealedSeed(row.sealed_seed),
-        Idempotency(row.idempotency_key, row.idempotency_request) if has_idempotency else None,
-        None if row.disabled_from is None else KeyStatus(row.disabled_from),
-        loaded_time(row.retired_at_us),
+        None if sealed is None else SealedSeed(sealed),
+        Idempotency(idempotency_key, idempotency_request) if has_idempotency else None,
+        None if disabled_from is None else KeyStatus(disabled_from),
+        loaded_time(retired_at_us),
     )
