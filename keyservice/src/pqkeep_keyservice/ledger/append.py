@@ -1,13 +1,12 @@
 """Appending to the audit log: ids, numbers, times and nonces of new records, and their tree."""
 
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
-from cachetools import LRUCache
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.ledger.appended import Appended, Commit, commit_of
@@ -37,7 +36,7 @@ class LogState:
         self.frontier = frontier
         self.recorded_at_us = recorded_at_us
         self.appended = Appended(frontier.size)
-        self._numbers: MutableMapping[str, int] = LRUCache(CACHED_TENANTS)
+        self._numbers: dict[str, int] = {}
 
     def last_number(self, connection: sa.Connection, tenant: str) -> int:
         """Return how many records a tenant has."""
@@ -53,6 +52,8 @@ class LogState:
         """Continue after records that have become durable."""
         self.frontier = appended.frontier
         self.recorded_at_us = appended.recorded_at_us
+        if len(self._numbers) > CACHED_TENANTS:
+            self._numbers.clear()  # they are read again
         self._numbers.update(appended.numbers)
         self.appended.add(appended.commit)
 
@@ -137,6 +138,6 @@ def _without_recorded_events(
     return new
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED_TENANTS)
 def _tenant_text(tenant: UUID) -> str:
     return str(tenant)

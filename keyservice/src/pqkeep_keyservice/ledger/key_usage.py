@@ -1,12 +1,12 @@
 """How often each key version was used: a count up to the newest checkpoint, and a query since."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.appended import Commit, Kind
-from pqkeep_keyservice.ledger.dialects import insert_or_update
+from pqkeep_keyservice.ledger.dialects import add_all, insert_or_update
 from pqkeep_keyservice.ledger.records import target_of, target_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, KEY_USAGE, is_uncounted_of
 from pqkeep_protocol.algorithms import USES, Algorithm
@@ -137,11 +137,13 @@ def count_key_usage(connection: sa.Connection, size: int) -> None:
         IS_UNCOUNTED, AUDIT_RECORDS.c.id <= size, *_IS_USE
     )
     add = insert_or_update(connection, KEY_USAGE)
-    add_uses(connection, add.from_select(list(KEY_USAGE.columns), new.group_by(*group)))
+    counted = add.from_select(list(KEY_USAGE.columns), new.group_by(*group))
+    connection.execute(adding_uses(counted))
     for tenant, target, uses, last_us in connection.execute(
         _targets(AUDIT_RECORDS.c.id <= size)
     ).all():
-        add_uses(connection, add.values((tenant, *target_of(target), uses, last_us)))
+        of_target = add.values((tenant, *target_of(target), uses, last_us))
+        connection.execute(adding_uses(of_target))
 
 
 def add_key_usage(connection: sa.Connection, commits: Iterable[Commit]) -> None:
@@ -152,9 +154,9 @@ def add_key_usage(connection: sa.Connection, commits: Iterable[Commit]) -> None:
             for key in _uses(kind):
                 found[key] = found.get(key, (0, 0))[0] + count, recorded_at_us
     if found:
-        names = [column.name for column in KEY_USAGE.columns]
-        rows = [dict(zip(names, (*key, *use), strict=True)) for key, use in found.items()]
-        add_uses(connection, insert_or_update(connection, KEY_USAGE), rows)
+        rows = [(*key, *use) for key, use in found.items()]
+        adding = adding_uses(insert_or_update(connection, KEY_USAGE))
+        add_all(connection, adding, rows)
 
 
 def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:
@@ -165,19 +167,17 @@ def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:
         return
     yield kind.tenant_id, kind.keyring, kind.algorithm, kind.key_version
     if kind.target is not None:
-        yield kind.tenant_id, *target_of(kind.target)
+        keyring, algorithm, version = target_of(kind.target)
+        yield kind.tenant_id, keyring, str(algorithm), version
 
 
-def add_uses(
-    connection: sa.Connection, insert: Any, rows: Sequence[dict[str, Any]] | None = None
-) -> None:
-    """Add uses, as a source or as a target: either kind may be the later one."""
+def adding_uses(insert: Any) -> Any:
+    """Return an INSERT that adds uses, as a source or as a target: either kind may be the later."""
     before_us, after_us = KEY_USAGE.c.last_used_us, insert.excluded.last_used_us
-    adding = insert.on_conflict_do_update(
+    return insert.on_conflict_do_update(
         index_elements=list(KEY_USAGE.primary_key),
         set_={
             "uses": KEY_USAGE.c.uses + insert.excluded.uses,
             "last_used_us": sa.case((before_us > after_us, before_us), else_=after_us),
         },
     )
-    connection.execute(adding, rows)

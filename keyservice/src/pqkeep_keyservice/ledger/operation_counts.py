@@ -4,13 +4,13 @@ Counted up to the newest checkpoint, and queried since, as key usage is.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.appended import Commit, Kind
-from pqkeep_keyservice.ledger.dialects import insert_or_update
+from pqkeep_keyservice.ledger.dialects import add_all, insert_or_update
 from pqkeep_keyservice.ledger.schema import (
     AUDIT_RECORDS,
     IS_UNCOUNTED,
@@ -78,7 +78,7 @@ def count_operations(connection: sa.Connection, size: int) -> None:
         insert = insert_or_update(connection, OPERATION_COUNTS).from_select(
             list(OPERATION_COUNTS.columns), counted
         )
-        add_counts(connection, insert)
+        connection.execute(adding_counts(insert))
     _drop_old_counts(connection)
 
 
@@ -92,9 +92,9 @@ def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None
                 for tenant in (kind.tenant_id, EVERYBODY):
                     found[tenant, recorded_at_us // HOUR_US, counted] += count
     if found:
-        names = [column.name for column in OPERATION_COUNTS.columns]
-        rows = [dict(zip(names, (*key, count), strict=True)) for key, count in found.items()]
-        add_counts(connection, insert_or_update(connection, OPERATION_COUNTS), rows)
+        rows = [(*key, count) for key, count in found.items()]
+        adding = adding_counts(insert_or_update(connection, OPERATION_COUNTS))
+        add_all(connection, adding, rows)
     _drop_old_counts(connection)
 
 
@@ -112,12 +112,9 @@ def _drop_old_counts(connection: sa.Connection) -> None:
     )
 
 
-def add_counts(
-    connection: sa.Connection, insert: Any, rows: Sequence[dict[str, Any]] | None = None
-) -> None:
-    """Insert counts, each added to the one that is there."""
-    adding = insert.on_conflict_do_update(
+def adding_counts(insert: Any) -> Any:
+    """Return an INSERT of counts that adds each to the one that is there."""
+    return insert.on_conflict_do_update(
         index_elements=list(OPERATION_COUNTS.primary_key),
         set_={"count": OPERATION_COUNTS.c.count + insert.excluded["count"]},
     )
-    connection.execute(adding, rows)

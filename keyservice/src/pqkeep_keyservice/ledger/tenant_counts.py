@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.dialects import insert_or_update
-from pqkeep_keyservice.ledger.key_usage import add_uses, count_key_usage
-from pqkeep_keyservice.ledger.operation_counts import add_counts, count_operations
+from pqkeep_keyservice.ledger.key_usage import adding_uses, count_key_usage
+from pqkeep_keyservice.ledger.operation_counts import adding_counts, count_operations
 from pqkeep_keyservice.ledger.schema import AUDIT_LOG, KEY_USAGE, OPERATION_COUNTS
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_protocol.keys import TenantId
@@ -58,7 +58,7 @@ def add_tenant_counts(
     """Add counts to a tenant's, and to nobody else's: those of the whole log are of its records."""
     insert = insert_or_update(connection, KEY_USAGE)
     for row in usage:
-        add_uses(connection, insert.values((str(tenant), *row)))
+        connection.execute(adding_uses(insert.values((str(tenant), *row))))
     insert = insert_or_update(connection, OPERATION_COUNTS)
     for count in counts:
-        add_counts(connection, insert.values((str(tenant), *count)))
+        connection.execute(adding_counts(insert.values((str(tenant), *count))))
