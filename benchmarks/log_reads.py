@@ -1,22 +1,28 @@
-"""What reading a long log costs in CPU alone, without processes around it.
+"""What reading a long log costs, without processes around it, in SQLite and PostgreSQL.
 
-Run as ``python -m benchmarks.log_reads DATABASE…``: SQLite files of key services that do not run.
-CPU milliseconds, so that a busy machine changes little; the least of ``REPEATS``.
+Run as ``python -m benchmarks.log_reads SETTINGS…``: settings files of key services that do not run,
+whose databases log_fill.py has filled.
 """
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
 
 import sqlalchemy as sa
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from pqkeep_keyservice import config
 from pqkeep_keyservice.ledger.key_usage import find_key_usage
 from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
 from pqkeep_keyservice.ledger.search import list_records, prove_consistency, prove_records
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.ledger.whole_export import export_records
+from pqkeep_keyservice.process import open_database
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     CountOperations,
@@ -52,9 +58,15 @@ def reads(connection: sa.Connection) -> Mapping[str, Callable[[], object]]:
         "newest 100": search(INSTALLATION),
         "newest 100 of a tenant": search(tenant),
         "nothing: operation": search(INSTALLATION, operation="archive-key"),
-        "nothing: key version": search(INSTALLATION, key_version=77),
+        "nothing: key version": search(INSTALLATION, key_version=20_000),
+        "nothing: keyring": search(INSTALLATION, keyring="none"),
+        "nothing: principal": search(INSTALLATION, principal="api-key:77"),
+        "nothing: request id": search(INSTALLATION, request_id="none"),
+        "nothing: outcome": search(INSTALLATION, outcome="internal"),
+        "nothing: time": search(INSTALLATION, until_us=1),
         "nothing of a tenant: operation": search(tenant, operation="archive-key"),
-        "nothing of a tenant: key version": search(tenant, key_version=77),
+        "nothing of a tenant: key version": search(tenant, key_version=20_000),
+        "nothing of a tenant: request id": search(tenant, request_id="none"),
         "inclusion proof": lambda: prove_records(connection, proof),
         "consistency proof": lambda: prove_consistency(connection, consistency),
         "uses of a version": lambda: find_key_usage(connection, usage),
@@ -63,31 +75,42 @@ def reads(connection: sa.Connection) -> Mapping[str, Callable[[], object]]:
     }
 
 
-def least_milliseconds(read: Callable[[], object]) -> float:
-    """Return the CPU time of a read."""
-    times = []
-    for _ in range(REPEATS):
-        began = time.process_time_ns()
-        read()
-        times.append((time.process_time_ns() - began) / 1e6)
-    return min(times)
+async def milliseconds(settings_file: Path) -> tuple[int, dict[str, str]]:
+    """Return how many records there are, and what each read takes: CPU here, and until it is done."""
+    database = await open_database(config.read(settings_file))
+    size = await database.query(log_size)
+    found: dict[str, str] = {}
+    for name in await database.query(lambda connection: list(reads(connection))):
+        times: list[tuple[float, float]] = []
+        for _ in range(REPEATS):
+            read = partial(_measured, name)
+            times.append(await database.query(read))
+        cpu, elapsed = zip(*times, strict=True)
+        found[name] = f"{min(cpu):.2f} / {median(elapsed):.2f}"
+    await database.close()
+    return size, found
 
 
-def main() -> None:
+def _measured(name: str, connection: sa.Connection) -> tuple[float, float]:
+    read = reads(connection)[name]
+    cpu, began = time.thread_time_ns(), time.perf_counter_ns()
+    read()
+    return (time.thread_time_ns() - cpu) / 1e6, (time.perf_counter_ns() - began) / 1e6
+
+
+async def main(settings_files: Sequence[Path]) -> None:
     """Measure each database, and print a column for each."""
-    table = Table("CPU milliseconds")
+    table = Table("milliseconds: CPU of this process, least / elapsed, median")
     rows: dict[str, list[str]] = {}
-    for path in sys.argv[1:]:
-        engine = sa.create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
-        with engine.connect() as connection:
-            table.add_column(f"{log_size(connection):,}", justify="right")
-            for name, read in reads(connection).items():
-                rows.setdefault(name, []).append(f"{least_milliseconds(read):.2f}")
-        engine.dispose()
+    for each in settings_files:
+        size, found = await milliseconds(each)
+        table.add_column(f"{size:,}", justify="right")
+        for name, value in found.items():
+            rows.setdefault(name, []).append(value)
     for name, values in rows.items():
         table.add_row(name, *values)
     Console().print(table)
 
 
 if __name__ == "__main__":
-    main()
+    uvloop.run(main([Path(each) for each in sys.argv[1:]]))
