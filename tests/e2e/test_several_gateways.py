@@ -279,7 +279,7 @@ def test_an_added_shard_is_served_after_a_renewal(several: SeveralGateways) -> N
             secret = {name: made[name] for name in ("ciphertext", "key_version")}
             assert Caller(client, "").post("/kem/decrypt", secret)["plaintext"] == BODY["plaintext"]
     listed = pqkeepd("shard", "list", "--data", several.layout.directory).stdout
-    assert "b\t1 tenants\topen\t0 moves" in listed.splitlines()
+    assert "b\t1 tenant\topen\t0 moves" in listed.splitlines()
 
 
 def test_a_port_that_another_program_has_is_refused(several: SeveralGateways, folder: Path) -> None:
