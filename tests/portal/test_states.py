@@ -83,6 +83,8 @@ NOTHING_TO_LIST = {
 } | {each.path for each in PAGES if each.is_public}
 """Pages without a list: one has at least the session that asks."""
 ALL = (*PAGES, DEMO)
+SIGN_INS = {"/sign-in": {"login"}, "/operator/sign-in": {"operator_login"}}
+"""What the forms ask for that are no ``ui.form``."""
 (KEY,) = next(cast("Any", each.example).keys for each in api_rows() if each.name == "list_keys")
 VALUES = {"algorithm": KEY.algorithm.value, "version": str(KEY.key_version), "id": "1"}
 OPERATOR = OperatorPrincipal(is_read_only=True)
@@ -219,15 +221,32 @@ def test_whatever_fails_is_said(service: Service, page: Page) -> None:
         assert_headings_in_order(text)
 
 
-@pytest.mark.parametrize(
-    "page", [each for each in ALL if not each.is_public], ids=lambda page: page.path or "/"
-)
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
 def test_every_form_says_what_a_program_does_instead(service: Service, page: Page) -> None:
     """The reference of each operation that a form asks for is linked on the form's page."""
     status, text = service.get(page)
     assert status == HTTPStatus.OK, text
     linked = set(re.findall(r'href="/docs/([a-z_]+)"', text))
-    assert operations_on(text) <= linked
+    assert operations_on(text) | SIGN_INS.get(page.path, set()) <= linked
+
+
+def test_a_new_tenant_is_put_into_a_shard_where_there_are_several(service: Service) -> None:
+    """The form offers each that takes tenants, and the choice of the service first."""
+    (tenants,) = (each for each in PAGES if each.path == "/operator/tenants")
+
+    def with_shards(data: Any) -> Any:
+        if "shards" not in data.__struct_fields__:
+            return data
+        (first,) = data.shards
+        others = (
+            structs.replace(first, name=name, draining=name == "full") for name in ("b", "full")
+        )
+        return structs.replace(data, shards=(first, *others))
+
+    assert 'name="shard"' not in service.get(tenants)[1]
+    _, text = service.get(tenants, change=with_shards)
+    (offered,) = re.findall(r'<select id="create-shard".*?</select>', text, re.DOTALL)
+    assert re.findall(r'value="(\w*)"', offered) == ["", "default", "b"]
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")

@@ -102,8 +102,15 @@ async def _read_tenants(visit: Visit) -> Content:
     filters = {name: query.get(name, "").strip() for name in ("name", "status")}
     given = {name: value for name, value in filters.items() if value}
     after = query.get("after") or None
+    tenants, installation = await asyncio.gather(
+        visit.reader.section("list_tenants", **given, after=after, limit=PAGE),
+        visit.reader.section("get_installation"),
+    )
+    shards = installation.data.shards if installation.data else ()
     return {
-        "tenants": await visit.reader.section("list_tenants", **given, after=after, limit=PAGE),
+        "tenants": tenants,
+        "installation": installation,
+        "shards": [each.name for each in shards if not each.draining],
         "filters": filters,
         "is_filtered": bool(given) or after is not None,
         "statuses": [each.value for each in TenantStatus],

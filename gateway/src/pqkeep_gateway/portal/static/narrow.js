@@ -1,0 +1,10 @@
+// Tables of which only the rows with a text in them are shown: <input type="search" data-narrows="TABLE">.
+
+document.addEventListener("input", ({ target }) => {
+  if (!target.dataset.narrows) return;
+  const rows = [...document.getElementById(target.dataset.narrows).tBodies[0].rows];
+  const wanted = target.value.trim().toLowerCase();
+  for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  const count = rows.filter((row) => !row.hidden).length;
+  target.nextElementSibling.textContent = wanted ? `${count || "none"} of ${rows.length}` : "";
+});
