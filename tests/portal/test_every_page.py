@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Locator, Route, expect
 from playwright.sync_api import Page as Tab
-from tests.fixtures.browser import BOTH, Visit, Visitor, assert_accessible
+from tests.fixtures.browser import BOTH, IN_FULL, Visit, Visitor, assert_accessible
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -156,7 +156,7 @@ def test_everybody_can_use_each_page_on_a_desktop(visits: Visits, who: Credentia
     """Wide, where tables have columns: nothing overflows, and axe finds nothing, light and dark."""
     for _, tab, _ in visits(who):
         assert_fits(tab)
-        assert_accessible(tab, BOTH)
+        assert_accessible(tab, IN_FULL)
 
 
 @pytest.mark.campaign
@@ -172,7 +172,7 @@ def test_everybody_can_use_pages_with_nothing_in_them(
     for path in (*paths, "/no/such/page"):
         tab.goto(ROOT + path)
         assert_fits(tab)
-        assert_accessible(tab, BOTH)
+        assert_accessible(tab, IN_FULL)
 
 
 @pytest.mark.campaign
@@ -188,7 +188,7 @@ def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential 
             assert dialog.evaluate(_HAS_BUTTONS_IN_SIGHT), f"{page.path}: {name}"
             small = dialog.locator("a, button, input, select, summary").evaluate_all(_SMALL)
             assert small == [], f"{page.path}: {name}"
-            assert_accessible(tab, BOTH)
+            assert_accessible(tab, IN_FULL)
             tab.keyboard.press("Escape")
             expect(dialog).to_be_hidden()
 

@@ -10,13 +10,14 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 from pyotp import TOTP
 from tests.fixtures.browser import Visit, go_to
-from tests.fixtures.caller import API, PASSWORD
+from tests.fixtures.caller import API, PASSWORD, Caller, client_of
 from tests.fixtures.certificate import Certificate
 from tests.fixtures.installation import Installation
 from tests.fixtures.preloaded import running_forked
@@ -105,12 +106,18 @@ def _enroll(page: Page, installation: Installation) -> Authenticator:
     return app
 
 
+def _path(link: str) -> str:
+    """Return the path of a message's link, which is the same at each of a service's addresses."""
+    parts = urlsplit(link)
+    return f"{parts.path}#{parts.fragment}"
+
+
 def _sign_up(page: Page, installation: Installation, email: str, name: str) -> None:
     """By a message to a page that takes a name and a password."""
     page.get_by_label("E-mail address").fill(email)
     page.get_by_role("button", name="Send the link").click()
     expect(page.get_by_role("heading", name="Look into your mailbox")).to_be_visible()
-    go_to(page, installation.mailbox.link(email, "registration"))
+    go_to(page, _path(installation.mailbox.link(email, "registration")))
     page.get_by_label("Name of the organization").fill(name)
     _choose_password(page, "Create the organization")
     expect(page.locator(".where")).to_contain_text(name)
@@ -224,57 +231,6 @@ def _look_around(page: Page) -> None:
         assert found == allowed(Role.VIEWER, found)
 
 
-@pytest.mark.parametrize(
-    "installation",
-    ["sqlite", pytest.param("postgresql", marks=pytest.mark.campaign)],
-    indirect=True,
-)
-def test_the_whole_story(visit: Visit, installation: Installation) -> None:
-    """Everything that people do with their keys from the first day on, one after the other."""
-    email, invited = (f"{uuid.uuid4()}@example.com" for _ in range(2))
-    name = f"story {uuid.uuid4()}"
-    owner, elsewhere, viewer = (visit(installation.base_url) for _ in range(3))
-    owner.expected += ["404", "401"]  # before a checkpoint; the second factor
-    elsewhere.expected.append("401")
-    page = owner.open("/portal/sign-up")
-    _sign_up(page, installation, email, name)
-    app = _enroll(page, installation)
-    program = installation.caller(_make_api_key(page, app))
-
-    page.get_by_role("link", name="Keys", exact=True).click()
-    _generate(page)
-    encrypted = program.post("/kem/encrypt", {"plaintext": PLAINTEXT})
-    _begin_rotation(page)
-    _confirm(page, app)
-    expect(page.get_by_role("row", name="Version 1")).to_contain_text("retired")
-    fields = {"ciphertext": encrypted["ciphertext"], "key_version": 1}
-    assert program.post("/kem/decrypt", fields)["plaintext"] == PLAINTEXT
-    _retire_and_archive(page, app)
-    assert program.refusal("/kem/decrypt", fields)[0] == HTTPStatus.NOT_FOUND
-    _audit(page, installation, email)
-
-    _make_keyring(page)
-    writer = installation.caller(_make_api_key(page, app, "Encrypt only", KEYRING))
-    written = writer.post("/kem/encrypt", {"plaintext": PLAINTEXT, "keyring": KEYRING})
-    reads = {"ciphertext": written["ciphertext"], "key_version": 1, "keyring": KEYRING}
-    assert program.post("/kem/decrypt", reads)["plaintext"] == PLAINTEXT
-    assert writer.refusal("/kem/decrypt", reads)[0] == HTTPStatus.FORBIDDEN
-    assert writer.refusal("/kem/encrypt", {"plaintext": PLAINTEXT})[0] == HTTPStatus.FORBIDDEN
-
-    other = elsewhere.open("/portal/sign-in")
-    _sign_in_by_app(other, app, email, PASSWORD)
-    _change_password(page, app)
-    other.get_by_role("link", name="Team").click()
-    other.wait_for_url("**/portal/sign-in?next=*")
-
-    _sign_in_by_app(page, app, email, CHOSEN)
-    _invite(page, app, invited)
-    page = viewer.open(installation.mailbox.link(invited, "invitation"))
-    _choose_password(page, "Join")
-    expect(page.locator(".where")).to_contain_text(name)
-    _look_around(page)
-
-
 @pytest.fixture(scope="module")
 def secured(installation: Installation, certificate: Certificate) -> Iterator[str]:
     """A second gateway of the installation, with TLS and secure cookies."""
@@ -291,6 +247,77 @@ def secured(installation: Installation, certificate: Certificate) -> Iterator[st
         output = installation.output_file.with_name("secured")
         with running_forked(words, output, pass_fds=[listener.fileno()]):
             yield f"https://{HOST}:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest, installation: Installation) -> str:
+    """Where people and programs reach the service: over loopback HTTP, or over HTTPS."""
+    if request.param == "http":
+        return installation.base_url
+    return str(request.getfixturevalue("secured"))
+
+
+@pytest.mark.parametrize(
+    ("installation", "address"),
+    [
+        ("sqlite", "http"),
+        pytest.param("sqlite", "https", marks=pytest.mark.campaign),
+        pytest.param("postgresql", "http", marks=pytest.mark.campaign),
+    ],
+    indirect=True,
+)
+def test_the_whole_story(
+    visit: Visit, installation: Installation, address: str, certificate: Certificate
+) -> None:
+    """Everything that people do with their keys from the first day on, one after the other."""
+    email, invited = (f"{uuid.uuid4()}@example.com" for _ in range(2))
+    name = f"story {uuid.uuid4()}"
+    options = {"ignore_https_errors": True} if address.startswith("https:") else {}
+    owner, elsewhere, viewer = (visit(address, **options) for _ in range(3))
+    owner.expected += ["404", "401"]  # before a checkpoint; the second factor
+    elsewhere.expected.append("401")
+    page = owner.open("/portal/sign-up")
+    _sign_up(page, installation, email, name)
+    app = _enroll(page, installation)
+
+    def program_with(api_key: str) -> Caller:
+        client = client_of(address, api_key, certificate.client())
+        return Caller(installation.clients.enter_context(client))
+
+    program = program_with(_make_api_key(page, app))
+
+    page.get_by_role("link", name="Keys", exact=True).click()
+    _generate(page)
+    encrypted = program.post("/kem/encrypt", {"plaintext": PLAINTEXT})
+    _begin_rotation(page)
+    _confirm(page, app)
+    expect(page.get_by_role("row", name="Version 1")).to_contain_text("retired")
+    fields = {"ciphertext": encrypted["ciphertext"], "key_version": 1}
+    assert program.post("/kem/decrypt", fields)["plaintext"] == PLAINTEXT
+    _retire_and_archive(page, app)
+    assert program.refusal("/kem/decrypt", fields)[0] == HTTPStatus.NOT_FOUND
+    _audit(page, installation, email)
+
+    _make_keyring(page)
+    writer = program_with(_make_api_key(page, app, "Encrypt only", KEYRING))
+    written = writer.post("/kem/encrypt", {"plaintext": PLAINTEXT, "keyring": KEYRING})
+    reads = {"ciphertext": written["ciphertext"], "key_version": 1, "keyring": KEYRING}
+    assert program.post("/kem/decrypt", reads)["plaintext"] == PLAINTEXT
+    assert writer.refusal("/kem/decrypt", reads)[0] == HTTPStatus.FORBIDDEN
+    assert writer.refusal("/kem/encrypt", {"plaintext": PLAINTEXT})[0] == HTTPStatus.FORBIDDEN
+
+    other = elsewhere.open("/portal/sign-in")
+    _sign_in_by_app(other, app, email, PASSWORD)
+    _change_password(page, app)
+    other.get_by_role("link", name="Team").click()
+    other.wait_for_url("**/portal/sign-in?next=*")
+
+    _sign_in_by_app(page, app, email, CHOSEN)
+    _invite(page, app, invited)
+    page = viewer.open(_path(installation.mailbox.link(invited, "invitation")))
+    _choose_password(page, "Join")
+    expect(page.locator(".where")).to_contain_text(name)
+    _look_around(page)
 
 
 def test_the_story_begins_over_https(
