@@ -344,7 +344,9 @@ def test_a_key_has_so_many_versions_at_the_most() -> None:
 
     full = rotate(key_with(MAX_VERSIONS - 1, KeyStatus.ACTIVE))
     assert len(full.entries) == MAX_VERSIONS == 10_000
-    for make, versions in ((rotate, full), (generate, key_with(10_000, KeyStatus.RETIRED))):
+    older = key_with(MAX_VERSIONS + 1, KeyStatus.RETIRED)  # from before there was a limit
+    retired = key_with(MAX_VERSIONS, KeyStatus.RETIRED)
+    for make, versions in ((rotate, full), (generate, retired), (generate, older)):
         with pytest.raises(KeyServiceError) as refused:
             make(versions)
         assert refused.value.kind is ErrorKind.VERSION_LIMIT_REACHED
