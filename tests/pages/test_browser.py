@@ -92,7 +92,7 @@ def test_a_browser_that_is_stuck_is_replaced(chromium: Chromium, site: str) -> N
     """One that does not close a profile in time is killed, and the next visit has a fresh one."""
     stuck = chromium.new_context(base_url=site)
     stuck.new_page().goto("/good")
-    os.killpg(chromium.pid, signal.SIGSTOP)
+    os.killpg(chromium.group, signal.SIGSTOP)
     assert not chromium.has_closed(stuck, 0.1)
     page = chromium.new_context(base_url=site).new_page()
     page.goto("/good")
