@@ -2,7 +2,6 @@
 import "./dialogs.js";
 import "./forms.js";
 import { send } from "./http.js";
-import "./narrow.js";
 import { rememberSession } from "./sessions.js";
 import { showLeftToast, toast } from "./toasts.js";
 
