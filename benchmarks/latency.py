@@ -37,7 +37,7 @@ from benchmarks.installation import (
     service,
     written,
 )
-from benchmarks.load import SCRIPT, TIMEOUT_SECONDS, Target, measure, require_wrk
+from benchmarks.load import Target, measure, require_wrk
 from benchmarks.open_loop import Latency
 from benchmarks.processes import running
 from benchmarks.run import LONGEST_SECONDS, end, number_of_connections, number_of_seconds
@@ -265,23 +265,14 @@ def _neighbour(directory: Path, ready: dict[str, Any]) -> Target:
     body: dict[str, object] = {"algorithm": NEIGHBOUR, "message": "AAAA"}
     ask("POST", f"{base}/signature/sign", body, api_key)
     path = written(directory / "neighbour.json", body)
-    return Target(f"{base}/signature/sign", path, api_key, 0, None)
+    return Target(f"{base}/signature/sign", path, api_key)
 
 
 @contextmanager
 def _signing(wrk: str, target: Target) -> Iterator[None]:
     """Keep signatures queued for the length of a ``with`` block."""
-    command = [
-        wrk,
-        "--threads=1",
-        f"--connections={NEIGHBOUR_CONNECTIONS}",
-        f"--duration={2 * LONGEST_SECONDS}s",  # it is ended before
-        f"--timeout={TIMEOUT_SECONDS}s",
-        f"--script={SCRIPT}",
-        target.url,
-        "--",
-        str(target.body),
-    ]
+    longest = 2 * LONGEST_SECONDS  # it is ended before
+    command = target.command(wrk, seconds=longest, connections=NEIGHBOUR_CONNECTIONS)
     with running(command, output=subprocess.DEVNULL, environment=target.environment()):
         yield
 

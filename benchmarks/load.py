@@ -19,18 +19,32 @@ INSTALL_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One kind of request, and the one or two processes that answer it."""
+    """One kind of request, and those processes that answer it whose CPU is measured."""
 
     url: str
     body: Path
     api_key: str
-    front: int
+    front: int | None = None
     """Process id of the gateway, or of the minimal service's."""
-    back: int | None
-    """Process id of the key service, or of the minimal service's; None if there is one process."""
+    back: int | None = None
+    """Process id of the key service, or of the minimal service's."""
     closes: bool = False
     """Whether each request has a connection of its own."""
     credential_header: str = "X-API-Key"
+
+    def command(self, wrk: str, *, seconds: int, connections: int) -> list[str]:
+        """Return the command that loads it."""
+        return [
+            wrk,
+            "--threads=1",
+            f"--connections={connections}",
+            f"--duration={seconds}s",
+            f"--timeout={TIMEOUT_SECONDS}s",
+            f"--script={SCRIPT}",
+            self.url,
+            "--",
+            str(self.body),
+        ]
 
     def environment(self) -> dict[str, str]:
         """Return what the script of wrk reads."""
@@ -82,46 +96,42 @@ def require_wrk() -> str:
     return wrk
 
 
-def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Measurement:
+def load(wrk: str, target: Target, *, seconds: int, connections: int) -> Summary:
     """Load a target. Raises BenchmarkError unless every single request succeeds."""
-    before = _cpu_times(target)
     output = output_of(
-        [
-            wrk,
-            "--threads=1",
-            f"--connections={connections}",
-            f"--duration={seconds}s",
-            f"--timeout={TIMEOUT_SECONDS}s",
-            f"--script={SCRIPT}",
-            target.url,
-            "--",
-            str(target.body),
-        ],
+        target.command(wrk, seconds=seconds, connections=connections),
         seconds=seconds,
         environment=target.environment(),
     )
-    used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
     summary = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=Summary)
     if summary.failed or summary.disconnected or not summary.requests:
         raise BenchmarkError(
             f"{target.url}: of {summary.requests} requests {summary.failed} were not answered with 2xx, "
             f"and {summary.disconnected} lost their connection or timed out"
         )
-    front, back, load, machine = used
+    return summary
+
+
+def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Measurement:
+    """Load a target, and measure its processes. Raises BenchmarkError as ``load`` does."""
+    before = _cpu_times(target)
+    summary = load(wrk, target, seconds=seconds, connections=connections)
+    used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
+    front, back, generator, machine = used
     return Measurement(
         requests_per_second=summary.requests / (summary.microseconds / 1_000_000),
         median=summary.median,
         percentile_99=summary.percentile_99,
         cpu_front=front / 1000 / summary.requests,
         cpu_back=back / 1000 / summary.requests,
-        others=max(0.0, (machine - front - back - load) / 1000 / summary.microseconds),
+        others=max(0.0, (machine - front - back - generator) / 1000 / summary.microseconds),
     )
 
 
 def _cpu_times(target: Target) -> tuple[int, int, int, int]:
     """Return nanoseconds: of front, of back, of every wrk that has ended, of the machine."""
     return (
-        cpu.nanoseconds(target.front),
+        0 if target.front is None else cpu.nanoseconds(target.front),
         0 if target.back is None else cpu.nanoseconds(target.back),
         cpu.ended_nanoseconds(),
         cpu.machine_nanoseconds(),
