@@ -334,3 +334,14 @@ async def test_one_that_waits_no_more_disturbs_no_other(rate_limiter: RedisRateL
     assert ended[1::2] == [None] * 10
     assert {type(each) for each in ended[::2]} == {asyncio.CancelledError}
     assert await rate_limiter.enter("next", LIMIT) is None
+
+
+async def test_a_call_that_cannot_be_sent_keeps_nobody_waiting(
+    rate_limiter: RedisRateLimiter,
+) -> None:
+    """Where one call cannot be encoded, all of its message fail at once, and later ones are made."""
+    await rate_limiter.enter("first", LIMIT)
+    calls = (rate_limiter.enter(subject, LIMIT) for subject in ("a", "\ud800"))
+    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+    assert {type(each) for each in ended} == {UnicodeEncodeError}
+    assert await rate_limiter.enter("a", LIMIT) is None

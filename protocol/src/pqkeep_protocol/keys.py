@@ -17,9 +17,9 @@ INSTALLATION = TenantId(UUID(int=0))
 """The owner of what belongs to no tenant: checkpoint keys, and the operator's records."""
 
 MAX_KEY_VERSION = 2**31 - 1
-MAX_VERSIONS = 10_000
-"""Versions of one key, archived ones too: every change of a key costs as much as it has versions."""
 """The largest version that can exist."""
+MAX_VERSIONS = 10_000
+"""Versions of one key, archived ones too: a change of a key costs the more the more it has."""
 
 SomeVersion = Annotated[KeyVersion, Meta(ge=1, le=MAX_KEY_VERSION)]
 """A version as the decoder accepts it."""

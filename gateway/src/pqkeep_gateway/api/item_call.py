@@ -32,7 +32,7 @@ REFERENCE = text_field(
 ).optional()
 
 
-_NONE: Mapping[str, object] = MappingProxyType({})
+_NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
 class Question:
@@ -65,7 +65,7 @@ class ItemCall:
         self._endpoint = endpoint
         self._handler: Coroutine[Question, Any, Data] | None = None
         self.reference: str | None = None
-        self.values = _NONE
+        self.values = _NO_FIELDS
         """Its fields, and those that count for all items."""
         self.question: Question | None = None
         self.answer: Data | ApiError | None = None

@@ -25,10 +25,10 @@ class UnreadBodies:
 
     def _go_on(self) -> None:
         transport = self._waiting.popleft()
-        if not transport.is_gone():
-            transport.resume_reading()
         if self._waiting:
             self._next_turn()
+        if not transport.is_gone():
+            transport.resume_reading()
 
     def _next_turn(self) -> None:
         asyncio.get_running_loop().call_soon(self._go_on)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 MOST = 256
 """Calls in a message, which the server answers before it hears anybody else."""
@@ -48,7 +48,7 @@ class RedisScript:
             calls, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
             try:
                 answers = await self._answers(calls)
-            except (RedisError, OSError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
                 answers = [error] * len(calls)
             for call, answer in zip(calls, answers, strict=True):
                 if call.answer.done():

@@ -46,9 +46,11 @@ def _state(versions: KeyVersions) -> bytes:
 
 def _remembered_state(entry: KeyEntry) -> bytes:
     """Return a version's state. It never changes: most versions of a changed key are as before."""
-    if entry.mac_state is None:
-        object.__setattr__(entry, "mac_state", _entry_state(entry))
-    return entry.mac_state or b""
+    state = entry.mac_state
+    if state is None:
+        state = _entry_state(entry)
+        object.__setattr__(entry, "mac_state", state)
+    return state
 
 
 def _entry_state(entry: KeyEntry) -> bytes:

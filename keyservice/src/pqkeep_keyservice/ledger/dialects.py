@@ -34,11 +34,7 @@ def insert_or_update(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def add_all(connection: sa.Connection, insert: Any, rows: Sequence[tuple[Value, ...]]) -> None:
-    """Execute such an INSERT with each row, in the order of the table's columns, likewise."""
+    """Execute an INSERT of SQLAlchemy with each row, in the order of the table's columns."""
     names = insert.table.columns.keys()
     compiled = str(insert.compile(dialect=connection.dialect, column_keys=names))
-    if connection.dialect.name == "sqlite":
-        driver = cast("sqlite3.Connection", connection.connection.driver_connection)
-        driver.executemany(compiled, rows)
-    elif rows:
-        connection.exec_driver_sql(compiled, list(rows))
+    insert_all(connection, compiled, rows)

@@ -74,9 +74,9 @@ def range_hash(begin: int, end: int, subtree: Subtree) -> bytes:
 
 
 def inclusion_prover(size: int, subtree: Subtree) -> Callable[[int], list[bytes]]:
-    """Return a function that proves that a leaf is in the tree of the first (section 2.1.3.1).
+    """Return a function of a leaf's index: the proof that it is in the tree (section 2.1.3.1).
 
-    What the proofs of several leaves share is computed once.
+    The tree is that of the first ``size`` leaves. What several proofs share is computed once.
     """
 
     @cache
