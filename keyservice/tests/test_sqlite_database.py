@@ -88,7 +88,7 @@ def no_room_for_files() -> Iterator[None]:
 def sort_on_disk(connection: sa.Connection) -> object:
     """Read what is too much to be sorted in memory."""
     numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)"
-    query = f"{numbers} SELECT randomblob(500) AS bytes FROM n ORDER BY bytes"  # noqa: S608
+    query = f"{numbers} SELECT randomblob(5000) AS bytes FROM n ORDER BY bytes"  # noqa: S608
     return connection.exec_driver_sql(query).first()
 
 

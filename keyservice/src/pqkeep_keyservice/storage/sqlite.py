@@ -26,9 +26,11 @@ PRAGMAS = (
     "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",  # a destroyed seed leaves no copy in free pages
-    "PRAGMA cache_size = -65536",  # KiB: the ends of the indexes of ten thousand tenants
     "PRAGMA busy_timeout = 200",  # no other process writes; see _lock_file
 )
+
+WRITERS_CACHE = "PRAGMA cache_size = -65536"
+"""KiB of pages: the ends of the indexes of ten thousand tenants."""
 
 _TRANSIENT_ERRORS = frozenset(
     {
@@ -78,6 +80,7 @@ class SqliteDatabase:
                 self._driver = cast(
                     sqlite3.Connection, self._connection.connection.driver_connection
                 )
+                self._driver.execute(WRITERS_CACHE)
                 self._driver.execute("BEGIN IMMEDIATE")
                 migrate(self._connection, path)
                 self._driver.execute("COMMIT")
