@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.cli import app
 from pqkeep_server.doctor import examine
-from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.initialise import Layout, Stores, initialise
 from pqkeep_server.settings_file import edited
 from pqkeep_server.shard_folders import add_shard
 
@@ -69,6 +69,16 @@ def test_a_host_with_one_process_is_asked_for_no_other(
             file.write_text(edited(file.read_text(), changed))
     here = {"settings", "files", "space", "gateway", "key service"} - {missing}
     assert {subject for subject, _ in examine(layout)} == here
+
+
+def test_a_database_that_does_not_answer_hides_no_other_problem(tmp_path: Path) -> None:
+    """It is named beside the key service that does not run."""
+    layout = Layout(tmp_path / "data")
+    stores = Stores(keys="postgresql://pqkeep_keyservice@127.0.0.1:1/keys")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator", stores=stores)
+    process, database = dict(examine(layout))["key service"]
+    assert "127.0.0.1:1" not in process
+    assert "127.0.0.1:1" in database
 
 
 def test_a_host_without_an_installation(tmp_path: Path) -> None:

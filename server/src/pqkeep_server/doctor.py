@@ -20,7 +20,7 @@ from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials
-from pqkeep_server.epoch_holders import epoch_holders
+from pqkeep_server.epoch_holders import epoch_holder
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import counted
@@ -163,7 +163,7 @@ def _space(host: Host) -> Iterator[str]:
 def _key_services(host: Host) -> Iterator[str]:
     for shard in _shards(host):
         yield from _key_service(shard)
-    yield from _epochs(host)
+        yield from _epoch(shard)
 
 
 def _key_service(layout: Layout) -> Iterator[str]:
@@ -191,12 +191,14 @@ def _key_service(layout: Layout) -> Iterator[str]:
         yield f"the memory of {its} is not locked: raise its limit (LimitMEMLOCK=infinity)"
 
 
-def _epochs(host: Host) -> Iterator[str]:
+def _epoch(shard: Layout) -> Iterator[str]:
     try:
-        for holder in epoch_holders(host.layout):
-            yield Note(holder) if holder.silent is None else str(holder)
+        holder = epoch_holder(shard)
     except ConfigError as error:
         yield str(error)
+        return
+    if holder is not None:
+        yield Note(holder) if holder.silent is None else str(holder)
 
 
 def _gateway(host: Host) -> Iterator[str]:

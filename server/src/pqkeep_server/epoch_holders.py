@@ -1,11 +1,10 @@
-"""Who serves each shard of this host whose database is on a server: what its database says.
+"""Who serves a shard whose database is on a server: what the database says.
 
 Of a shard with standbys the key services alone cannot tell: one that does not answer may be the
 one that has the lock.
 """
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -47,16 +46,11 @@ class Holder(NamedTuple):
         return f"{which}, which has not been heard of for {seconds} s: nobody serves the shard"
 
 
-def epoch_holders(layout: Layout) -> Iterator[Holder]:
-    """Yield them. Raises ConfigError, OSError where a database does not say it."""
-    for name in layout.shards:
-        shard = Layout(layout.directory, name)
-        with acting_as_owner_of(shard.key_service):
-            settings = key_service_config.read(shard.key_service_settings)
-            on_server = settings.database.is_on_server
-            holder = asyncio.run(_holder(settings)) if on_server else None
-        if holder is not None:
-            yield holder
+def epoch_holder(shard: Layout) -> Holder | None:
+    """Return it; None where the database is a file. Raises ConfigError where it does not answer."""
+    with acting_as_owner_of(shard.key_service):
+        settings = key_service_config.read(shard.key_service_settings)
+        return asyncio.run(_holder(settings)) if settings.database.is_on_server else None
 
 
 async def _holder(settings: key_service_config.Config) -> Holder:
@@ -70,8 +64,8 @@ async def _holder(settings: key_service_config.Config) -> Holder:
                 row = await connection.fetchrow(_QUERY)
             finally:
                 connection.terminate()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-        raise ConfigError(f"the database {location}: {error or 'does not answer'}") from None
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise ConfigError(f"the database {location}: {str(error) or 'does not answer'}") from None
     if row is None:
         raise ConfigError(f"the database {location} has had no key service yet")
     epoch, name, left_us, locks = row

@@ -45,6 +45,7 @@ from pqkeep_server.data_lock import MOVES_LOCK_FILE, locked
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service_client import KeyServiceError, MoveRefusedError, take_step
 from pqkeep_server.owner import acting_as_owner_of
+from pqkeep_server.progress import counted
 
 Report = Callable[[str], None]
 """Shows what is done next."""
@@ -123,8 +124,8 @@ class ShardMoves:
                 bundles = self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants
                 if unfinished := max(moving.get(shard, 0), len(bundles)):
                     raise ShardError(
-                        f"{unfinished} moves away from the shard {shard} are not finished; go on with"
-                        " each, or cancel it"
+                        f"not finished: {counted(unfinished, 'move')} away from the shard {shard}; go"
+                        " on with each, or cancel it"
                     )
             yield
 
