@@ -24,7 +24,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 .PHONY: help run test lint format types bench compare latency bench-log bench-scaling moves fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
