@@ -208,18 +208,7 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
                     report(f"{operation}: half of it, beside {beside}")
                     before = _histograms(metrics)
                     with _signing(wrk, neighbour) if beside == NEIGHBOUR else nullcontext():
-                        latency = open_loop.load(
-                            open_loop.Load(
-                                url=target.url,
-                                body=str(target.body),
-                                rate=saturating / 2,
-                                seconds=plan.seconds,
-                                connections=plan.connections,
-                            ),
-                            target.api_key,
-                        )
-                    if latency.failed:
-                        raise BenchmarkError(f"{latency.failed} requests failed")
+                        latency = _at_rate(plan, target, saturating / 2)
                     steps.append(
                         Step(
                             operation=operation,
@@ -237,6 +226,21 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
         cores=os.cpu_count() or 1,
         steps=tuple(steps),
     )
+
+
+def _at_rate(plan: Plan, target: Target, rate: float) -> Latency:
+    """Load a target at a rate. Raises BenchmarkError unless every single request succeeds."""
+    load = open_loop.Load(
+        url=target.url,
+        body=str(target.body),
+        rate=rate,
+        seconds=plan.seconds,
+        connections=plan.connections,
+    )
+    found = open_loop.load(load, target.api_key)
+    if found.failed:
+        raise BenchmarkError(f"{target.url}: {found.failed} of the requests failed")
+    return found
 
 
 def _pin(target: Target, cores: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ operation costs in each kind of process, and does not judge.
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +32,10 @@ from tests.fixtures.processes import free_port
 from tests.fixtures.redis import running_valkey
 
 from benchmarks import cpu
+from benchmarks.errors import BenchmarkError
 from benchmarks.installation import API, RATE, ask, service
 from benchmarks.load import Summary, Target, load, require_wrk
+from benchmarks.run import end, number_of_connections, number_of_seconds
 
 OPERATIONS: Mapping[str, Mapping[str, object]] = {
     "encapsulate": {"key_version": 1},
@@ -225,14 +228,32 @@ def show(
 
 
 def main() -> int:
-    """Measure, and print what was measured."""
+    """Measure, and print what was measured. Exit status 1: there is nothing to report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--postgresql", action="store_true", help="databases on a server")
-    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--seconds", type=number_of_seconds, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--connections", type=number_of_connections, default=32)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, end)
     console = Console()
+    try:
+        rounds, used = run(arguments)
+    except BenchmarkError as error:
+        sys.stderr.write(f"scaling: {error}\n")
+        return 1
+    kinds = [*OURS, "Valkey", *(["PostgreSQL"] if arguments.postgresql else [])]
+    show(console, rounds, kinds)
+    for name, found in used.items():
+        sizes = ", ".join(f"{kind} {each}" for kind, each in found.items())
+        console.print(f"{name}: private MiB: {sizes}", markup=False)
+    return 0
+
+
+def run(
+    arguments: argparse.Namespace,
+) -> tuple[dict[str, dict[str, list[Round]]], dict[str, dict[str, list[int]]]]:
+    """Measure in a folder, and on a server, that end with it. Raises BenchmarkError."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pqkeep-bench-")))
         server = None
@@ -240,13 +261,7 @@ def main() -> int:
             server = stack.enter_context(running_postgresql())
             server.sql("ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 60")
             server.sql("ALTER ROLE pqkeep_gateway CONNECTION LIMIT 60")
-        rounds, used = measure(folder, server, arguments)
-    kinds = [*OURS, "Valkey", *(["PostgreSQL"] if arguments.postgresql else [])]
-    show(console, rounds, kinds)
-    for name, found in used.items():
-        sizes = ", ".join(f"{kind} {each}" for kind, each in found.items())
-        console.print(f"{name}: private MiB: {sizes}", markup=False)
-    return 0
+        return measure(folder, server, arguments)
 
 
 if __name__ == "__main__":
