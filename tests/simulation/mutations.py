@@ -319,5 +319,6 @@ MUTATIONS = (
             (key_versions, "is_idempotency_key_used", lambda *_: False),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
+        seeds=80,
     ),
 )

@@ -20,7 +20,6 @@ from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials
-from pqkeep_server.epoch_holders import epoch_holder
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import counted
@@ -192,6 +191,8 @@ def _key_service(layout: Layout) -> Iterator[str]:
 
 
 def _epoch(shard: Layout) -> Iterator[str]:
+    from pqkeep_server.epoch_holders import epoch_holder  # noqa: PLC0415 - slow
+
     try:
         holder = epoch_holder(shard)
     except ConfigError as error:
