@@ -90,7 +90,7 @@ campaigns: $(VENV)/dev ## kill processes, fill disks, stop servers, and try the 
 failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
 	PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -m campaign tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
 
-soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: 8 minutes
+soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: ten minutes
 	$(BIN)/python -m tests.connections $(ARGS)
 
 screenshots: $(VENV)/dev ## photograph every page of the portal into screenshots/: needs Debian's chromium

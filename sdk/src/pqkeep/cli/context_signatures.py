@@ -72,7 +72,7 @@ def sign(
 
 
 class Keys:
-    """The public keys that signatures over a mu are verified with: it is bound to the key."""
+    """The public keys that a mu is computed with, each asked for once."""
 
     def __init__(self, client: "Client") -> None:
         """Ask nothing yet."""
