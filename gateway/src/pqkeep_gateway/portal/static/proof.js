@@ -5,7 +5,7 @@ import { many } from "./spans.js";
 
 const section = document.querySelector("[data-proof]");
 const problem = section.querySelector(".form-error");
-const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
+const toBase64 = (bytes) => btoa(String.fromCharCode(...bytes));
 const fromBase64 = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
 
 async function sha256(...parts) {
@@ -68,20 +68,19 @@ async function check() {
   const proof = await call("GET", `/api/v1/audit/records/${section.dataset.proof}/proof${query}`);
   const leaf = await sha256(Uint8Array.of(0), new TextEncoder().encode(textOf(proof.record)));
   const proven = await provenRoot(leaf, proof.leaf_index, proof.size, proof.path.map(fromBase64));
-  const signed = fromBase64(proof.checkpoint.root);
   const holds =
     proven !== null &&
-    hex(proven.root) === hex(signed) &&
+    toBase64(proven.root) === proof.checkpoint.root &&
     proof.size === proof.checkpoint.size &&
     proof.leaf_index === proof.record.id - 1 &&
     isShown(proof.record);
   say(holds ? "verified: it is in the log" : "it is not in the log as it is shown", holds ? "ok" : "danger");
   section.querySelector("[data-checkpoint]").textContent =
     `${many(proof.checkpoint.size, "record")} at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
-  section.querySelector("[data-root-hash]").textContent = hex(signed);
-  section.querySelector("[data-computed]").textContent = proven ? hex(proven.root) : "the path does not fit the tree";
-  const lines = [`the record: ${hex(leaf)}`, ...(proven?.steps ?? []).map(
-    (each) => `with its ${each.side} neighbour ${hex(each.neighbour)}: ${hex(each.root)}`,
+  section.querySelector("[data-root-hash]").textContent = proof.checkpoint.root;
+  section.querySelector("[data-computed]").textContent = proven ? toBase64(proven.root) : "the path does not fit the tree";
+  const lines = [`the record: ${toBase64(leaf)}`, ...(proven?.steps ?? []).map(
+    (each) => `with its ${each.side} neighbour ${toBase64(each.neighbour)}: ${toBase64(each.root)}`,
   )];
   section.querySelector("[data-path]").replaceChildren(
     ...lines.map((line) => Object.assign(document.createElement("li"), { textContent: line })),
