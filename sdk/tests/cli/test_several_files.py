@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
+import threading
+import time
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +14,13 @@ import typer
 
 from pqkeep import Client
 from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.recovery import Encapsulated, Recovery
 from pqkeep.cli.several import Asking, Several
 from pqkeep.errors import InvalidRequestError, MessageTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from sdk.tests.cli.conftest import Command
 
@@ -81,6 +85,50 @@ def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, .
     assert (ended.status, ended.out.count(b"is good")) == (7, 2)
     assert "b: the signature is not good" in ended.err
     assert ended.err.splitlines()[-1] == "2 of 3 files"
+
+
+def _serve(pipe: Path, contents: Iterable[bytes]) -> None:
+    """Give each reader of a pipe another content."""
+    for content in contents:
+        with pipe.open("wb") as file:
+            file.write(content)
+        with suppress(OSError):  # there is no reader any more
+            while True:
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                time.sleep(0.001)
+
+
+def test_a_signature_is_read_once(command: Command, tenant: Client) -> None:
+    """What is said of the key that signed is of the signature that the service verified."""
+    tenant.keyrings.create("payments")
+    for keyring in (None, "payments"):
+        tenant.keys.generate("Dilithium3", keyring=keyring)
+    _files(command)
+    assert command("sign", "a").status == 0
+    assert command("sign", "b", "--keyring", "payments").status == 0
+    pipe = command.directory / "a.sig"
+    signed = pipe.read_bytes()
+    pipe.unlink()
+    os.mkfifo(pipe)
+    claims = json.dumps({**json.loads(signed), "keyring": "payments"}).encode()
+    threading.Thread(target=_serve, args=(pipe, (signed, claims)), daemon=True).start()
+    ended = command("verify", "a", "b", "--keyring", "payments")
+    assert (ended.status, ended.out.count(b"is good")) == (7, 1)
+    assert "a: the signature is not good" in ended.err
+
+
+def test_a_secret_is_of_the_key_that_its_file_names(tenant: Client) -> None:
+    """Files with the same KEM ciphertext and other keys are no reason for each other's secrets."""
+    tenant.keys.generate("Kyber768")
+    made = tenant.kem.encapsulate(key_version=1)
+    tenant.keys.rotate("Kyber768")
+    encapsulated = [
+        Encapsulated(made.kem_ciphertext, version, "Kyber768", None) for version in (1, 2)
+    ]
+    recovery = Recovery(tenant)
+    recovery.ask(encapsulated)
+    first, second = (recovery.decapsulate(**each._asdict()) for each in encapsulated)
+    assert first == made.shared_secret != second
 
 
 def test_what_is_refused_whole(command: Command, tenant: Client) -> None:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from pqkeep.cli import documents
 from pqkeep.cli.destinations import Writer
 from pqkeep.cli.failures import Refusal
-from pqkeep.cli.recovery import Arguments, Recovery, ask, binary, first_recipient, is_envelope
+from pqkeep.cli.recovery import (
+    Arguments,
+    Encapsulated,
+    Recovery,
+    ask,
+    binary,
+    first_recipient,
+    is_envelope,
+)
 from pqkeep.cli.several import OF_AN_ITEM, succeeded
 from pqkeep.cli.sources import Source, source
 from pqkeep.errors import PqkeepError
@@ -41,7 +49,7 @@ class Decryption:
         """
         ciphertexts: dict[str, Arguments] = {}
         envelopes: dict[str, Arguments] = {}
-        headers: dict[bytes, Arguments] = {}
+        encapsulated: list[Encapsulated] = []
         for file in files:
             with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
                 if is_envelope(opened):
@@ -49,12 +57,11 @@ class Decryption:
                 elif opened.first() == b"{":
                     ciphertexts[file] = self._ciphertext(opened, file)
                 else:
-                    own = first_recipient(opened)
-                    headers[own["kem_ciphertext"]] = own
+                    encapsulated.append(first_recipient(opened))
         kem = self._client.kem
         ask(kem.decrypt_many, ciphertexts, self._plaintexts)
         ask(kem.decrypt_envelope_many, envelopes, self._plaintexts)
-        self._recovery.ask(headers)
+        self._recovery.ask(encapsulated)
 
     def write(self, file: str, opened: Source, target: Writer) -> None:
         """Decrypt a file. Raises PqkeepError and Refusal."""

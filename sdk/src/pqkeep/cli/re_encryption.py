@@ -21,7 +21,7 @@ from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, InputFile, KeyringOption, To
 from pqkeep.cli.public_keys import key_in_file
-from pqkeep.cli.recovery import Arguments, Recovery, binary, first_recipient, require_local
+from pqkeep.cli.recovery import Encapsulated, Recovery, binary, first_recipient, require_local
 from pqkeep.cli.several import OF_AN_ITEM, Several, together
 from pqkeep.cli.sources import Source, source
 from pqkeep.new_files import PUBLIC
@@ -65,12 +65,11 @@ class Changes:
 
     def ask(self, files: Sequence[str]) -> None:
         """Ask the service for what several files need of it. What cannot be read is left out."""
-        headers: dict[bytes, Arguments] = {}
+        encapsulated: list[Encapsulated] = []
         for file in files:
             with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
-                own = first_recipient(opened)
-                headers[own["kem_ciphertext"]] = own
-        self._recovery.ask(headers)
+                encapsulated.append(first_recipient(opened))
+        self._recovery.ask(encapsulated)
 
     def in_place(self, file: str) -> bool:
         """Change a file; return whether it had to be."""

@@ -1,8 +1,8 @@
 """Recovers the shared secrets of local files' headers: those of several files by one request."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pqkeep.cli import documents
 from pqkeep.cli.armor import ArmorReader
@@ -21,31 +21,40 @@ Arguments = dict[str, Any]
 """Of a method of the client, by name."""
 
 
+class Encapsulated(NamedTuple):
+    """What recovers a file's shared secret. A file can name any KEM ciphertext, with any key."""
+
+    kem_ciphertext: bytes
+    key_version: int
+    algorithm: str
+    keyring: str | None
+
+
 class Recovery:
     """Asks the service for shared secrets, and remembers those that were asked for together."""
 
     def __init__(self, client: "Client") -> None:
         """Ask nothing yet."""
         self._client = client
-        self._secrets: dict[bytes, bytes | PqkeepError] = {}
+        self._secrets: dict[Encapsulated, bytes | PqkeepError] = {}
 
-    def ask(self, headers: Mapping[bytes, Arguments]) -> None:
-        """Ask for the secrets of KEM ciphertexts; what is refused as a whole is asked for again."""
-        ask(self._client.kem.decapsulate_many, headers, self._secrets)
+    def ask(self, encapsulated: Iterable[Encapsulated]) -> None:
+        """Ask for shared secrets; what is refused as a whole is asked for again."""
+        ask(
+            self._client.kem.decapsulate_many,
+            {each: each._asdict() for each in encapsulated},
+            self._secrets,
+        )
 
     def decapsulate(
         self, kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str | None
     ) -> bytes:
         """Return a shared secret. Raises PqkeepError."""
-        asked = self._secrets.get(kem_ciphertext)
+        encapsulated = Encapsulated(kem_ciphertext, key_version, algorithm, _named(keyring))
+        asked = self._secrets.get(encapsulated)
         if asked is not None:
             return succeeded(asked)
-        return self._client.kem.decapsulate(
-            kem_ciphertext,
-            key_version=key_version,
-            algorithm=algorithm,
-            keyring=_named(keyring),
-        )
+        return self._client.kem.decapsulate(**encapsulated._asdict())
 
 
 def ask(
@@ -78,17 +87,14 @@ def binary(opened: Source) -> Source | ArmorReader:
     return ArmorReader(opened) if opened.first() == b"-" else opened
 
 
-def first_recipient(opened: Source) -> Arguments:
+def first_recipient(opened: Source) -> Encapsulated:
     """Return what recovers the shared secret of a file's first recipient, who is its writer."""
     from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
 
     first = read_header(binary(opened)).recipients[0]
-    return {
-        "kem_ciphertext": first.kem_ciphertext,
-        "key_version": first.key_version,
-        "algorithm": first.algorithm,
-        "keyring": _named(first.keyring),
-    }
+    return Encapsulated(
+        first.kem_ciphertext, first.key_version, first.algorithm, _named(first.keyring)
+    )
 
 
 def _named(keyring: str | None) -> str | None:

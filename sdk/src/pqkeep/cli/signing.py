@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -62,6 +62,17 @@ MAX_PAYLOAD = 1_048_576
 SLOW = "SLH-DSA"
 """How the names of the algorithms begin that sign a few times a second."""
 PIECE = 1024 * 1024
+
+_Said = tuple[HashSignature | documents.ContextSignature, str | None]
+"""What a signature's file says, and the keyring that it names."""
+
+
+class _Asked(NamedTuple):
+    """What a signature's file said when the service was asked, and the answer."""
+
+    said: HashSignature | documents.ContextSignature
+    keyring: str | None
+    is_valid: bool | PqkeepError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -188,7 +199,7 @@ def verify(
 
 def _asked_together(
     invocation: Invocation, files: Sequence[str], use: str | None
-) -> Mapping[str, bool | PqkeepError]:
+) -> Mapping[str, _Asked]:
     """Return whether files' signatures are valid, by one request for all.
 
     What cannot be read, is no such signature, or is refused as a whole is left out, and to the
@@ -198,18 +209,25 @@ def _asked_together(
         signatures = client.signatures
         many = signatures.verify_hash_many if use is None else signatures.verify_mu_many
         keys = context_signatures.Keys(client)
+        read: dict[str, _Said] = {}
         items: dict[str, dict[str, Any]] = {}
         for file in files:
             with suppress(*OF_AN_ITEM):
-                data = _signature_of(invocation, file + SUFFIX)
-                said, keyring = documents.read(data, _kind(data, use), file + SUFFIX)
+                read[file] = said, keyring = _said(invocation, file + SUFFIX, use)
                 if isinstance(said, HashSignature):
                     items[file] = _hash_verification(invocation, file, said, keyring)
                 elif use is not None:
                     items[file] = keys.verification(invocation, file, said, keyring, use)
         found = tuple(many(items.values())) if items else ()
-        return dict(zip(items, found, strict=True))
+        return {
+            file: _Asked(*read[file], is_valid) for file, is_valid in zip(items, found, strict=True)
+        }
     return {}
+
+
+def _said(invocation: Invocation, signature: str, use: str | None) -> _Said:
+    data = _signature_of(invocation, signature)
+    return documents.read(data, _kind(data, use), signature)
 
 
 def _signature_of(invocation: Invocation, signature: str) -> bytes:
@@ -229,22 +247,22 @@ def _verify(
     named: choice.Named,
     public_key: Path | None,
     use: str | None,
-    asked: Mapping[str, bool | PqkeepError],
+    asked: Mapping[str, _Asked],
 ) -> None:
     invocation = tally.invocation
     if signature is None:
         if file == STANDARD:
             raise Refusal("standard input has no FILE.sig", "name it: --signature FILE")
         signature = file + SUFFIX
-    data = _signature_of(invocation, signature)
-    said, by_keyring = documents.read(data, _kind(data, use), signature)
+    answer = asked.get(file)  # read once: another file may be there by now
+    said, by_keyring = _said(invocation, signature, use) if answer is None else answer[:2]
     is_valid = (
         named.algorithm in {None, said.algorithm}
         and named.key_version in {None, said.key_version}
         and named.keyring in {None, by_keyring or documents.DEFAULT_KEYRING}
         and (
-            succeeded(asked[file])
-            if file in asked
+            succeeded(answer.is_valid)
+            if answer is not None
             else _is_valid(invocation, file, said, by_keyring, public_key)
             if isinstance(said, HashSignature)
             else context_signatures.is_valid(invocation, file, said, by_keyring, use, public_key)
