@@ -44,9 +44,10 @@ def new_file(
             os.fsync(descriptor)
             if nameless is not None:
                 _link(nameless, temporary if replace else path)
-        if nameless is None or replace:
-            _refuse_existing(path, replace=replace)
+        if replace:
             temporary.replace(path)
+        elif nameless is None:
+            _name(temporary, path)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -75,6 +76,16 @@ def _link(descriptor: int, path: Path) -> None:
         os.link(_DESCRIPTORS / str(descriptor), path, src_dir_fd=descriptor)
     except FileExistsError as error:
         raise FileExistsError(error.errno, error.strerror, str(path)) from None
+
+
+def _name(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)  # unlike a rename, it replaces nothing
+    except FileExistsError as error:
+        raise FileExistsError(error.errno, error.strerror, str(path)) from None
+    except OSError:  # a file system without links
+        _refuse_existing(path, replace=False)
+        temporary.replace(path)
 
 
 def _sync(folder: Path) -> None:

@@ -44,6 +44,8 @@ except OSError as error:
 NAMELESS = ""
 NAMED = "del os.O_TMPFILE"
 """What a system that has no files without a name looks like to a program."""
+LATE = f"{NAMED}; os.path.lexists = lambda path: False"
+"""As if the other file came after the last time that this one looked for it."""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -166,7 +168,7 @@ def test_killed_in_the_middle(
     assert [path.name[:8] for path in left] == ([] if before == NAMELESS else [".pqkeep-"])
 
 
-@pytest.mark.parametrize("before", [NAMELESS, NAMED])
+@pytest.mark.parametrize("before", [NAMELESS, NAMED, LATE])
 def test_somebody_else_is_first(start: Start, folder: Path, sealed: bytes, before: str) -> None:
     """A file that somebody else makes in the meantime is not replaced."""
     pipe, target = folder.parent / "pipe", folder / "target"
