@@ -1,5 +1,6 @@
 """Expanded keys are kept, but not past their time, and never instead of the right ones."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -105,6 +106,16 @@ def test_another_key_of_the_same_version_is_another(
     assert public(tenant, first) is not public(tenant, second)
     for entry in (first, second):
         assert private(tenant, entry).public_bytes() == entry.info.public_key
+
+
+def test_a_public_key_keeps_no_private_one(material: KeyMaterial, tenant: TenantId) -> None:
+    """What is kept of a public key is not its entry: a sealed seed ends with that."""
+    entry = generated(material, tenant, Algorithm.ML_KEM_768)
+    material.encapsulation_key(tenant, entry)
+    public_key = entry.info.public_key
+    del entry
+    entries = [each for each in gc.get_objects() if isinstance(each, KeyEntry)]
+    assert not any(each.info.public_key == public_key for each in entries)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

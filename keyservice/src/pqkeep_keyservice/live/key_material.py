@@ -27,7 +27,7 @@ from pqkeep_keyservice.keys.sealed_keys import (
 )
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyringName, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyInfo, KeyringName, KeyStatus, KeyVersion, TenantId
 
 CAPACITY = 1_000
 PUBLIC_CAPACITY = 10_000
@@ -46,22 +46,23 @@ class KeyMaterial:
         self._sealer = sealer
         self._schemes = schemes
         self._authentic: MutableMapping[KeyId, bool] = LRUCache(PUBLIC_CAPACITY)
-        self._encapsulation: dict[int, tuple[KeyEntry, EncapsulationKey]] = {}
-        """By the identity of the entry, which was authenticated: nothing of it can change."""
+        self._encapsulation: dict[int, tuple[KeyInfo, EncapsulationKey]] = {}
+        """By the identity of what was authenticated: nothing of it can change. Not of the entry,
+        whose sealed seed would stay in memory once it is destroyed."""
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(PUBLIC_CAPACITY)
         self._decapsulation: TTLCache[KeyId, DecapsulationKey] = TTLCache(CAPACITY, SECONDS)
         self._signing: TTLCache[KeyId, SigningKey] = TTLCache(CAPACITY, SECONDS)
 
     def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
         """Return the public half of a KEM key."""
-        known = self._encapsulation.get(id(entry))
+        known = self._encapsulation.get(id(entry.info))
         if known is not None:
             return known[1]
         self.authenticate(tenant, entry)
         key = KEMS[entry.info.algorithm].load_public(entry.info.public_key)
         if len(self._encapsulation) >= PUBLIC_CAPACITY:
             del self._encapsulation[next(iter(self._encapsulation))]  # the oldest one
-        self._encapsulation[id(entry)] = entry, key
+        self._encapsulation[id(entry.info)] = entry.info, key
         return key
 
     def verifying_key(self, tenant: TenantId, entry: KeyEntry) -> VerifyingKey:
