@@ -456,7 +456,7 @@ class ImportPrivateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="import-p
     """Make a private key that was wrapped to an import key the active one, where none is.
 
     Errors: IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED if it does not unwrap or is no private key of
-    the algorithm, KEY_EXISTS, KEY_QUOTA_REACHED, IDEMPOTENCY_KEY_REUSED.
+    the algorithm, KEY_EXISTS, KEY_QUOTA_REACHED, VERSION_LIMIT_REACHED, IDEMPOTENCY_KEY_REUSED.
     """
 
     operation: ClassVar = Operation.IMPORT_KEY

@@ -33,15 +33,17 @@ async def import_key(
 ) -> OperationResult:
     """Make a private key active where none is. The import key is used up, however it ends.
 
-    Raises KEY_EXISTS, before that, and IMPORT_KEY_NOT_FOUND and DECRYPTION_FAILED.
+    Raises KEY_EXISTS and VERSION_LIMIT_REACHED, before that, and IMPORT_KEY_NOT_FOUND and
+    DECRYPTION_FAILED.
     """
     versions.require_no_active()
+    version = versions.next_version
     wrapping = import_keys.claim(request.import_key_id, versions.name, now)
     info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
     try:
         with wrapping.unwrap(request.wrapped_private_key, info) as data:
             seed = pkcs8.decode(versions.algorithm, data)
-        made = await executor.adopt(versions.name, versions.next_version, seed, deadline)
+        made = await executor.adopt(versions.name, version, seed, deadline)
     except (UnwrappingError, ValueError, InconsistentKeyPairError):
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
     entry = entry_of(versions, made, clock.now(), request.idempotency, imported=True)
