@@ -204,6 +204,14 @@ async def test_a_move_is_noticed_by_the_request_that_meets_it(setting: Setting) 
         await setting.ask(tenant)  # it is not there, and nobody knows where it is
 
 
+async def test_a_tenant_resides_where_it_is_now(setting: Setting) -> None:
+    """Also where its request was admitted when it was in another shard, whose log it has left."""
+    tenant = (await setting.add("b")).id
+    admit(tenant, Placement("b"))
+    await setting.move(tenant, "c")
+    assert await setting.shards.residence(tenant) == "c"
+
+
 async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
     """Each event goes to the log of the shard where the tenant was, the operator's to ``default``."""
     logs = {name: FakeAuditLog() for name in NAMES}

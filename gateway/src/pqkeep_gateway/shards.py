@@ -132,6 +132,13 @@ class Shards:
         """
         return (await self._find(tenant)).shard
 
+    async def residence(self, tenant: TenantId) -> str:
+        """Return the shard where a tenant is now, wherever it was when its request was admitted.
+
+        Raises UnavailableError.
+        """
+        return (await self._directory.find(tenant)).shard
+
     async def recorded(self, tenant: TenantId) -> tuple[str, ...]:
         """Return the shards whose logs have a tenant's records, in the order of its coming there.
 

@@ -431,7 +431,7 @@ class _Audit:
         logs, tenant = await self._logs(call), call.principal.tenant
         if len(logs) == 1 or tenant is None:
             return logs[0]
-        return _Log(self._shards.of(await self._shards.recording(tenant)))
+        return _Log(self._shards.of(await self._shards.residence(tenant)))
 
     async def _logs(self, call: ApiCall) -> Sequence["_Log"]:
         """Return the log that is named, or all that have the tenant's records, the first one first.
