@@ -75,6 +75,7 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
     Verify,
 )
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +106,7 @@ class Shard:
     workers: WorkerSettings
     settings: Path
     transfer_key: TransferKey | None
+    is_readable: bool = True
     sealer: Sealer = field(default_factory=lambda: Sealer({1: Secret(os.urandom(32))}))
     parts: KeyServiceParts = field(init=False)
 
@@ -121,13 +123,19 @@ class Shard:
                 self.workers,
                 self.settings,
                 shard=self.name,
-                transfer_key=self.transfer_key,
+                transfer_key=self.read_transfer_key,
             )
             with closing(parts):
                 self.parts = parts
                 yield
         finally:
             await database.close()
+
+    def read_transfer_key(self) -> TransferKey | None:
+        """Return what is in its file."""
+        if not self.is_readable:
+            raise ConfigError("the file of the transfer key cannot be read")
+        return self.transfer_key
 
     async def ask(self, request: Any) -> Any:
         """Answer a gateway's request."""
@@ -501,11 +509,18 @@ async def test_a_bundle_that_is_not_whole_is_refused(pair: Pair, tenant: TenantI
     assert await pair.west.refusal(wrong_digest) is MoveRefusal.BUNDLE_INVALID
     ours = pair.west.transfer_key
     pair.west.transfer_key = TransferKey(Secret(os.urandom(32)))
-    await pair.restart()
     assert await refused(pair.west, tenant, bundle) is MoveRefusal.BUNDLE_INVALID
     pair.west.transfer_key = ours
-    await pair.restart()
     assert await pair.west.records(tenant) == []
+    await bring(pair.west, tenant, bundle, exported.sha256)
+
+
+async def test_nothing_is_sealed_under_a_replaced_key(pair: Pair, tenant: TenantId) -> None:
+    """What leaves once the transfer key is another one arrives, though key services start again."""
+    await fill(pair.east, tenant)
+    pair.east.transfer_key = pair.west.transfer_key = TransferKey(Secret(os.urandom(32)))
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    await pair.restart()
     await bring(pair.west, tenant, bundle, exported.sha256)
 
 
@@ -567,8 +582,9 @@ async def test_moves_that_make_no_sense_are_refused(pair: Pair, tenant: TenantId
     beyond = ReadBundle(tenant=tenant, sha256=exported.sha256, part=63)
     assert await pair.east.refusal(beyond) is MoveRefusal.NOT_MOVING
     pair.east.transfer_key = None
-    await pair.restart()
     none = ExportTenant(tenant=TenantId(uuid4()), target=WEST)
+    assert await pair.east.refusal(none) is MoveRefusal.NO_TRANSFER_KEY
+    pair.east.is_readable = False
     assert await pair.east.refusal(none) is MoveRefusal.NO_TRANSFER_KEY
 
 

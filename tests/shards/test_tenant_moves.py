@@ -357,8 +357,11 @@ def test_the_transfer_key_changes_while_nobody_moves(two_shards: TwoShards) -> N
     assert (len(keys), keys & before) == (1, set())
     assert not any(key.hex() in rotated.stdout + rotated.stderr for key in keys)
     assert {file.stat().st_mode & 0o777 for file in files} == {0o400}
-    two_shards.restart()
+    read_bundle(two_shards, tenant_of(tenant))
+    two_shards.restart()  # the bundle is under the key that is in the files
     moves(two_shards).move(tenant_of(tenant), "b")
+    shown = tenant.get("/audit/keys")  # before an operation with a key says that it has left
+    assert shown["log_id"] == shown["logs"][-1]
     until_served(two_shards, tenant)
     assert is_readable(tenant, encrypted)
 

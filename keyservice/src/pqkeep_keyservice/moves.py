@@ -79,6 +79,7 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
@@ -116,7 +117,7 @@ class TenantMoves:
     def __init__(
         self,
         shard: str,
-        transfer_key: TransferKey | None,
+        transfer_key: Callable[[], TransferKey | None],
         store: KeyStore,
         log: AuditLog,
         gate: TenantGate,
@@ -124,6 +125,10 @@ class TenantMoves:
         keyring_cache: KeyringCache,
         material: KeyMaterial,
     ) -> None:
+        """Take what reads the transfer key, or raises ConfigError.
+
+        Each step asks it: what is sealed under a key that was replaced meanwhile nobody opens again.
+        """
         self._shard = shard
         self._transfer_key = transfer_key
         self._store = store
@@ -480,9 +485,14 @@ class TenantMoves:
     # --- Both -----------------------------------------------------------------------------
 
     def _require_transfer_key(self) -> TransferKey:
-        if self._transfer_key is None:
+        try:
+            transfer_key = self._transfer_key()
+        except ConfigError as error:
+            _LOG.error("the transfer key cannot be read", error=str(error))
+            transfer_key = None
+        if transfer_key is None:
             raise _RefusedError(MoveRefusal.NO_TRANSFER_KEY)
-        return self._transfer_key
+        return transfer_key
 
     async def _commit_again(self, tenant: TenantId, step: Callable[[], Awaitable[T | None]]) -> T:
         """Take a step with none of the tenant's calls under way, again while it is stale."""

@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -89,7 +90,7 @@ async def serve(settings: Config, file: Path) -> None:
     loop.add_signal_handler(signal.SIGHUP, reload)
     sources = settings.root_key_sources
     sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
-    transfer_key = _transfer_key(settings)
+    _transfer_key(settings)  # raises what it could not be used for; moves read it again
     database = await open_database(settings, may_stand_by=True)
     store = KeyStore(database, sealer)
     workers = worker_settings(settings)
@@ -101,7 +102,7 @@ async def serve(settings: Config, file: Path) -> None:
             file,
             sources=sources,
             shard=settings.shard,
-            transfer_key=transfer_key,
+            transfer_key=partial(_transfer_key, settings),
         )
     except OSError as error:  # of the semaphores of worker processes
         raise ConfigError(

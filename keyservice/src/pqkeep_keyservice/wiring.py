@@ -1,7 +1,7 @@
 """Wires the parts of a key service: the same in its process and in the tests."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -71,7 +71,7 @@ def wire(
     material: KeyMaterial | None = None,
     sources: Mapping[int, RootKeySource] = NOT_KNOWN,
     shard: str = DEFAULT_SHARD,
-    transfer_key: TransferKey | None = None,
+    transfer_key: Callable[[], TransferKey | None] = lambda: None,
 ) -> KeyServiceParts:
     """Put a key service together that has nothing in memory but root keys, from these sources."""
     schemes = schemes_of(settings)

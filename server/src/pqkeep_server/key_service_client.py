@@ -42,7 +42,8 @@ class KeyServiceRefusalError(KeyServiceError):
 
 
 _REFUSALS: Mapping[MoveRefusal, str] = {
-    MoveRefusal.NO_TRANSFER_KEY: "the key service's settings have no transfer_key_file",
+    MoveRefusal.NO_TRANSFER_KEY: "the key service's settings have no transfer_key_file, or its log"
+    " says why it cannot be read",
     MoveRefusal.SAME_SHARD: "the tenant is in that shard",
     MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard; name that one",
     MoveRefusal.BUSY: "the tenant's calls did not end in time; try again",

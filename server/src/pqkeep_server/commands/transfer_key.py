@@ -22,4 +22,4 @@ def rotate(*, data: Data) -> None:
     typer.echo("All shards here have a new transfer key:")
     for file in files:
         typer.echo(f"  {file}")
-    typer.echo("Start all key services again before a tenant moves.")
+    typer.echo("They read it when a tenant moves. Standbys, and other hosts, need a copy of it.")
