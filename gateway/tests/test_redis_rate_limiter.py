@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.asyncio import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
+from pqkeep_gateway.storage.redis_script import MOST, RedisScript
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -345,3 +348,29 @@ async def test_a_call_that_cannot_be_sent_keeps_nobody_waiting(
     ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
     assert {type(each) for each in ended} == {UnicodeEncodeError}
     assert await rate_limiter.enter("a", LIMIT) is None
+
+
+async def test_a_server_that_hangs_hangs_once() -> None:
+    """What waits behind a message that is not answered fails with it, and is never sent."""
+    received, heard, gone = bytearray(), asyncio.Event(), asyncio.Event()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            received.extend(data)
+            heard.set()
+        writer.close()
+        gone.set()
+
+    async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = Redis(port=port, socket_timeout=0.2, protocol=2, driver_info=None)
+        script = RedisScript(client, "return 1")
+        first = asyncio.create_task(script(["first"], []))
+        await heard.wait()
+        others = [asyncio.create_task(script(["other"], [])) for _ in range(2 * MOST)]
+        outcomes = await asyncio.gather(first, *others, return_exceptions=True)
+        await client.aclose()
+        await gone.wait()
+    assert {type(each) for each in outcomes} == {RedisTimeoutError}
+    assert b"first" in received
+    assert b"other" not in received

@@ -35,7 +35,8 @@ class RedisScript:
     async def __call__(self, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
         """Return what the script returns. Raises RedisError, OSError and TimeoutError.
 
-        Whether it was carried out is unknown then.
+        Whether it was carried out is unknown then. A message that fails is the failure of what waits
+        behind it, too: a server that hangs would have each message wait as long as the first one.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Call(keys, arguments, answer))
@@ -49,6 +50,7 @@ class RedisScript:
             try:
                 answers = await self._answers(calls)
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
+                calls, self._waiting = calls + self._waiting, []
                 answers = [error] * len(calls)
             for call, answer in zip(calls, answers, strict=True):
                 if call.answer.done():
