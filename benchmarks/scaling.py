@@ -1,7 +1,7 @@
 """Several gateways and shards beside one of each: ``make bench-scaling``, or with ``--postgresql``.
 
-Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, and with two of each, and
-loads them alternately, half of the connections for a tenant of each shard. It reports what one
+Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and with
+two of each, and loads them alternately, half of the connections for a tenant of each shard. It reports what one
 operation costs in each kind of process, and does not judge.
 """
 
