@@ -25,7 +25,7 @@ from statistics import quantiles
 from uuid import uuid4
 
 import httpx2
-from tests.crash_recovery.client import Caller, Client, Ledger, client
+from tests.crash_recovery.client import Caller, Client, Ledger, answers_of, client
 from tests.crash_recovery.random_choices import SeededRandom
 from tests.fixtures.caller import API, TLS
 from tests.fixtures.installation import Installation, running
@@ -270,7 +270,7 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
             running(folder, databases=databases, shards=len(SHARDS), options=further)
         )
         load = Run(installation, count, seed)
-        before = _answers(load.ledgers)
+        before = Counter(answers_of(load.ledgers))
         probes: list[Future[None]] = []
         with ThreadPoolExecutor(PROBES) as pool, load.at_work():
 
@@ -284,7 +284,7 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
             seconds = time.monotonic() - began
             for each in probes:
                 each.result()
-        during = _answers(load.ledgers) - before
+        during = Counter(answers_of(load.ledgers)) - before
         unopened = list(load.open_all())
         unfinished = [
             f"{each.stored.name} has {each.stored.tenants} tenants and {each.unfinished} bundles"
@@ -308,7 +308,7 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
         tenants=moving.moved,
         seconds=round(seconds, 1),
         operations=sum(during.values()),
-        answers={f"{status} {code}".strip(): n for (status, code), n in sorted(during.items())},
+        answers=dict(during),
         without_answer=sum(ledger.broken for ledger in load.ledgers),
         move=_summary(moving.seconds),
         unavailable=_summary(load.unavailable),
@@ -320,10 +320,6 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
 
 def _shares(count: int) -> list[int]:
     return [count // THREADS + (number < count % THREADS) for number in range(THREADS)]
-
-
-def _answers(ledgers: Sequence[Ledger]) -> Counter[tuple[int, str]]:
-    return sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
 
 
 def _records(export: Path) -> Counter[str]:
