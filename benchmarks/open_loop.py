@@ -3,7 +3,7 @@
 Each request is due at its time, whatever became of those before it, and its latency counts from
 then: where the server, or this program, is late, the requests that wait have the wait in their
 latency. wrk has no rate: each of its connections asks again when it was answered, so a pause of the
-server delays requests instead of being seen by them.
+server delays requests instead of being seen by them (coordinated omission).
 """
 
 import os

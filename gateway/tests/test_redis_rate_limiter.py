@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
-from pqkeep_gateway.storage.redis_script import MOST, RedisScript
+from pqkeep_gateway.storage.redis_script import MAX_CALLS, RedisScript
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -367,7 +367,7 @@ async def test_a_server_that_hangs_hangs_once() -> None:
         script = RedisScript(client, "return 1")
         first = asyncio.create_task(script(["first"], []))
         await heard.wait()
-        others = [asyncio.create_task(script(["other"], [])) for _ in range(2 * MOST)]
+        others = [asyncio.create_task(script(["other"], [])) for _ in range(2 * MAX_CALLS)]
         outcomes = await asyncio.gather(first, *others, return_exceptions=True)
         await client.aclose()
         await gone.wait()

@@ -1,4 +1,4 @@
-"""A script in Redis or Valkey whose calls of one moment travel in one message.
+"""A script in Redis or Valkey whose calls are pipelined: those of one moment are one message.
 
 A call by itself costs a gateway more than all else that it does for a request: a connection of the
 pool, a task's turn to write and another to read. While a message is under way, the calls that are made
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-MOST = 256
+MAX_CALLS = 256
 """Calls in a message, which the server answers before it hears anybody else."""
 
 
@@ -46,7 +46,7 @@ class RedisScript:
 
     async def _send(self) -> None:
         while self._waiting:
-            calls, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+            calls, self._waiting = self._waiting[:MAX_CALLS], self._waiting[MAX_CALLS:]
             try:
                 answers = await self._answers(calls)
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
