@@ -20,6 +20,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import MESSAGE_SIZE, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
@@ -82,6 +83,11 @@ class Compared(Struct, frozen=True, kw_only=True):
         """How many times OpenBao's CPU an operation pqkeep takes."""
         return _cpu(self.pqkeep) / _cpu(self.openbao)
 
+    @property
+    def others(self) -> float:
+        """The most cores that were busy with other work in a measurement."""
+        return max(each.others for each in (*self.openbao, *self.pqkeep))
+
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """One run."""
@@ -106,28 +112,26 @@ class Comparison(Struct, frozen=True, kw_only=True):
         )
         for connections in sorted({each.connections for each in self.compared}):
             console.print(self._table(connections))
-        others = max(m.others for each in self.compared for m in (*each.openbao, *each.pqkeep))
-        console.print(f"cores busy with other work: at most {others:.2f} in a measurement")
 
     def _table(self, connections: int) -> Table:
         table = Table(
-            title=f"{connections} connections: medians; latency in ms, CPU in µs an operation",
+            title=f"{connections} connections: medians; latency in ms, CPU in µs an operation; others:"
+            " the most cores that other work took in a measurement",
             title_justify="left",
             box=SIMPLE_HEAD,
         )
         for column in ("operation", "service", "algorithm"):
             table.add_column(column, no_wrap=True)
-        for column in ("requests/s", "p50", "p99", "CPU", "ratio"):
+        for column in ("requests/s", "p50", "p99", "CPU", "ratio", "others"):
             table.add_column(column, justify="right")
         for each in self.compared:
             if each.connections != connections:
                 continue
             row = ROWS[each.operation]
+            table.add_row(each.operation, "OpenBao", row.their_algorithm, *_columns(each.openbao))
             table.add_row(
-                each.operation, "OpenBao", row.their_algorithm, *_columns(each.openbao), ""
-            )
-            table.add_row(
-                "", "pqkeep", row.our_algorithm, *_columns(each.pqkeep), f"{each.ratio:.2f}"
+                *("", "pqkeep", row.our_algorithm, *_columns(each.pqkeep)),
+                *(f"{each.ratio:.2f}", f"{each.others:.2f}"),
             )
         return table
 
@@ -136,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the command line asks for. Exit status 1: there is nothing to report."""
     given = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, end)
-    console, progress = Console(), Console(stderr=True, style="dim")
+    console, progress = results_console(), Console(stderr=True, style="dim")
     plan = Plan(
         operations=given.only or tuple(ROWS),
         connections=given.connections or CONNECTIONS,

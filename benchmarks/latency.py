@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import cpu, open_loop
+from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import (
     ANSWER_SECONDS,
@@ -160,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the command line asks for. Exit status 1: there is nothing to report."""
     given = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, end)
-    console, progress = Console(), Console(stderr=True, style="dim")
+    console, progress = results_console(), Console(stderr=True, style="dim")
     plan = Plan(
         operations=given.only or MEASURED,
         seconds=given.seconds,

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.console import results_console
 from benchmarks.processes import output_of, python
 from pqkeep import local
 
@@ -203,7 +203,7 @@ def main() -> None:
         measured = _measured(PASSES[name], Path(source), Path(target))
         sys.stdout.buffer.write(msgspec.json.encode(measured))
         return
-    Console().print(table(compare(arguments.directory, arguments.size, arguments.rounds)))
+    results_console().print(table(compare(arguments.directory, arguments.size, arguments.rounds)))
 
 
 if __name__ == "__main__":

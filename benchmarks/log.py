@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import cpu
+from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import API, PRODUCT, parts_of, service
 from benchmarks.log_fill import MANY_VERSIONS, Filled
@@ -271,7 +272,7 @@ def main() -> int:
     except BenchmarkError as error:
         Console(stderr=True).print(f"benchmark: {error}", markup=False)
         return 1
-    numbers.show(Console())
+    numbers.show(results_console())
     if arguments.json is not None:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(numbers)) + b"\n")
     return 0

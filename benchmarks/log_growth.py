@@ -18,9 +18,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import results_console
 from benchmarks.log_fill import with_versions
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.checkpoint_signer import RECORDS
@@ -150,4 +150,4 @@ async def measure(directory: Path, filled: Sequence[Path]) -> Table:
 
 if __name__ == "__main__":
     where, *databases = map(Path, sys.argv[1:])
-    Console().print(uvloop.run(measure(where, databases)))
+    results_console().print(uvloop.run(measure(where, databases)))

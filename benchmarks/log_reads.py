@@ -13,9 +13,9 @@ from statistics import median
 
 import sqlalchemy as sa
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.console import results_console
 from pqkeep_keyservice import config
 from pqkeep_keyservice.ledger.key_usage import find_key_usage
 from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
@@ -109,7 +109,7 @@ async def main(settings_files: Sequence[Path]) -> None:
             rows.setdefault(name, []).append(value)
     for name, values in rows.items():
         table.add_row(name, *values)
-    Console().print(table)
+    results_console().print(table)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.baselines.library import CALLS
+from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.suite import Plan, run
 
@@ -27,7 +28,7 @@ def main() -> int:
     """Measure what the command line asks for. Exit status 1: there is nothing to report."""
     arguments = _parser().parse_args()
     signal.signal(signal.SIGTERM, end)
-    console, progress = Console(), Console(stderr=True, style="dim")
+    console, progress = results_console(), Console(stderr=True, style="dim")
     plan = Plan(
         operations=arguments.only or tuple(CALLS),
         seconds=arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS),

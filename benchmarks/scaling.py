@@ -32,6 +32,7 @@ from tests.fixtures.processes import free_port
 from tests.fixtures.redis import running_valkey
 
 from benchmarks import cpu
+from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import API, RATE, ask, service
 from benchmarks.load import Summary, Target, load, require_wrk
@@ -236,7 +237,7 @@ def main() -> int:
     parser.add_argument("--connections", type=number_of_connections, default=32)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, end)
-    console = Console()
+    console = results_console()
     try:
         rounds, used = run(arguments)
     except BenchmarkError as error:

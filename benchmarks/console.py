@@ -1,0 +1,12 @@
+"""Where results are printed."""
+
+from rich.console import Console
+
+WIDTH = 160
+"""Characters of a line in a file: no table is wider, and in a narrower one numbers are cut."""
+
+
+def results_console() -> Console:
+    """Return standard output, as wide as the terminal, or as every table needs."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(WIDTH, console.width))
