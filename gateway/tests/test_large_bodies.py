@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from gateway.tests.world import ATTRIBUTION
 
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.principals import AnonymousPrincipal
+from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.item_call import ItemCall
 from pqkeep_gateway.http.body import (
     LARGE,
     MAX_NESTED_ELEMENTS,
     LargeBodies,
     read_json_object,
 )
-from pqkeep_gateway.http.errors import ApiError
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import ApiError, invalid
+from pqkeep_protocol.algorithms import Operation
 
 MANY = 16
 
@@ -145,3 +154,31 @@ async def test_who_gives_up_holds_nobody_up() -> None:
     async with asyncio.timeout(60):
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(each, dict) for each in results] == [False, True] * (MANY // 2)
+
+
+async def _refuse(_: ApiCall) -> Data:
+    raise invalid("refused")
+
+
+def test_nothing_is_left_of_a_refused_item() -> None:
+    """An item's values are free with its batch, and do not wait for the collector of cycles."""
+    endpoint = Endpoint(
+        method="POST",
+        path="/kem/encrypt",
+        name="encrypt",
+        recorded_as=Operation.ENCRYPT,
+        handler=_refuse,
+        permission=Permission.VIEW_TENANT,
+        example=None,
+        field_codes=UNPROCESSABLE_FIELDS,
+    )
+    call = ApiCall(principal=AnonymousPrincipal(), attribution=ATTRIBUTION, values={})
+    gc.disable()
+    try:
+        item = ItemCall(endpoint)
+        item.begin(call, {}, {"name": "value"}, {"name"})
+        assert isinstance(item.answer, ApiError)
+        del item
+        assert not any(type(each) is ItemCall for each in gc.get_objects())
+    finally:
+        gc.enable()

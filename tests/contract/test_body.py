@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.contract.conftest import World
 from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 if TYPE_CHECKING:
     import httpx2
@@ -205,3 +209,32 @@ def test_a_body_where_none_is_taken_is_not_read(
     assert demo.ask("GET", "/kms/keys", content=b"not JSON").status_code == 200
     archive = demo.ask("POST", "/kms/keys/archive", content=b"not JSON")
     assert refused(archive) == (403, "ERR_KMS_020", None)
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return how much memory a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+SENT = base64.b64encode(bytes(700_000)).decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/kem/encrypt", {"plaintext": SENT, "key_version": 77}),
+        ("/kem/encrypt", {"plaintext": f"{SENT}%"}),
+        ("/signature/sign", {"message": SENT, "key_version": 77}),
+    ],
+)
+def test_nothing_is_left_of_a_refused_body(
+    installation: Installation, nobody: Caller, path: str, body: object
+) -> None:
+    """The memory is free at once, and does not wait for the collector of cycles."""
+    gateway = installation.children()["pqkeep_gateway"]
+    resident = []
+    for _ in range(2):
+        for _ in range(15):
+            nobody.ask("POST", path, body)
+        resident.append(_resident_bytes(gateway))
+    assert resident[1] - resident[0] < 8 * len(SENT)

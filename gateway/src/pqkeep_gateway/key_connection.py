@@ -118,6 +118,7 @@ class KeyConnection:
         finally:
             timer.cancel()
             self._waiting.pop(frame.id, None)
+            del answer  # its exception has this frame, and those of the request
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()

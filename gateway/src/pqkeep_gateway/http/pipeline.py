@@ -310,7 +310,7 @@ class Resource:
             if isinstance(raised, SuspendedError):
                 usage = raised.usage
             await send_error(send, error, request_id, usage)
-            answer = error
+            answer = error.with_traceback(None)  # which has this frame, and so the body
         finally:
             pipeline.observer.finish(
                 self._routes[method],
