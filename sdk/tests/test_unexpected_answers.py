@@ -1,7 +1,9 @@
 """Answers that pqkeep would not give, and those it seldom gives, from a server that gives them."""
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -141,6 +143,18 @@ def test_broken_compression(connect: Connect, answer: Answer) -> None:
     url = answer(b"not gzip", 200, (("Content-Encoding", "gzip"),))
     with pytest.raises(MalformedAnswerError):
         connect(url, API_KEY).keys.list()
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "deflate", "br", "zstd"])
+def test_no_other_encoding(connect: Connect, answer: Answer, encoding: str) -> None:
+    """An answer that could become of any length is not decoded at all; one of gzip is."""
+    body = gzip.compress(b'{"data": {"keys": [], "total": 0}}')
+    assert (
+        list(connect(answer(body, 200, (("Content-Encoding", "GZIP"),)), API_KEY).keys.list()) == []
+    )
+    doubled = gzip.compress(body) if encoding == "gzip, gzip" else zlib.compress(body)
+    with pytest.raises(MalformedAnswerError, match="no encoding that was asked for"):
+        connect(answer(doubled, 200, (("Content-Encoding", encoding),)), API_KEY).keys.list()
 
 
 @pytest.mark.parametrize("valid", ["true", "false", 1, 0, None, []])

@@ -27,6 +27,10 @@ from pqkeep.errors import (
 _UNTRUSTED = frozenset({18, 19, 20, 21})
 """OpenSSL's numbers (X509_V_ERR_…) where a certificate leads to no authority that is trusted."""
 
+_ENCODINGS = frozenset({"identity", "gzip"})
+"""Of answers. One piece becomes at most a thousand times as long by gzip, and by several or by
+another encoding as long as the other side likes."""
+
 R = TypeVar("R")
 
 
@@ -63,7 +67,9 @@ class Exchange(Generic[R]):
         )
 
     def answer(self, response: httpx2.Response) -> Answer[R]:
-        """Return what takes the answer in."""
+        """Return what takes the answer in. Raises MalformedAnswerError."""
+        if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
+            raise self._badly_encoded()
         if self._call.destination is not None and response.is_success:
             return Saved(self._call.destination, self._request_id, self._call.read)
         return InMemory(
@@ -89,14 +95,18 @@ class Exchange(Generic[R]):
         if isinstance(error, httpx2.TimeoutException):
             return self.too_late()
         if isinstance(error, httpx2.DecodingError):
-            return MalformedAnswerError(
-                "the answer is not in the encoding that it names", request_id=self._request_id
-            )
+            return self._badly_encoded()
         if isinstance(error, httpx2.ConnectError):
             message = f"the service cannot be reached: {error}{_advice(error)}"
         else:
             message = "the connection broke before the answer was whole"
         return ConnectionFailedError(message, request_id=self._request_id)
+
+    def _badly_encoded(self) -> PqkeepError:
+        return MalformedAnswerError(
+            "the answer is in no encoding that was asked for, or not in the one that it names",
+            request_id=self._request_id,
+        )
 
 
 def _advice(error: BaseException) -> str:
