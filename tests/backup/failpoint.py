@@ -29,7 +29,9 @@ from pqkeep_server import root_key
 from pqkeep_server.cli import app
 from pqkeep_server.initialise import Layout
 
-CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "open"})
+CHANGES = frozenset(
+    {"os.link", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "open"}
+)
 """What Python calls the changes that files can have; see the table of its audit events."""
 QUESTIONS = ("SELECT", "PRAGMA", "EXPLAIN", "--")
 """What changes nothing: a kill after it is the same as a kill before it."""

@@ -17,10 +17,10 @@ def atomic_file(
     """Yield a temporary file beside the path, and rename it to the path if the block succeeds.
 
     It has mode 0600 until then. It is given to the owner of the file ``owner_of``. Raises OSError,
-    and FileExistsError, before anything is written, where the path must not be replaced.
+    and FileExistsError where the path must not be replaced: before anything is written, if it can.
     """
-    if not replace and os.path.lexists(path):
-        raise FileExistsError(f"{path} exists already")
+    if not replace:
+        _require_free(path)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:
@@ -31,7 +31,10 @@ def atomic_file(
                 _give_to_owner(descriptor, owner_of.stat())
             file.flush()
             os.fsync(descriptor)
-        temporary.rename(path)
+        if replace:
+            temporary.rename(path)
+        else:
+            _name(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -65,6 +68,21 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _require_free(path: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} exists already")
+
+
+def _name(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)  # unlike a rename, it replaces nothing
+    except OSError:  # there is one by now, or the file system has no links
+        _require_free(path)
+        temporary.rename(path)
+    else:
+        temporary.unlink()
 
 
 def _give_to_owner(descriptor: int, like: os.stat_result) -> None:
