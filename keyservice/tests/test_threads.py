@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +31,29 @@ async def test_results_and_errors_come_back(thread: Threads) -> None:
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)
     assert await asyncio.gather(*(thread.run(lambda n=n: n) for n in range(20))) == [*range(20)]  # type: ignore[misc]
+
+
+class Message:
+    """An argument."""
+
+
+async def test_nothing_is_left_of_a_function_that_fails(thread: Threads) -> None:
+    """Its arguments are free at once, and do not wait for the collector of cycles."""
+
+    def refuse(_: Message) -> None:
+        raise ValueError
+
+    message = Message()
+    left = weakref.ref(message)
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            await thread.run(refuse, message)
+        del message
+        await thread.run(int)  # the thread has let go of it
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 async def test_several_threads_work_at_once() -> None:

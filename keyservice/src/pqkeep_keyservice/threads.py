@@ -39,7 +39,10 @@ class Threads:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._jobs.put((function, arguments, loop, done))
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # its exception has this frame, and so the arguments
 
     def close(self) -> None:
         """Wait for the functions that were given, and end the threads."""

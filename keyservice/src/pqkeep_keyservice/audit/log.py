@@ -70,7 +70,10 @@ class AuditLog:
         self._waiting.append(_Waiting(entries, epoch, outcome))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
-        return await outcome
+        try:
+            return await outcome
+        finally:
+            del outcome  # its exception has this frame, and those of the request
 
     async def _write_all(self) -> None:
         try:
