@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -168,3 +170,29 @@ def test_every_history_is_fair(steps: list[tuple[str, str]], slots: int, share: 
         assert free == set(range(slots))
 
     asyncio.run(run())
+
+
+class Work:
+    """What a slot is for."""
+
+
+async def _refused(queue: Queue, _: Work) -> bool:
+    try:
+        await queue.acquire("a")
+    except QueueFullError:
+        return True
+    return False
+
+
+async def test_nothing_is_left_of_what_is_refused() -> None:
+    """It is free at once, and does not wait for the collector of cycles."""
+    queue = Queue([], per_subject=1, max_waiting=0)
+    work = Work()
+    left = weakref.ref(work)
+    gc.disable()
+    try:
+        assert await _refused(queue, work)
+        del work
+        assert left() is None
+    finally:
+        gc.enable()

@@ -54,6 +54,8 @@ class FairQueue(Generic[Subject, Slot]):
             if isinstance(ended, TimeoutError):
                 raise QueueTimeoutError from None
             raise
+        finally:
+            del future  # its exception has this frame, and those of what waits for the slot
 
     def release(self, subject: Subject, slot: Slot) -> None:
         """Take a slot back."""
