@@ -158,13 +158,16 @@ def loaded(wrk: str, body: Path, at: Installed, seconds: int, connections: int) 
         return load(wrk, target, seconds=seconds, connections=connections // len(at.api_keys))
 
     kinds = at.processes()
-    before = {pid: cpu.nanoseconds(pid) for pid in kinds}
+    before: dict[int, int] = {}
+    for pid in kinds:
+        with suppress(FileNotFoundError):  # PostgreSQL has ended one of its own
+            before[pid] = cpu.nanoseconds(pid)
     with ThreadPoolExecutor(len(at.api_keys)) as pool:
         summaries = list(pool.map(one, at.api_keys))
     used = dict.fromkeys(kinds.values(), 0)
-    for pid, kind in kinds.items():
-        with suppress(FileNotFoundError):  # PostgreSQL has ended one of its own
-            used[kind] += cpu.nanoseconds(pid) - before[pid]
+    for pid, started in before.items():
+        with suppress(FileNotFoundError):
+            used[kinds[pid]] += cpu.nanoseconds(pid) - started
     requests = sum(each.requests for each in summaries)
     return Round(
         sum(each.requests / (each.microseconds / 1_000_000) for each in summaries),

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.connections.bystander import Sample, ask
 from tests.connections.conftest import Gateway, running_gateway
-from tests.connections.hostile import BODIES, KINDS, WELL_BEHAVED, hold, throw_away, upload
+from tests.connections.hostile import BODIES, KINDS, LARGE, WELL_BEHAVED, hold, throw_away, upload
 from tests.fixtures.processes import HOST
 
 OWN = 2
@@ -137,6 +137,8 @@ def main() -> int:
     arguments = parser.parse_args()
     failed = []
     with tempfile.TemporaryDirectory() as folder, running_gateway(Path(folder)) as gateway:
+        with gateway.client() as client:
+            client.ask(LARGE)  # which is made at the first request
         failed += soak_bodies(gateway)
         _, usual, _ = measure(gateway, WELL_BEHAVED, arguments.count)
         for kind in arguments.kinds:

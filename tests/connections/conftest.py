@@ -153,6 +153,13 @@ class Gateway:
 
     def connections(self) -> int:
         """Return how many connections the process has."""
+        return len(self._connections())
+
+    def unsent(self) -> int:
+        """Return how many bytes the kernel has of answers that no client has received."""
+        return sum(int(row[4].partition(":")[0], 16) for row in self._connections())
+
+    def _connections(self) -> list[list[str]]:
         sockets = {
             link.rpartition("[")[2].rstrip("]")
             for link in _links(self.pid)
@@ -161,7 +168,7 @@ class Gateway:
         table = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
         rows = [line.split() for line in table]
         mine = f":{self.port:04X}"
-        return sum(row[1].endswith(mine) and row[3] != "0A" and row[9] in sockets for row in rows)
+        return [r for r in rows if r[1].endswith(mine) and r[3] != "0A" and r[9] in sockets]
 
 
 def _links(pid: int) -> Iterator[str]:

@@ -153,6 +153,19 @@ def test_a_client_that_reads_nothing_is_hung_up_on(
             time.sleep(0.05)
 
 
+def test_the_kernel_takes_little_of_what_is_not_read(hasty: Gateway) -> None:
+    """It would take megabytes for each connection, and copying them is what others wait for."""
+    with hasty.client(read_buffer=4096) as client:
+        client.send(8 * LARGE)
+        taken = 0
+        deadline = time.monotonic() + LATEST
+        while hasty.unsent() > taken or not taken:
+            assert time.monotonic() < deadline
+            taken = hasty.unsent()
+            time.sleep(0.2)
+        assert taken < 512 * 1024
+
+
 def test_a_client_that_goes_on_is_served(hasty: Gateway) -> None:
     """Requests in pieces, and pauses between them, each within its time, are answered."""
     with hasty.client() as client:

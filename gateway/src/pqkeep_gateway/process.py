@@ -48,6 +48,8 @@ LEAVE = signal.SIGUSR1
 """Take no more connections, and end with the last one: another gateway has taken this one's place."""
 OTHER_FILES = 256
 """File descriptors for everything but connections: databases, the key service, mail."""
+UNSENT = 131_072
+"""Bytes of answers that the kernel takes before the client's window has room for them."""
 ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
 
 
@@ -143,6 +145,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in (each for server in self.servers for each in server.sockets):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
         self._started()
 
     async def on_tick(self, counter: int) -> bool:
