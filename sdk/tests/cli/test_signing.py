@@ -193,3 +193,12 @@ def test_a_context_is_not_taken_for_granted(command: Command, tenant: Client, fi
     assert (ended.status != 0, ended.out) == (True, b"")
     ended = command("sign", file.name, "--context", "x" * 256, "--force")
     assert "255 bytes" in ended.err
+
+
+def test_a_key_that_begins_like_json_is_a_key(command: Command, tenant: Client, file: Path) -> None:
+    """One key in 256 begins with a brace: it is no damaged document, and verifies or does not."""
+    tenant.keys.generate("Dilithium3")
+    assert command("sign", file.name).status == 0
+    (file.parent / "key.bin").write_bytes(b"{" + bytes([0xFF] * 1951))
+    ended = command("verify", file.name, "--public-key", "key.bin")
+    assert "the signature is not good" in ended.err

@@ -89,10 +89,18 @@ def read_key(invocation: Invocation, path: Path) -> KeyInFile | KeyAlone:
             raise Refusal(
                 f"{path} is PEM, and no public key", "name a file with one public key", NOT_VERIFIED
             ) from None
-    if not data.startswith(b"{"):
+    if not (data.startswith(b"{") and _is_text(data)):  # the bytes of a key may begin like JSON
         return _in_der(data)
     key, keyring = documents.read(data, documents.PublicKey, str(path))
     return KeyInFile(**asdict(key), keyring=keyring or documents.DEFAULT_KEYRING)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _in_pem(pem: bytes) -> KeyAlone:
