@@ -3,11 +3,12 @@
 import http.client
 import json
 import secrets
+import ssl
 import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,15 @@ def service(
         f"--data={directory / 'data'}",
         *options,
     ]
+    with started(command, log, ready_file.exists) as process:
+        yield process.pid, json.loads(ready_file.read_bytes())
+
+
+@contextmanager
+def started(
+    command: Sequence[str], log: Path, is_ready: Callable[[], bool]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program of pqkeep's for the length of a ``with`` block, from when it is ready."""
     with (
         log.open("wb") as output,
         running(
@@ -70,8 +80,29 @@ def service(
             environment={"PYTHONPATH": str(ROOT)},  # for the key service of another launcher
         ) as process,
     ):
-        _wait_until_ready(process, ready_file, log)
-        yield process.pid, json.loads(ready_file.read_bytes())
+        deadline = time.monotonic() + READY_SECONDS
+        while not is_ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchmarkError("pqkeep did not start:\n" + log.read_text(errors="replace"))
+            time.sleep(POLL_SECONDS)
+        yield process
+
+
+def answers(url: str, tls: ssl.SSLContext | None = None) -> bool:
+    """Return whether a gateway says that it is healthy."""
+    address = urlsplit(url).netloc
+    connection = (
+        http.client.HTTPConnection(address)
+        if tls is None
+        else http.client.HTTPSConnection(address, context=tls)
+    )
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 @contextmanager
@@ -111,14 +142,6 @@ def prepared(
         )
         for operation, (path, body) in _requests(ready, size).items()
     }
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while not ready_file.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise BenchmarkError("pqkeepd did not start:\n" + log.read_text(errors="replace"))
-        time.sleep(POLL_SECONDS)
 
 
 def _parts(supervisor: int, key_service: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from benchmarks.budget import BUDGETS, UNDER_BUDGET
 from benchmarks.load import Measurement
 from benchmarks.local_encryption import Comparison, table
 from benchmarks.tls import TlsCost
+from benchmarks.two_users import TwoUsers
 
 
 class Operation(Struct, frozen=True, kw_only=True):
@@ -68,6 +69,8 @@ class Results(Struct, frozen=True, kw_only=True):
     audited: Audited
     batches: tuple[Batches, ...]
     tls: TlsCost
+    two_users: TwoUsers | None
+    """None: without root, or a Python that other users can run."""
     local: tuple[Comparison, ...]
 
     def show(self, console: Console) -> None:
@@ -96,6 +99,10 @@ class Results(Struct, frozen=True, kw_only=True):
             fill(_table("Batches: items/s, CPU microseconds an item, encapsulating"), self.batches)
         )
         console.print(self.tls.table(_table("TLS: the gateway's CPU microseconds, encapsulating")))
+        if self.two_users is not None:
+            console.print(
+                self.two_users.table(_table("Two users: CPU microseconds, encapsulating"))
+            )
         console.print(table(self.local))
 
     def _speed(self) -> Table:

@@ -15,6 +15,7 @@ from benchmarks.installation import BATCH, UNAUDITED, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
 from benchmarks.results import Audited, Operation, Results
 from benchmarks.tls import TlsCost, gateways
+from benchmarks.two_users import TwoUsers, installations
 
 WARM_UP_SECONDS = 1
 ALONE_SECONDS = 2
@@ -52,10 +53,13 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
             batches = steps.batches(targets[ALTERNATED], targets[BATCH])
             report("the same without a durable audit log")
             with installation(directory / "unaudited", UNAUDITED) as unaudited:
-                audited = steps.alternate(targets[ALTERNATED], unaudited[ALTERNATED])
+                audited = Audited(*steps.in_turns(targets[ALTERNATED], unaudited[ALTERNATED]))
             report("TLS")
             with gateways(directory, targets[ALTERNATED]) as pair:
                 tls = steps.tls(*pair)
+        report("two users")
+        with installations(directory, ALTERNATED) as both:
+            two_users = None if both is None else TwoUsers(*steps.in_turns(*both))
         report("audit log")
         audit = audit_log(directory, plan.seconds)
         report("local encryption")
@@ -70,6 +74,7 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
         audited=audited,
         batches=batches,
         tls=tls,
+        two_users=two_users,
         local=local,
     )
 
@@ -97,10 +102,13 @@ class _Steps:
             name=name, loaded=loaded, alone=alone, library=_mean(first, second), minimal=minimal
         )
 
-    def alternate(self, one: Target, other: Target) -> Audited:
-        """Measure an operation with and without durable records, alternately."""
+    def in_turns(
+        self, one: Target, other: Target
+    ) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+        """Measure two targets alternately; return what was measured of each."""
         rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
-        return Audited(*(tuple(each) for each in zip(*rounds, strict=True)))
+        first, second = zip(*rounds, strict=True)
+        return first, second
 
     def batches(self, single: Target, batched: Target) -> tuple[Batches, ...]:
         """Measure an operation by single calls and by batches, alternately."""

@@ -3,11 +3,7 @@
 Two more gateways serve the installation that is measured: one with TLS, one without.
 """
 
-import http.client
-import ssl
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -20,14 +16,11 @@ from rich.table import Table
 from tests.fixtures.certificate import Certificate, new_certificate
 from tests.fixtures.processes import free_port
 
-from benchmarks.errors import BenchmarkError
+from benchmarks.installation import answers, started
 from benchmarks.load import Measurement, Target
-from benchmarks.processes import running
 from pqkeep_server.settings_file import edited
 
 HOST = "127.0.0.1"
-READY_SECONDS = 40.0
-POLL_SECONDS = 0.05
 
 
 class TlsCost(Struct, frozen=True):
@@ -88,29 +81,6 @@ def _gateway(
         changed |= {"tls_certificate": str(certificate.path), "tls_key": str(certificate.key)}
     own.write_text(edited((settings / "settings.toml").read_text(), changed))
     command = [sys.executable, "-P", "-m", "pqkeep_gateway", str(own)]
-    log = directory / f"{name}.log"
-    with (
-        log.open("wb") as output,
-        running(command, output=output, errors=subprocess.STDOUT) as process,
-    ):
-        deadline = time.monotonic() + READY_SECONDS
-        while not _is_ready(port, tls):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchmarkError("a gateway did not start:\n" + log.read_text())
-            time.sleep(POLL_SECONDS)
+    url = f"{'http' if tls is None else 'https'}://{HOST}:{port}"
+    with started(command, directory / f"{name}.log", lambda: answers(url, tls)) as process:
         yield port, process.pid
-
-
-def _is_ready(port: int, tls: ssl.SSLContext | None) -> bool:
-    connection = (
-        http.client.HTTPConnection(HOST, port)
-        if tls is None
-        else http.client.HTTPSConnection(HOST, port, context=tls)
-    )
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()

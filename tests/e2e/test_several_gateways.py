@@ -15,18 +15,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.e2e.test_two_users import (
-    GATEWAY,
-    OK,
-    PATHS,
-    folder,
-    initialised,
-    pqkeepd,
-    pqkeepd_program,
-    run_as,
-)
+from tests.e2e.test_two_users import OK, folder, run_as
 from tests.fixtures import processes
 from tests.fixtures.caller import TLS, Caller, client_of
+from tests.fixtures.two_users import GATEWAY, PATHS, initialised, pqkeepd, pqkeepd_program
 
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import edited

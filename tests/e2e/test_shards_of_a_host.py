@@ -15,11 +15,11 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from tests.e2e import test_two_users as two_users
-from tests.e2e.test_two_users import GATEWAY, KEY_SERVICE, folder, pqkeepd
-from tests.fixtures import processes
+from tests.e2e.test_two_users import folder
+from tests.fixtures import processes, two_users
 from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import running
+from tests.fixtures.two_users import GATEWAY, KEY_SERVICE, pqkeepd
 from tests.shards.test_two_shards import is_readable, use
 
 from pqkeep_server.initialise import Layout
@@ -107,7 +107,7 @@ def key_service_of(process: subprocess.Popen[bytes], layout: Layout) -> int:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
-@two_users.pytestmark
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_one_command_runs_several_shards(folder: Path) -> None:
     """Each key service is restarted by itself, and one that is added is served without a restart."""
     made = pqkeepd("init", "--data", folder / "shards", "--shards", "2", *two_users.IDS)

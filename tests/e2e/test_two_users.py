@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import httpx2
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.caller import REQUEST_SECONDS, Caller, client_of
+from tests.fixtures.two_users import (
+    ENVIRONMENT,
+    GATEWAY,
+    GROUP,
+    IDS,
+    KEY_SERVICE,
+    SECONDS,
+    STRANGER,
+    initialised,
+    pqkeepd,
+    pqkeepd_program,
+    python,
+)
 
 from pqkeep_protocol.link import Role
 from pqkeep_server.backup import recovery_key
@@ -26,39 +36,7 @@ from pqkeep_server.initialise import Layout
 from pqkeep_server.link_certificates import issue
 from pqkeep_server.settings_file import edited
 
-GATEWAY, KEY_SERVICE, GROUP, STRANGER = 64101, 64102, 64103, 64104
-SECONDS, OK = 60.0, 200
-PATHS = os.pathsep.join(path for path in sys.path if path and not path.startswith(sys.base_prefix))
-ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": PATHS}
-IDS = ("--user-ids", str(GATEWAY), str(KEY_SERVICE), str(GROUP))
-
-
-@cache
-def python() -> str:
-    """Return a Python of this version that other users can run; skip the test where there is none."""
-    system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    for each in (sys.executable, system):
-        with suppress(OSError):
-            ended = subprocess.run(
-                [each, "-c", "import pqkeep_server.cli"],
-                user=STRANGER,
-                group=STRANGER,
-                extra_groups=[],
-                cwd="/",
-                env=ENVIRONMENT,
-                check=False,
-                capture_output=True,
-            )
-            if ended.returncode == 0:
-                return each
-    pytest.skip("needs a Python of this version that other users can run")
-
-
-def pqkeepd_program(path: str = PATHS) -> tuple[str, ...]:
-    """Return the words that begin a command of pqkeepd, as a Python runs it that others can run."""
-    code = "from pqkeep_server.cli import app; app()"
-    return ("/usr/bin/env", f"PYTHONPATH={path}", python(), "-P", "-c", code)
-
+OK = 200
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -104,26 +82,6 @@ class Production:
         fields = {name: sealed[name] for name in ("ciphertext", "key_version")}
         opened = self.tenant.post("/kem/decrypt", fields, status=200)
         return bool(opened["plaintext"] == body["plaintext"])
-
-
-def pqkeepd(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of pqkeepd to its end."""
-    return subprocess.run(
-        [*pqkeepd_program(), *map(str, arguments)],
-        env=dict(processes.ENVIRONMENT),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-
-
-def initialised(folder: Path) -> tuple[Layout, str]:
-    """Make a data directory; return it and the operator's credential."""
-    ended = pqkeepd("init", "--data", folder, *IDS)
-    assert ended.returncode == 0, ended.stderr
-    (credential,) = re.findall(r"pqo_\w+", ended.stdout)
-    return Layout(folder), credential
 
 
 @pytest.fixture(scope="module")
