@@ -1,4 +1,4 @@
-"""What goes on, and what stays in memory, when a client has gone."""
+"""Requests of a client that asks much at once, and what is left of one that has gone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import pytest
 import uvloop
 from gateway.tests.served import Server
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from pqkeep_gateway.http.endpoint import JsonLines
 from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.http.responses import send_response
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = 16 * 1024 * 1024
+"""Bytes of an answer that fits into no buffer of the kernel's."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with a time of zero: close() sends RST."""
 
@@ -76,6 +79,117 @@ def test_a_lost_connection_leaves_nothing(*, reset: bool) -> None:
         return protocols() - before
 
     assert uvloop.run(lose()) == 0
+
+
+def test_pipelined_requests_wait_as_bytes() -> None:
+    """Of ten requests that come at once one is in memory as objects, and nine as what was sent."""
+
+    async def ask() -> int:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            begun.set()
+            await go_on.wait()
+            await _echo(scope, receive, send)
+
+        server = Server()
+        async with server.serving(app):
+            client = await server.sent(10 * GET)
+            await begun.wait()
+            parsed = sum(type(each) is RequestResponseCycle for each in gc.get_objects())
+            go_on.set()
+            await _answers(client, 10)
+            client.close()
+            await server.until(lambda: not server.state.connections)
+        return parsed
+
+    assert uvloop.run(ask()) == 1
+
+
+def test_nothing_is_begun_while_an_answer_is_not_read() -> None:
+    """The second request of a client that reads nothing is begun when it has read the first answer."""
+
+    async def ask() -> list[int]:
+        begun = 0
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal begun
+            begun += 1
+            await _echo(scope, receive, send, bytes(LARGE))
+
+        server = Server()
+        async with server.serving(app):
+            client = await server.sent(2 * GET)
+            await server.until(lambda: begun > 0)
+            await asyncio.sleep(0.1)
+            before = begun
+            await _answers(client, 2)
+            client.close()
+            await server.until(lambda: not server.state.connections)
+        return [before, begun]
+
+    assert uvloop.run(ask()) == [1, 2]
+
+
+PIPELINED = (
+    b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n"
+    b"POST /2 HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n\r\n\r\n\r\n\r\n"
+    b"\r\nPOST /3 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"4\r\n\r\n\r\n\r\n0\r\nX: y\r\n\r\n"
+    b"GET /4 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    b"POST /5 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    b"GET /6 HTTP/1.1\r\nHost: x\r\n\r\n"
+)
+BODIES = [b"/1 0", b"/2 8", b"/3 4", b"/4 0", b"/5 0", b"/6 0"]
+
+
+def test_pipelined_requests_may_be_cut_anywhere() -> None:
+    """Six requests with bodies that look like ends of heads are answered, wherever they are cut."""
+
+    async def ask() -> None:
+        server = Server()
+        async with server.serving(_echo):
+            client = await server.sent(b"")
+            for cut in range(1, len(PIPELINED)):
+                for piece in (PIPELINED[:cut], PIPELINED[cut:]):
+                    await asyncio.get_running_loop().sock_sendall(client, piece)
+                    await asyncio.sleep(0.0005)
+                assert await _answers(client, len(BODIES)) == BODIES, cut
+            client.close()
+            await server.until(lambda: not server.state.connections)
+
+    uvloop.run(ask())
+
+
+async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b"") -> None:
+    """Answer with the path and the size of the body."""
+    body = bytearray()
+    while (message := await receive())["type"] == "http.request":
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    answer = b"%s %d" % (scope["path"].encode(), len(body)) + padding
+    headers = [(b"content-length", b"%d" % len(answer))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def _answers(client: socket.socket, count: int) -> list[bytes]:
+    """Return the bodies of so many answers."""
+    reader, received = asyncio.get_running_loop(), bytearray()
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        piece = await reader.sock_recv(client, 1_048_576)
+        assert piece, bodies
+        received += piece
+        while b"\r\n\r\n" in received:
+            head, _, rest = received.partition(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].split()[0])
+            if len(rest) < size:
+                break
+            bodies.append(bytes(rest[:size]))
+            received = rest[size:]
+    return bodies
 
 
 @pytest.mark.parametrize("requests", [1, 2])

@@ -119,13 +119,12 @@ def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
             assert [client.answer().status for _ in range(3)] == [503, 404, 503]
 
 
-def test_too_many_pipelined_requests_are_refused(gateway: Gateway) -> None:
-    """Those before are answered, then 400, and the connection is closed."""
+def test_many_pipelined_requests_are_answered(gateway: Gateway) -> None:
+    """A thousand that come at once get their answers, and the connection goes on."""
     with gateway.client() as client:
-        client.send(5_000 * HEALTH)
-        statuses = [client.answer().status for _ in range(18)]
-        assert statuses == [503] * 17 + [400]
-        assert client.socket.recv(1) == b""
+        client.send(1_000 * HEALTH)
+        assert [client.answer().status for _ in range(1_000)] == 1_000 * [503]
+        assert client.ask(HEALTH).status == 503
 
 
 @pytest.mark.parametrize(

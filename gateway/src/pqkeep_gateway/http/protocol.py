@@ -37,10 +37,9 @@ from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
+HEAD_END = b"\r\n\r\n"
 MAX_HEAD = 32 * 1024
 MAX_HEADERS = 100
-MAX_PIPELINED = 16
-"""Requests that may wait for the answers to those before them."""
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
 CHECK_SECONDS = 0.5
@@ -174,6 +173,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_head = False
         self._offers_upgrade = False
         self._segment = 0
+        self._waiting = b""
         self._head_size = 0
         self._head_is_measured = False
         self._tail_size = 0
@@ -201,6 +201,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._has_arrived:
             return
         self._is_lost = True
+        self._waiting = b""
         self.pipeline.clear()
         self._counted.remove(self, self._address)
         if self._executed is not None:  # uvicorn tells the latest request only
@@ -220,21 +221,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             data = self._decrypt(self._tls, data)
             if not data:
                 return
-        if self._is_receiving:
-            self._measure(len(data))
-        else:
-            self._segment = len(data)
-        try:
-            self._parse(data)
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
-        except ApiError as error:
-            self._refuse(error)
+        self._waiting += data
+        self._parse_waiting()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._progress += 1
+        self._go_on()
 
     def shutdown(self) -> None:
         self._is_draining = True
@@ -296,6 +289,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._start_asgi_task(*self.pipeline.pop())
             elif self._refusal is not None:
                 self._hang_up(self._refusal)
+            if self._waiting:
+                self.loop.call_soon(self._go_on)  # when the answer has been written
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._executed = cycle
@@ -318,8 +313,41 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.loop.call_soon(self.transport.close)  # when what has come is parsed
         return received
 
-    def _parse(self, data: bytes) -> None:
-        rest = data
+    def _go_on(self) -> None:
+        if self._waiting:
+            self.flow.resume_reading()
+            self._parse_waiting()
+
+    def _parse_waiting(self) -> None:
+        """Parse what has come, up to the end of a request: the next ones wait, as bytes.
+
+        Thousands of parsed requests would be what the collector of cycles looks at, while everybody
+        else waits.
+        """
+        data, self._waiting = self._waiting, b""
+        begin = 0
+        try:
+            while begin < len(data) and not self._gathering.is_closed and self._refusal is None:
+                if self.flow.write_paused or self.is_answering():
+                    self._waiting = data[begin:]
+                    self.flow.pause_reading()
+                    return
+                end = data.find(HEAD_END, begin) + len(HEAD_END)
+                piece = data[begin:end] if end >= len(HEAD_END) else data[begin:]
+                begin += len(piece)
+                self._parse(piece)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
+        except ApiError as error:
+            self._refuse(error)
+
+    def _parse(self, piece: bytes) -> None:
+        if self._is_receiving:
+            self._measure(len(piece))
+        else:
+            self._segment = len(piece)
+        rest = piece
         while rest:
             try:
                 self.parser.feed_data(rest)
@@ -373,8 +401,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise invalid("the Host header is missing")
         if b"%" in self.url and b"%2f" in self.url.partition(b"?")[0].lower():
             raise invalid("the path has an encoded slash")
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise invalid("too many requests wait for an answer")
         # Segments bound the head's size, unless it begins in one behind another request.
         if not self._head_is_measured or self._head_size > MAX_HEAD:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
