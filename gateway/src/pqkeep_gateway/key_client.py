@@ -79,7 +79,7 @@ class KeyClient:
             next(self._ids),
             int(seconds * 1000),
             attribution,
-            cast(AnyRequest | Batch | AnyAuditRequest, request),
+            cast("AnyRequest | Batch | AnyAuditRequest", request),
         )
         try:
             answer = await self._ask_who_serves(call, seconds)
@@ -131,8 +131,10 @@ class KeyClient:
 
     def _by_epoch(self) -> list[KeyConnection]:
         """Return the open connections, that to the newest epoch's key service first."""
-        opened = (each for each in self._connections if each.is_open)
-        return sorted(opened, key=lambda each: -each.epoch)
+        opened = [each for each in self._connections if each.is_open]
+        if len(opened) > 1:
+            opened.sort(key=lambda each: -each.epoch)
+        return opened
 
     def _leave_earlier_epochs(self) -> None:
         """End connections to key services that another one has taken over from."""

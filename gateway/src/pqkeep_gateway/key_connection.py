@@ -6,6 +6,7 @@ A connection is used once the key service has said that it is the shard's.
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 from uuid import UUID
 
 from pqkeep_gateway.key_service_address import KeyServiceAddress
@@ -30,8 +31,17 @@ WATCH_SECONDS = 0.25
 """Between two questions to a key service that is one of several whether it serves."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
+EXPIRY_SECONDS = 0.1
+"""Between two looks for calls whose time is over, which is by so much later at the most."""
 STEADY_SECONDS = 5.0
 """A connection that lasted this long was a good one: the next is tried quickly again."""
+
+
+class _Waiting(NamedTuple):
+    """What a frame is answered with, and until when, in the event loop's time."""
+
+    answer: "asyncio.Future[ToGateway]"
+    deadline: float
 
 
 class KeyConnection:
@@ -58,7 +68,9 @@ class KeyConnection:
         self._on_epoch = on_epoch
         self._log = _LOG.bind(shard=shard)
         self._connection: FramedConnection[ToGateway] | None = None
-        self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        """Of all calls: a timer for each costs more than the frame."""
         self.epoch = 0
         """The epoch in which the key service serves, as far as is known; 0 where it does not."""
 
@@ -108,15 +120,15 @@ class KeyConnection:
             raise KeyServiceError(ErrorKind.OVERLOADED)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ToGateway] = loop.create_future()
-        self._waiting[frame.id] = answer
-        timer = loop.call_later(seconds, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
+        self._waiting[frame.id] = _Waiting(answer, loop.time() + seconds)
+        if self._expiry is None:
+            self._expiry = loop.call_later(EXPIRY_SECONDS, self._expire)
         try:
             connection.send(frame)
             return await answer
         except ProtocolError:
             raise KeyServiceError(ErrorKind.TOO_LARGE) from None
         finally:
-            timer.cancel()
             self._waiting.pop(frame.id, None)
             del answer  # its exception has this frame, and those of the request
 
@@ -183,13 +195,22 @@ class KeyConnection:
                 on_epoch()
 
     def _fail_all(self, kind: ErrorKind) -> None:
-        for answer in self._waiting.values():
-            _fail(answer, kind)
+        for waiting in self._waiting.values():
+            _fail(waiting.answer, kind)
+
+    def _expire(self) -> None:
+        """Fail the calls whose time is over, and look again as long as any wait."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for waiting in self._waiting.values():
+            if waiting.deadline <= now:
+                _fail(waiting.answer, ErrorKind.DEADLINE_EXCEEDED)
+        self._expiry = loop.call_later(EXPIRY_SECONDS, self._expire) if self._waiting else None
 
     def _receive(self, frame: ToGateway) -> None:
-        answer = self._waiting.get(frame.id)
-        if answer is not None and not answer.done():
-            answer.set_result(frame)
+        waiting = self._waiting.get(frame.id)
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_result(frame)
 
 
 def _kind(error: Exception | None) -> ErrorKind:
