@@ -10,8 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from cachetools import LRUCache
-
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -61,10 +59,13 @@ class Departures:
     """Tenants that a shard has said to have left it, until their placement is read again."""
 
     def __init__(self) -> None:
-        self._left: LRUCache[TenantId, str] = LRUCache(DEPARTURES)
+        self._left: dict[TenantId, str] = {}
+        """The oldest first."""
 
     def add(self, tenant: TenantId, shard: str) -> None:
         """Note that a shard has said so."""
+        if len(self._left) >= DEPARTURES and tenant not in self._left:
+            del self._left[next(iter(self._left))]
         self._left[tenant] = shard
 
     def is_current(self, tenant: TenantId, placement: Placement) -> bool:

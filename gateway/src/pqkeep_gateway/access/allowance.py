@@ -105,6 +105,8 @@ class Allowances:
         It is reserved before and released after a failure, so that many at once never exceed the
         allowance. A gateway that is killed in between leaves one too many counted.
         """
+        if self._allowance(principal, operation) is None:
+            return await work()
 
         async def counted() -> tuple[T, int]:
             return await work(), 1
@@ -122,8 +124,8 @@ class Allowances:
 
         Raises AllowanceUsedUpError before anything is done, if there are not as many left.
         """
-        allowance = self._operations[principal.entitlements.effective_tier]
-        if allowance is None or operation not in COUNTED:
+        allowance = self._allowance(principal, operation)
+        if allowance is None:
             return (await work())[0]
         month = self._month()
         if not await self._usage.reserve(principal.tenant, month, allowance, many):
@@ -142,6 +144,12 @@ class Allowances:
         if allowance is None:
             return None
         return await self._usage.used(tenant, self._month()), allowance
+
+    def _allowance(self, principal: TenantPrincipal, operation: Operation) -> int | None:
+        """Return a tenant's operations a month; None where this one is not counted."""
+        if operation not in COUNTED:
+            return None
+        return self._operations[principal.entitlements.effective_tier]
 
     def _month(self) -> str:
         return f"{date_of(self._clock()):%Y-%m}"

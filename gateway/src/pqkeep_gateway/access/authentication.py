@@ -2,9 +2,11 @@
 
 import hmac
 from dataclasses import dataclass, field
+from hashlib import blake2s
+from secrets import token_bytes
 from typing import NamedTuple, Protocol
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
@@ -37,10 +39,10 @@ class Authenticated:
 
 
 class _Known(NamedTuple):
-    """What a look-up found, the number of changes before it, and until when it may be remembered."""
+    """What a look-up found, until when it is accepted, and until when it may be remembered."""
 
-    found: Found
-    as_of: int
+    shown: Authenticated
+    accepted_until: float | None
     until: float
 
 
@@ -71,7 +73,9 @@ class OperatorDirectory(Protocol):
 
 
 class Authenticator:
-    """Knows principals by the digest of what they show.
+    """Knows principals by a fingerprint of what they show.
+
+    That takes less than the digest by which they are stored, and is of no use outside this process.
 
     Whoever uses what it remembers compares the number of changes, and has it forget what is out
     of date: the rate limit's windows carry that number, so this costs no question of its own. Where
@@ -98,7 +102,9 @@ class Authenticator:
         self._operator = operator
         self._last_uses = last_uses
         self._clock = clock
-        self._known: LRUCache[bytes, _Known] = LRUCache(CAPACITY)
+        self._fingerprint_key = token_bytes(32)
+        self._known: dict[bytes, _Known] = {}
+        """The oldest first."""
         self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
     async def authenticate(
@@ -108,9 +114,10 @@ class Authenticator:
 
         Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
-        digest = self._pepper.digest(credential)
-        known: _Known | None = self._known.get(digest)
+        fingerprint = self._fingerprint(credential)
+        known = self._known.get(fingerprint)
         if known is None or known.until <= self._clock():
+            digest = self._pepper.digest(credential)
             match kind_of(credential):
                 case CredentialKind.OPERATOR:
                     return await self._operator_with(digest, source_address)
@@ -118,21 +125,31 @@ class Authenticator:
                     known = await self._lookups.find(digest, source_address, self._look_up)
                 case _:
                     return None
-        if known is None:
+            if known is None:
+                return None
+            self._remember(fingerprint, known)
+        if known.accepted_until is not None and known.accepted_until <= self._clock():
             return None
-        found = known.found
-        if found.accepted_until is not None and found.accepted_until <= self._clock():
-            return None
-        addresses = found.principal.limits.addresses
+        principal, digest = known.shown.principal, known.shown.digest
+        addresses = principal.limits.addresses
         if addresses is not None and source_address not in addresses:
             is_recorded = digest in self._recorded
             self._recorded[digest] = None
-            raise AddressNotAllowedError(found.principal, is_recorded=is_recorded)
-        return Authenticated(found.principal, known.as_of, digest)
+            raise AddressNotAllowedError(principal, is_recorded=is_recorded)
+        return known.shown
 
     def forget(self, credential: str) -> None:
         """Look a credential up again: something has changed."""
-        self._known.pop(self._pepper.digest(credential), None)
+        self._known.pop(self._fingerprint(credential), None)
+
+    def _fingerprint(self, credential: str) -> bytes:
+        sent = credential.encode("utf-8", "surrogatepass")
+        return blake2s(sent, key=self._fingerprint_key).digest()
+
+    def _remember(self, fingerprint: bytes, known: _Known) -> None:
+        if len(self._known) >= CAPACITY and fingerprint not in self._known:
+            del self._known[next(iter(self._known))]
+        self._known[fingerprint] = known
 
     async def _operator_with(self, digest: bytes, source_address: str) -> OperatorPrincipal | None:
         if self._operator is not None and hmac.compare_digest(digest, self._operator):
@@ -149,5 +166,4 @@ class Authenticator:
         found = await self._directory.find(digest)
         if found is None:
             return None
-        self._known[digest] = known = _Known(found, as_of, until)
-        return known
+        return _Known(Authenticated(found.principal, as_of, digest), found.accepted_until, until)

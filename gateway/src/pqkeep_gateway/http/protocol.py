@@ -11,7 +11,6 @@ checked, so that a request costs no timer.
 
 import asyncio
 import math
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
 from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.responses import new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
@@ -479,7 +479,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             latest.disconnected = True
             latest.message_event.set()
         self.pipeline.clear()
-        request_id = str(uuid.uuid4())
+        request_id = new_request_id()
         body = envelope.failure(error, request_id)
         headers = (
             *self.server_state.default_headers,
