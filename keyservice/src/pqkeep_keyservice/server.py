@@ -153,6 +153,11 @@ class Server:
         self, accepts: Accepts, requests: frozenset[type[Struct]]
     ) -> FramedConnection[ToKeyService]:
         in_flight: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+
+        def end(call: asyncio.Task[None]) -> None:
+            in_flight.discard(call)
+            self._calls.discard(call)
 
         def receive(frame: ToKeyService) -> None:
             match frame:
@@ -163,10 +168,11 @@ class Server:
                 case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
                     connection.send(Refusal(frame.id, refusal))
                 case Call():
-                    call = asyncio.create_task(self._answer(connection, frame))
-                    for calls in (in_flight, self._calls):
-                        calls.add(call)
-                        call.add_done_callback(calls.discard)
+                    deadline = loop.time() + frame.timeout_ms / 1000
+                    call = loop.create_task(self._answer(connection, frame, deadline))
+                    in_flight.add(call)
+                    self._calls.add(call)
+                    call.add_done_callback(end)
 
         def lost(error: Exception | None) -> None:
             _log_end(error)
@@ -204,9 +210,10 @@ class Server:
             return ErrorKind.UNSUPPORTED
         return None
 
-    async def _answer(self, connection: FramedConnection[ToKeyService], call: Call) -> None:
+    async def _answer(
+        self, connection: FramedConnection[ToKeyService], call: Call, deadline: float
+    ) -> None:
         began = perf_counter()
-        deadline = asyncio.get_running_loop().time() + call.timeout_ms / 1000
         outcome: str = Outcome.SUCCESS
         try:
             result = await self._result(call, deadline)

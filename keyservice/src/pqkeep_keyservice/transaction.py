@@ -5,7 +5,6 @@ another change of the key was committed first, is run again on its new versions.
 """
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 
 from pqkeep_keyservice.audit.log import AuditLog
@@ -73,8 +72,12 @@ class Transactions:
         """
         epoch = self._key_cache.epoch
         try:
-            async with self._gate.call(request.tenant), self._lock(request, deadline):
-                return await self._commit(request, attribution, deadline)
+            async with self._gate.call(request.tenant):
+                if not isinstance(request, KeyChanging):
+                    return await self._commit(request, attribution, deadline)
+                name = KeyName(request.tenant, request.algorithm, request.keyring)
+                async with self._locks.lock(name, deadline):
+                    return await self._commit(request, attribution, deadline)
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
@@ -164,13 +167,6 @@ class Transactions:
             _LOG.error(
                 "an archived key is still in the write-ahead log; removal will be tried again"
             )
-
-    def _lock(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
-        if not isinstance(request, KeyChanging):
-            return nullcontext()
-        return self._locks.lock(
-            KeyName(request.tenant, request.algorithm, request.keyring), deadline
-        )
 
 
 def refusal_kind(error: Exception, request: AnyRequest) -> ErrorKind:
