@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.ledger.appended import Appended, Commit, commit_of
-from pqkeep_keyservice.ledger.dialects import insert_all
+from pqkeep_keyservice.ledger.dialects import Value, insert_all
 from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, NewRecord, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
@@ -82,7 +82,7 @@ def append_records(
     # Never before the last record's time, whatever the machine's clock does.
     now = max(log_state.recorded_at_us, clock.now_us())
     numbers: dict[str, int] = {}
-    rows: list[Row] = []
+    values: list[tuple[Value, ...]] = []
     newest = max(formats)
     size = log_state.frontier.size
     nonces = os.urandom(_NONCE * len(records))
@@ -93,20 +93,21 @@ def append_records(
         number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
         numbers[tenant] = number
         nonce = nonces[place * _NONCE : (place + 1) * _NONCE]
-        rows.append(_row(record, size + place + 1, newest, tenant, number, now, nonce))
+        values.append(_values(record, size + place + 1, newest, tenant, number, now, nonce))
+    rows = list(map(Row._make, values))
     leaves = (leaf_hash(record_text(row, formats)) for row in rows)
     new_frontier, tiles = log_state.frontier.with_leaves(leaves)
-    insert_all(connection, insert, [tuple(row) for row in rows])
+    insert_all(connection, insert, values)
     if tiles:
         connection.execute(sa.insert(AUDIT_TILES), [tile._asdict() for tile in tiles])
     return PendingAppend(new_frontier, now, numbers, commit_of(rows, new_frontier.size, now))
 
 
-def _row(
+def _values(
     record: NewRecord, id_: int, format_: int, tenant: str, number: int, now: int, nonce: bytes
-) -> Row:
-    """Return a record's row. Its texts are plain ones, no members of enumerations."""
-    return Row(
+) -> tuple[Value, ...]:
+    """Return the values of a record's Row. Its texts are plain ones, no members of enumerations."""
+    return (
         id_,
         format_,
         tenant,

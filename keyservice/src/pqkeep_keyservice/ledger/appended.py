@@ -40,8 +40,8 @@ class Commit(NamedTuple):
 
 def commit_of(rows: Iterable[Row], size: int, recorded_at_us: int) -> Commit:
     """Return what a transaction has appended, after which the log has that size."""
-    kinds = Counter(
-        Kind(
+    kinds = Counter(  # of plain tuples, which are made in half the time
+        (
             row.tenant_id,
             row.keyring,
             row.algorithm,
@@ -53,7 +53,7 @@ def commit_of(rows: Iterable[Row], size: int, recorded_at_us: int) -> Commit:
         )
         for row in rows
     )
-    return Commit(size, recorded_at_us, kinds)
+    return Commit(size, recorded_at_us, {Kind(*kind): many for kind, many in kinds.items()})
 
 
 class Appended:
