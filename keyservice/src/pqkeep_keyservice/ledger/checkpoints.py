@@ -45,7 +45,7 @@ def add_checkpoint(
         "key_version": checkpoint.key_version,
         "signature": checkpoint.signature,
     }
-    insert = insert_or_update(connection, AUDIT_CHECKPOINTS).on_conflict_do_nothing()
+    insert = insert_or_update(connection.dialect, AUDIT_CHECKPOINTS).on_conflict_do_nothing()
     connection.execute(insert.values(row))
     counted = connection.execute(sa.select(AUDIT_LOG.c.counted_until)).scalar_one()
     commits = None if appended is None else appended.between(counted, checkpoint.size)

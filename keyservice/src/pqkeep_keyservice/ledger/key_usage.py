@@ -136,7 +136,7 @@ def count_key_usage(connection: sa.Connection, size: int) -> None:
     new = sa.select(*group, sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
         IS_UNCOUNTED, AUDIT_RECORDS.c.id <= size, *_IS_USE
     )
-    add = insert_or_update(connection, KEY_USAGE)
+    add = insert_or_update(connection.dialect, KEY_USAGE)
     counted = add.from_select(list(KEY_USAGE.columns), new.group_by(*group))
     connection.execute(adding_uses(counted))
     for tenant, target, uses, last_us in connection.execute(
@@ -155,8 +155,7 @@ def add_key_usage(connection: sa.Connection, commits: Iterable[Commit]) -> None:
                 found[key] = found.get(key, (0, 0))[0] + count, recorded_at_us
     if found:
         rows = [(*key, *use) for key, use in found.items()]
-        adding = adding_uses(insert_or_update(connection, KEY_USAGE))
-        add_all(connection, adding, rows)
+        add_all(connection, KEY_USAGE, adding_uses, rows)
 
 
 def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:

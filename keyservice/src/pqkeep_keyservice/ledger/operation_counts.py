@@ -38,6 +38,10 @@ _IS_COUNTED = sa.or_(
 )
 _HOUR = AUDIT_RECORDS.c.recorded_at_us // HOUR_US
 _OPERATION = sa.case((_WAS_REFUSED, REFUSED), else_=AUDIT_RECORDS.c.operation)
+_NEWEST_HOUR = sa.select(sa.func.max(OPERATION_COUNTS.c.hour)).scalar_subquery()
+_DROP_OLD_COUNTS = sa.delete(OPERATION_COUNTS).where(
+    OPERATION_COUNTS.c.hour <= _NEWEST_HOUR - KEPT_HOURS
+)
 
 
 def find_operation_counts(connection: sa.Connection, request: CountOperations) -> OperationCounts:
@@ -75,11 +79,11 @@ def count_operations(connection: sa.Connection, size: int) -> None:
         group = tenant.label("tenant"), _HOUR.label("hour"), _OPERATION.label("counted")
         records = sa.select(*group).where(IS_UNCOUNTED, new, _IS_COUNTED).subquery()
         counted = sa.select(records, sa.func.count()).group_by(*records.c)
-        insert = insert_or_update(connection, OPERATION_COUNTS).from_select(
+        insert = insert_or_update(connection.dialect, OPERATION_COUNTS).from_select(
             list(OPERATION_COUNTS.columns), counted
         )
         connection.execute(adding_counts(insert))
-    _drop_old_counts(connection)
+    connection.execute(_DROP_OLD_COUNTS)
 
 
 def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None:
@@ -93,9 +97,8 @@ def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None
                     found[tenant, recorded_at_us // HOUR_US, counted] += count
     if found:
         rows = [(*key, count) for key, count in found.items()]
-        adding = adding_counts(insert_or_update(connection, OPERATION_COUNTS))
-        add_all(connection, adding, rows)
-    _drop_old_counts(connection)
+        add_all(connection, OPERATION_COUNTS, adding_counts, rows)
+    connection.execute(_DROP_OLD_COUNTS)
 
 
 def _counted_as(kind: Kind) -> str | None:
@@ -103,13 +106,6 @@ def _counted_as(kind: Kind) -> str | None:
     if kind.outcome not in _NOT_REFUSED:
         return REFUSED
     return kind.operation if not kind.is_event and kind.operation in _OPERATIONS else None
-
-
-def _drop_old_counts(connection: sa.Connection) -> None:
-    newest = sa.select(sa.func.max(OPERATION_COUNTS.c.hour)).scalar_subquery()
-    connection.execute(
-        sa.delete(OPERATION_COUNTS).where(OPERATION_COUNTS.c.hour <= newest - KEPT_HOURS)
-    )
 
 
 def adding_counts(insert: Any) -> Any:

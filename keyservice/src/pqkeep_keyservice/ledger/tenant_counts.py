@@ -56,9 +56,9 @@ def add_tenant_counts(
     counts: Sequence[CountRow],
 ) -> None:
     """Add counts to a tenant's, and to nobody else's: those of the whole log are of its records."""
-    insert = insert_or_update(connection, KEY_USAGE)
+    insert = insert_or_update(connection.dialect, KEY_USAGE)
     for row in usage:
         connection.execute(adding_uses(insert.values((str(tenant), *row))))
-    insert = insert_or_update(connection, OPERATION_COUNTS)
+    insert = insert_or_update(connection.dialect, OPERATION_COUNTS)
     for count in counts:
         connection.execute(adding_counts(insert.values((str(tenant), *count))))
