@@ -25,6 +25,7 @@ from pqkeep_protocol.startup.settings import ConfigError
         ("foreign_keys", 1),
         ("secure_delete", 1),
         ("busy_timeout", 200),
+        ("wal_autocheckpoint", 4000),
     ],
 )
 async def test_pragmas_are_in_force(pragma: str, value: object, database: Database) -> None:

@@ -29,8 +29,11 @@ PRAGMAS = (
     "PRAGMA busy_timeout = 200",  # no other process writes; see _lock_file
 )
 
-WRITERS_CACHE = "PRAGMA cache_size = -65536"
-"""KiB of pages: the ends of the indexes of ten thousand tenants."""
+WRITERS_PRAGMAS = (
+    "PRAGMA cache_size = -65536",  # KiB: the ends of the indexes of ten thousand tenants
+    "PRAGMA wal_autocheckpoint = 4000",  # pages: a commit that copies them takes a millisecond more
+)
+"""Of the connection that commits, beside the others."""
 
 _TRANSIENT_ERRORS = frozenset(
     {
@@ -80,7 +83,8 @@ class SqliteDatabase:
                 self._driver = cast(
                     sqlite3.Connection, self._connection.connection.driver_connection
                 )
-                self._driver.execute(WRITERS_CACHE)
+                for pragma in WRITERS_PRAGMAS:
+                    self._driver.execute(pragma)
                 self._driver.execute("BEGIN IMMEDIATE")
                 migrate(self._connection, path)
                 self._driver.execute("COMMIT")
