@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
@@ -56,14 +57,64 @@ async def test_lost_connections_are_replaced(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
     """If the server closed idle connections, no request fails."""
+    connections: list[Any] = []
+    sa.event.listen(
+        engine.sync_engine, "checkout", lambda each, *_: connections.append(each.driver_connection)
+    )
     tenants = SqlTenants(engine)
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
     await asyncio.to_thread(postgres_server.end_connections, name)
-    await asyncio.sleep(0.2)  # the event loop reads what the server has said at last
+    async with asyncio.timeout(MOST_SECONDS):
+        while not all(each.is_closed() for each in connections):  # noqa: ASYNC110 - read by the loop
+            await asyncio.sleep(0.01)
     found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
     assert found == [tenant] * POOL_SIZE
+
+
+async def test_a_connection_that_is_about_to_close_is_used_once(
+    location: Location, postgres_server: PostgresServer
+) -> None:
+    """A server that ends sessions, and has closed no connection yet, fails one request at the most."""
+    url = location.name.replace(f":{postgres_server.port}/", ":{}/")
+    async with _saying_goodbye(postgres_server.port) as (port, say_goodbye):
+        engine = await open_database(url.format(port))
+        tenants, tenant = SqlTenants(engine), new_tenant()
+        await add_tenant(engine, tenant)
+        await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
+        say_goodbye()
+        await asyncio.sleep(0.2)  # the event loop reads what the server has said
+        with pytest.raises(UnavailableError):
+            await tenants.get(tenant.id)
+        assert await tenants.get(tenant.id) == tenant
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _saying_goodbye(port: int) -> AsyncIterator[tuple[int, Callable[[], None]]]:
+    """Relay to a server; the function says to every client that its session is being ended."""
+    clients: list[asyncio.StreamWriter] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients.append(writer)
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65_536):
+                target.write(data)
+            target.close()
+
+        with suppress(OSError):
+            await asyncio.gather(copy(reader, to_server), copy(from_server, writer))
+
+    def say_goodbye() -> None:
+        fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0"
+        while clients:
+            clients.pop().write(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], say_goodbye
 
 
 async def test_a_connection_that_breaks_is_unavailable(
