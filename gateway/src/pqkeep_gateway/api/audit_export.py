@@ -1,0 +1,156 @@
+"""The lines of an export: a log up to a checkpoint, and what its records are verified with."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from pqkeep_gateway.api.audit_data import AuditKeysData, instant, record, shown, shown_keys
+from pqkeep_gateway.api.audit_log import AuditLog
+from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.http.text import base64
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import (
+    MAX_PAGE,
+    Checkpoint,
+    ExportRecords,
+    GetSubtrees,
+    ListAuditKeys,
+    ListRecords,
+    Proof,
+    Proofs,
+    ProveConsistency,
+    ProveRecords,
+    ProveSuccessions,
+    Records,
+    SignCheckpoint,
+)
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+
+FORMAT = "pqkeep/v1/audit-export"
+FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"
+EXPORTED_AT_ONCE = MAX_PAGE
+"""Records and proofs that are asked of the key service at a time."""
+
+EXPORTED_WITHOUT_PROOFS = 1_000
+"""Records alone, likewise."""
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class AuditExport:
+    """A tenant's records in one log, or everybody's, up to what a checkpoint signs.
+
+    With ``beyond``, everybody's after that id, without proofs.
+    """
+
+    def __init__(self, log: AuditLog, tenant: TenantId, beyond: int | None) -> None:
+        self._log = log
+        self._tenant = tenant
+        self._beyond = beyond
+
+    async def head(self, began_us: int) -> tuple[int, bytes]:
+        """Have the log signed; return its size, and the lines that the export begins with."""
+        sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
+        checkpoint = (await self._log.ask(sign)).checkpoint
+        signing = shown_keys(await self._log.ask(ListAuditKeys(tenant=INSTALLATION)))
+        form: dict[str, Any] = {"format": FORMAT}
+        if self._beyond is not None:
+            if self._beyond > checkpoint.size:
+                raise not_found("no such record in a checkpoint yet", "after")
+            trees = await self._log.ask(GetSubtrees(tenant=INSTALLATION, size=self._beyond))
+            subtrees = list(map(base64, trees.hashes))
+            form = {"format": FORMAT_WITHOUT_PROOFS, "after": self._beyond, "subtrees": subtrees}
+        return checkpoint.size, _head(form, self._tenant, checkpoint, signing, began_us)
+
+    async def after_head(self, size: int) -> AsyncGenerator[bytes, None]:
+        """Yield the lines that follow, many at a time."""
+        yield await self._successions(size)
+        count = 0
+        async with aclosing(self._records(size)) as pages:
+            async for lines in pages:
+                count += len(lines)
+                yield b"".join(lines)
+        request = ListRecords(tenant=self._tenant, newest_first=True, limit=1)
+        newest = await self._log.ask(request)
+        last = record(newest.lines[0]).id if newest.lines else 0
+        if last > size:
+            yield _line(type="newer", first=size + 1, last=last)
+        yield _line(type="end", records=count)
+
+    async def _successions(self, size: int) -> bytes:
+        """Return the lines that show which logs the log continues, each with its consistency."""
+        proofs = (await self._log.ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
+        lines = []
+        for each in proofs:
+            first = int(record(each.line).policy.split("-")[1])
+            request = ProveConsistency(tenant=INSTALLATION, first=first, second=size)
+            path = list(map(base64, (await self._log.ask(request)).path))
+            lines.append(_proof("succession", each))
+            lines.append(_line(type="consistency", first=first, second=size, path=path))
+        return b"".join(lines)
+
+    def _records(self, size: int) -> AsyncGenerator[list[bytes], None]:
+        return self._proven(size) if self._beyond is None else self._unproven(self._beyond, size)
+
+    async def _proven(self, size: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield the lines of records with their proofs."""
+        first = ProveRecords(tenant=self._tenant, after=0, size=size, limit=EXPORTED_AT_ONCE)
+
+        def following(page: Proofs) -> ProveRecords | None:
+            if not page.proofs:
+                return None
+            return msgspec.structs.replace(first, after=record(page.proofs[-1].line).id)
+
+        async with aclosing(self._log.pages(first, following)) as pages:
+            async for page in pages:
+                yield [_proof("record", each) for each in page.proofs]
+
+    async def _unproven(self, after: int, size: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield the lines of everybody's records after an id, without proofs."""
+        if after == size:
+            return
+        first = ExportRecords(
+            tenant=INSTALLATION, after=after, size=size, limit=EXPORTED_WITHOUT_PROOFS
+        )
+
+        def following(page: Records) -> ExportRecords | None:
+            if page.next is None:
+                return None
+            return msgspec.structs.replace(first, after=page.next)
+
+        async with aclosing(self._log.pages(first, following)) as pages:
+            async for page in pages:
+                yield [b'{"type":"record","record":%b}\n' % line for line in page.lines]
+
+
+def _head(
+    form: Mapping[str, Any],
+    tenant: TenantId,
+    checkpoint: Checkpoint,
+    signing: AuditKeysData,
+    began_us: int,
+) -> bytes:
+    lines = [
+        _line(
+            type="export",
+            **form,
+            log_id=signing.log_id,
+            tenant_id=None if tenant == INSTALLATION else str(tenant),
+            size=checkpoint.size,
+            exported_at=instant(began_us),
+        ),
+        *(_line(type="key", **msgspec.structs.asdict(key)) for key in signing.keys),
+        _line(type="checkpoint", **msgspec.structs.asdict(shown(checkpoint))),
+    ]
+    return b"".join(lines)
+
+
+def _proof(kind: str, proof: Proof) -> bytes:
+    return _line(type=kind, record=Raw(proof.line), proof=list(map(base64, proof.path)))
+
+
+def _line(**values: Any) -> bytes:
+    return _ENCODER.encode(values) + b"\n"

@@ -1,0 +1,104 @@
+"""The log of each shard, and whose a request means."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeVar
+
+from pqkeep_gateway.api.audit_fields import LOG, SHARD
+from pqkeep_gateway.http.endpoint import ApiCall
+from pqkeep_gateway.http.errors import forbidden, not_found
+from pqkeep_gateway.shards import Shards, UnknownShardError
+from pqkeep_gateway.tenancy.shards import ShardNotFoundError
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import Checkpoint, ListAuditKeys, ListCheckpoints
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution, KeyService, Request
+from pqkeep_protocol.shards import DEFAULT_SHARD
+
+R = TypeVar("R")
+
+_ATTRIBUTION = Attribution("", "gateway", "")
+
+
+class AuditLog:
+    """One shard's log."""
+
+    def __init__(self, keys: KeyService) -> None:
+        self._keys = keys
+
+    async def ask(self, request: Request[R]) -> R:
+        """Ask its key service."""
+        return await self._keys.execute(request, _ATTRIBUTION)
+
+    async def id(self) -> str:
+        """Return its id."""
+        return str((await self.ask(ListAuditKeys(tenant=INSTALLATION))).log_id)
+
+    async def newest(self) -> Checkpoint:
+        """Return its newest checkpoint."""
+        request = ListCheckpoints(tenant=INSTALLATION, after=None, algorithm=Algorithm.ML_DSA_65)
+        found = (await self.ask(request)).checkpoints
+        if not found:
+            raise not_found("there is no checkpoint yet; ask again in a second")
+        return found[0]
+
+    async def pages(
+        self, first: Request[R], following: Callable[[R], Request[R] | None]
+    ) -> AsyncGenerator[R, None]:
+        """Yield answers, each of which is asked for while the one before it is used."""
+        asked: asyncio.Task[R] | None = asyncio.create_task(self.ask(first))
+        try:
+            while asked is not None:
+                page = await asked
+                request = following(page)
+                asked = None if request is None else asyncio.create_task(self.ask(request))
+                yield page
+        finally:
+            if asked is not None:
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+
+
+class AuditLogs:
+    """The logs of all shards."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def one(self, call: ApiCall) -> AuditLog:
+        """Return the log that is meant: where the tenant is, if none is named.
+
+        Raises ShardNotFoundError.
+        """
+        logs, tenant = await self.all(call), call.principal.tenant
+        if len(logs) == 1 or tenant is None:
+            return logs[0]
+        return AuditLog(self._shards.of(await self._shards.residence(tenant)))
+
+    async def all(self, call: ApiCall) -> Sequence[AuditLog]:
+        """Return the log that is named, or all that have the tenant's records, the first one first.
+
+        For an operator that of a shard. Raises ShardNotFoundError.
+        """
+        tenant, shard = call.principal.tenant, call[SHARD]
+        named = call[LOG]
+        if tenant is not None:
+            if shard is not None:
+                raise forbidden("the operator alone names a shard")
+            shards: Sequence[str] = await self._shards.recorded(tenant)
+        elif named is not None and shard is None:
+            shards = self._shards.names
+        else:
+            shards = (shard or DEFAULT_SHARD,)
+        try:
+            logs = [AuditLog(self._shards.of(each)) for each in shards]
+        except UnknownShardError:
+            if tenant is not None:
+                raise
+            raise ShardNotFoundError from None
+        if named is None:
+            return logs
+        for log in logs:
+            if await log.id() == str(named):
+                return [log]
+        raise not_found("no such log", "log")
