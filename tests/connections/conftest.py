@@ -7,7 +7,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +16,16 @@ from typing import Any, Self
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.certificate import Certificate
-from tests.fixtures.processes import HOST
+from tests.fixtures.preloaded import running_forked
+from tests.fixtures.processes import HOST, LIMITED_GATEWAY, Process
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_file import edited
 
 SECONDS = 30.0
-HASTY = "request_seconds=1, idle_seconds=2, write_seconds=1.5, close_seconds=0.5"
-PROGRAM = """
-import sys
-from pqkeep_gateway.http.protocol import ConnectionLimits
-from pqkeep_gateway.process import main
-sys.exit(main(ConnectionLimits({limits})))
-"""
+PROGRAM = (sys.executable, "-P", "-m", "pqkeep_gateway")
+HASTY = {"request_seconds": 1, "idle_seconds": 2, "write_seconds": 1.5, "close_seconds": 0.5}
 
 
 @dataclass(frozen=True)
@@ -181,9 +177,11 @@ def _links(pid: int) -> Iterator[str]:
 
 @contextmanager
 def running_gateway(
-    folder: Path, limits: str = "", certificate: Certificate | None = None
+    folder: Path,
+    limits: Mapping[str, float] | None = None,
+    certificate: Certificate | None = None,
 ) -> Iterator[Gateway]:
-    """Run a gateway with limits of its connections: arguments of ConnectionLimits."""
+    """Run a gateway; with limits of its connections, arguments of ConnectionLimits, as a fork."""
     layout = Layout(folder / "data")
     operator_key = new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup="operator")
@@ -194,51 +192,49 @@ def running_gateway(
         settings = layout.gateway_settings
         settings.write_text(edited(settings.read_text(), files))
     with socket.create_server((HOST, 0), backlog=4096) as listener, ExitStack() as stack:
-        command: list[str | Path] = [
-            *(sys.executable, "-P", "-c", PROGRAM.format(limits=limits)),
-            *(layout.gateway_settings, "--fd", str(listener.fileno())),
-        ]
+        words: list[str | Path] = [layout.gateway_settings, "--fd", str(listener.fileno())]
         port = listener.getsockname()[1]
-        output = folder / "output"
-        process = stack.enter_context(
-            processes.running(command, output, pass_fds=[listener.fileno()])
-        )
+        output, inherited = folder / "output", [listener.fileno()]
+        process: Process
+        if limits is None:
+            command = [*PROGRAM, *words]
+            process = stack.enter_context(processes.running(command, output, pass_fds=inherited))
+        else:
+            words = [LIMITED_GATEWAY, json.dumps(limits), *words]
+            process = stack.enter_context(running_forked(words, output, pass_fds=inherited))
         listener.close()
         with Client(port, tls=tls) as client:
             client.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         yield Gateway(port, process.pid, output, operator_key, tls)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def start_gateway(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str], Gateway]]:
-    """Start gateways with limits of their connections; they run to the end of the tests."""
+) -> Iterator[Callable[..., Gateway]]:
+    """Start gateways with limits of their connections; they run to the end of the file's tests."""
     with ExitStack() as stack:
 
-        def start(limits: str) -> Gateway:
+        def start(certificate: Certificate | None = None, **limits: float) -> Gateway:
             folder = tmp_path_factory.mktemp("gateway")
-            return stack.enter_context(running_gateway(folder, limits))
+            return stack.enter_context(running_gateway(folder, limits, certificate))
 
         yield start
 
 
-@pytest.fixture(scope="session")
-def gateway(start_gateway: Callable[[str], Gateway]) -> Gateway:
+@pytest.fixture(scope="module")
+def gateway(start_gateway: Callable[..., Gateway]) -> Gateway:
     """A gateway with the limits that it is delivered with."""
-    return start_gateway("")
+    return start_gateway()
 
 
-@pytest.fixture(scope="session")
-def secured(
-    tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
-) -> Iterator[Gateway]:
+@pytest.fixture(scope="module")
+def secured(start_gateway: Callable[..., Gateway], certificate: Certificate) -> Gateway:
     """A gateway with TLS, whose deadlines are short."""
-    with running_gateway(tmp_path_factory.mktemp("secured"), HASTY, certificate) as gateway:
-        yield gateway
+    return start_gateway(certificate, **HASTY)
 
 
-@pytest.fixture(scope="session")
-def hasty(start_gateway: Callable[[str], Gateway]) -> Gateway:
+@pytest.fixture(scope="module")
+def hasty(start_gateway: Callable[..., Gateway]) -> Gateway:
     """A gateway whose deadlines are short, each another one."""
-    return start_gateway(HASTY)
+    return start_gateway(**HASTY)

@@ -30,10 +30,10 @@ ARRIVALS = SourceBudget(Limit(1000, 1), lambda: 1000.0)
 STRANGERS = [f"127.0.0.{last}" for last in range(2, 8)]
 
 
-@pytest.fixture(scope="session")
-def small(start_gateway: Callable[[str], Gateway]) -> Gateway:
+@pytest.fixture(scope="module")
+def small(start_gateway: Callable[..., Gateway]) -> Gateway:
     """A gateway for few connections, which nobody has to give up soon."""
-    return start_gateway("connections=40, per_address=10, request_seconds=30")
+    return start_gateway(connections=40, per_address=10, request_seconds=30)
 
 
 def _many(stack: ExitStack, gateway: Gateway, count: int, source: str, send: bytes) -> list[Client]:
@@ -137,9 +137,9 @@ def test_new_connections_of_an_address_are_limited() -> None:
     assert connections.may_arrive("192.0.2.2")
 
 
-def test_a_flood_of_new_connections_is_cut_off(start_gateway: Callable[[str], Gateway]) -> None:
+def test_a_flood_of_new_connections_is_cut_off(start_gateway: Callable[..., Gateway]) -> None:
     """Connections beyond the limit are closed without an answer; another address is served."""
-    gateway = start_gateway("new_per_second=1")
+    gateway = start_gateway(new_per_second=1)
     answered = [_is_answered(gateway, STRANGERS[0]) for _ in range(50)]
     assert True in answered
     assert False in answered
