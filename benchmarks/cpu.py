@@ -31,6 +31,11 @@ def nanoseconds(process_id: int) -> int:
         return ticks * _NANOSECONDS // os.sysconf("SC_CLK_TCK")
 
 
+def with_children(process_id: int) -> int:
+    """Return the CPU time of a process and of its children, as long as none of these ends."""
+    return sum(map(nanoseconds, (process_id, *children(process_id))))
+
+
 def machine_nanoseconds() -> int:
     """Return the CPU time that the whole machine has used or been denied until now."""
     user, nice, system, *rest = (

@@ -132,7 +132,7 @@ def _cpu_times(target: Target) -> tuple[int, int, int, int]:
     """Return nanoseconds: of front, of back, of every wrk that has ended, of the machine."""
     return (
         0 if target.front is None else cpu.nanoseconds(target.front),
-        0 if target.back is None else cpu.nanoseconds(target.back),
+        0 if target.back is None else cpu.with_children(target.back),  # its worker processes, too
         cpu.ended_nanoseconds(),
         cpu.machine_nanoseconds(),
     )

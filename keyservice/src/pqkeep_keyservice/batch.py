@@ -5,13 +5,14 @@ durable.
 
 KEMs run on the event loop, in slices: between two of them, of whatever batches, everything else
 runs, and the tenants of the batches take turns. Signatures are made elsewhere, a few of a batch at
-once.
+once, and so are many encapsulations to one key.
 """
 
 import asyncio
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple, cast
 
@@ -33,6 +34,7 @@ from pqkeep_protocol.messages import (
     Attribution,
     Batch,
     BatchResults,
+    Encapsulate,
     ItemRequest,
     ItemResult,
     Refused,
@@ -41,6 +43,8 @@ from pqkeep_protocol.messages import (
 
 SLICE_SECONDS = 0.001
 """How long a batch keeps the event loop in one piece, and one request more."""
+FEWEST_ELSEWHERE = 16
+"""Encapsulations that are worth the way to a worker process and back."""
 SIGNERS = max(2, os.cpu_count() or 1)
 """Requests of a batch that wait for a signature at once."""
 SECONDS_TO_SIGN = 2.0
@@ -120,11 +124,32 @@ class Batches:
             await asyncio.gather(
                 *(self._sign(requests, elsewhere, answered, last) for _ in range(SIGNERS))
             )
+        here = await self._encapsulate_elsewhere(requests, here, answered, deadline)
         while here:
             await self._answer_slice(requests, here, answered, deadline)
         if _now() >= deadline:  # nobody waits for it any more
             return [_refused(each, ErrorKind.DEADLINE_EXCEEDED) for each in requests]
         return [answered[place] for place in range(len(requests))]
+
+    async def _encapsulate_elsewhere(
+        self,
+        requests: Sequence[ItemRequest],
+        places: deque[int],
+        answered: dict[int, Answered],
+        deadline: float,
+    ) -> deque[int]:
+        """Have a worker process answer what is like the first one; return what is left to do here."""
+        first = requests[places[0]] if places else None
+        if not isinstance(first, Encapsulate) or first.public_key is not None:
+            return places
+        alike = [place for place in places if requests[place] == first]
+        if len(alike) < FEWEST_ELSEWHERE:
+            return places
+        with suppress(KeyServiceError):  # each of them is refused here
+            made = await self._dispatcher.encapsulate_all(first, len(alike), deadline)
+            for place, done in zip(alike, made, strict=False):
+                answered[place] = Answered(cast(ItemResult, done.result), done.version)
+        return deque(place for place in places if place not in answered)
 
     async def _sign(
         self,
@@ -193,7 +218,26 @@ def _refused(request: ItemRequest, kind: ErrorKind) -> Answered:
 def _records(
     batch: Batch, answered: Sequence[Answered], attribution: Attribution
 ) -> Iterator[NewRecord]:
-    policies = {item.policy: attribution.under(item.policy) for item in batch.items}
+    """Yield a record for each request: for those of which it says the same, the same object."""
+    made: dict[object, NewRecord] = {}
     for item, (result, version, target) in zip(batch.items, answered, strict=True):
+        request = item.request
         outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
-        yield operation_record(item.request, policies[item.policy], version, outcome, target)
+        supplied = getattr(request, "public_key", None)
+        said = (
+            type(request),
+            request.keyring,
+            request.algorithm,
+            item.policy,
+            version,
+            outcome,
+            target,
+            supplied,
+        )
+        record = made.get(said)
+        if record is None:
+            record = operation_record(
+                request, attribution.under(item.policy), version, outcome, target
+            )
+            made[said] = record
+        yield record

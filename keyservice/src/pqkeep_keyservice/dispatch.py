@@ -1,7 +1,7 @@
 """Which operation answers which request."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -14,6 +14,7 @@ from pqkeep_keyservice.keys.key_versions import (
     generation_of,
 )
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
+from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import Executor, Executors
 from pqkeep_keyservice.live.import_keys import ImportKeys
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
@@ -90,12 +91,14 @@ class Dispatcher:
         keyring_cache: KeyringCache,
         material: KeyMaterial,
         executors: Executors,
+        encapsulation_workers: EncapsulationWorkers,
     ) -> None:
         self._store = store
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
         self._material = material
         self._executors = executors
+        self._encapsulation_workers = encapsulation_workers
         self._import_keys = ImportKeys()
 
     async def answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
@@ -174,6 +177,23 @@ class Dispatcher:
                 return lifecycle.get(request, versions, material)
             case _:
                 assert_never(request)
+
+    async def encapsulate_all(
+        self, request: Encapsulate, count: int, deadline: float
+    ) -> Sequence[OperationResult]:
+        """Return so many results of a request for a key of the tenant's, from a worker process.
+
+        None where no worker is ready. Raises what ``answer`` raises.
+        """
+        keyring = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+        if request.operation not in ALGORITHMS[request.algorithm].operations:
+            raise KeyServiceError(ErrorKind.UNSUPPORTED)
+        keyring.require(PURPOSE_OF.get(request.operation))
+        name = KeyName(request.tenant, request.algorithm, request.keyring)
+        versions = await self._key_cache.get(name)
+        return await encapsulation.encapsulate_all(
+            request, count, versions, self._material, self._encapsulation_workers, deadline
+        )
 
     async def due_change(self, name: KeyName, now: datetime, deadline: float) -> DueChange | None:
         """Return the next change of a key that is due by itself, if there is one."""

@@ -21,7 +21,6 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import NewestBackup
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.cached import Cached
-from pqkeep_protocol.messages import AnyRequest
 from pqkeep_protocol.metrics import (
     NONE,
     Distribution,
@@ -101,11 +100,17 @@ class ServiceMetrics:
         """Measure the event loop until cancelled."""
         await measure_lag(self._lag)
 
-    def count(self, request: AnyRequest, outcome: str, seconds: float) -> None:
-        """Count a request that has been answered, after so many seconds."""
-        operation, algorithm = request.operation, request.algorithm
-        self._outcomes[operation, algorithm, outcome] += 1
-        self._durations[operation, algorithm].observe(seconds)
+    def count(
+        self,
+        operation: Operation,
+        algorithm: Algorithm | None,
+        outcome: str,
+        seconds: float,
+        times: int = 1,
+    ) -> None:
+        """Count requests that have been answered, after so many seconds each."""
+        self._outcomes[operation, algorithm, outcome] += times
+        self._durations[operation, algorithm].observe(seconds, times)
 
     async def collect(self, calls: int) -> Metrics:
         """Return all numbers; ``calls`` are under way."""

@@ -231,14 +231,23 @@ class Server:
         if isinstance(outcome, ErrorKind):
             connection.send(Refusal(call.id, outcome))
         if isinstance(call.request, KeyRequest):
-            self._metrics.count(call.request, outcome, perf_counter() - began)
+            request = call.request
+            self._metrics.count(
+                request.operation, request.algorithm, outcome, perf_counter() - began
+            )
 
     def _count_items(self, batch: Batch, results: BatchResults, seconds: float) -> None:
         """Count each request of a batch, with its share of the time."""
-        share = seconds / len(batch.items)
-        for item, result in zip(batch.items, results.results, strict=True):
-            outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
-            self._metrics.count(item.request, outcome, share)
+        counts = Counter(
+            (
+                item.request.operation,
+                item.request.algorithm,
+                result.kind if isinstance(result, Refused) else Outcome.SUCCESS,
+            )
+            for item, result in zip(batch.items, results.results, strict=True)
+        )
+        for (operation, algorithm, outcome), times in counts.items():
+            self._metrics.count(operation, algorithm, outcome, seconds / len(batch.items), times)
 
     async def _result(
         self, call: Call, deadline: float

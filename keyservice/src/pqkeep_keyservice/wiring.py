@@ -17,6 +17,7 @@ from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.keys.tenant_bundle import TransferKey
+from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import executors
 from pqkeep_keyservice.live.in_process import InProcess
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
@@ -45,6 +46,7 @@ class KeyServiceParts:
     material: KeyMaterial
     in_process: InProcess
     workers: WorkerProcesses
+    encapsulation_workers: EncapsulationWorkers
     log: AuditLog
     transactions: Transactions
     batches: Batches
@@ -59,6 +61,7 @@ class KeyServiceParts:
     def close(self) -> None:
         """Wait for threads and worker processes and end them. The database stays open."""
         self.workers.close()
+        self.encapsulation_workers.close()
         self.in_process.close()
 
 
@@ -82,7 +85,10 @@ def wire(
     workers = WorkerProcesses(settings, material)
     in_process = InProcess(material, Threads("crypto", os.cpu_count() or 1))
     executor_of = executors(schemes, in_process, workers)
-    dispatcher = Dispatcher(store, key_cache, keyring_cache, material, executor_of)
+    encapsulation_workers = EncapsulationWorkers()
+    dispatcher = Dispatcher(
+        store, key_cache, keyring_cache, material, executor_of, encapsulation_workers
+    )
     gate = TenantGate(store)
     transactions = Transactions(dispatcher, store, log, key_cache, keyring_cache, material, gate)
     signer = CheckpointSigner(transactions.execute, store, key_cache, material, executor_of)
@@ -101,6 +107,7 @@ def wire(
         material=material,
         in_process=in_process,
         workers=workers,
+        encapsulation_workers=encapsulation_workers,
         log=log,
         transactions=transactions,
         batches=Batches(dispatcher, log, key_cache, gate),

@@ -43,6 +43,12 @@ def require(schemes: SignatureSchemes) -> None:
     _require(passed)
 
 
+def require_kems() -> None:
+    """Test what a worker process of KEMs runs. Raises SelfTestError."""
+    answers = _read()
+    _require({a: _holds(_kem(kem, answers[a])) for a, kem in KEMS.items()})
+
+
 def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
     """Test what a worker process runs. Raises SelfTestError.
 

@@ -1,6 +1,9 @@
 """encapsulate and decapsulate: the raw KEM, for callers that encrypt on their side."""
 
+from collections.abc import Sequence
+
 from pqkeep_keyservice.keys.key_versions import KeyVersions
+from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -15,6 +18,27 @@ def encapsulate(
     shared_secret, kem_ciphertext = material.encapsulation_key(versions.tenant, key).encapsulate()
     result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
     return OperationResult(result, key.info.version)
+
+
+async def encapsulate_all(
+    request: Encapsulate,
+    count: int,
+    versions: KeyVersions,
+    material: KeyMaterial,
+    workers: EncapsulationWorkers,
+    deadline: float,
+) -> Sequence[OperationResult]:
+    """Return so many results, each with a secret of its own; none where no worker is ready."""
+    key = versions.key_for(request.operation, request.version)
+    material.authenticate(versions.tenant, key)
+    info = key.info
+    made = await workers.encapsulate(
+        versions.tenant, deadline, info.algorithm, info.public_key, count
+    )
+    return [
+        OperationResult(Encapsulated(kem_ciphertext=ciphertext, shared_secret=secret), info.version)
+        for secret, ciphertext in made
+    ]
 
 
 def decapsulate(

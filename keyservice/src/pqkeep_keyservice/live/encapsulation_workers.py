@@ -1,0 +1,194 @@
+"""Worker processes that encapsulate for batches, while the event loop does all the rest.
+
+ML-KEM holds the interpreter lock, and is half of what a batch of encapsulations costs. A worker gets
+a public key and a number, and returns so many fresh shared secrets with their KEM ciphertexts, over a
+pair of sockets: nothing secret is in a file, an argument or the environment. It has no private key.
+
+Whatever a worker cannot do now, because it starts, has ended or was too slow, the event loop does.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+from functools import lru_cache
+from io import BufferedRWPair
+from typing import NamedTuple
+
+import msgspec
+
+from pqkeep_keyservice import hardening
+from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto.kem import KEMS, EncapsulationKey
+from pqkeep_keyservice.live import MAX_WAITING
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+MOST_WORKERS = 4
+"""Two encapsulate as fast as the event loop can record, with ML-KEM; X-Wing takes longer."""
+SECONDS = 5.0
+"""After which a worker that has not answered is ended: 128 encapsulations take milliseconds."""
+SECONDS_BETWEEN_STARTS = 60.0
+"""Of one worker: what ends it may end the next one too."""
+BUFFER = 1 << 20
+"""More bytes than 128 encapsulations have."""
+PUBLIC_KEYS = 100
+"""Expanded ones that a worker keeps: 7 to 11 KB each."""
+
+Encapsulation = tuple[bytes, bytes]
+"""A fresh shared secret, and the KEM ciphertext that carries it."""
+
+
+class _Job(NamedTuple):
+    algorithm: Algorithm
+    public_key: bytes
+    number: int
+
+
+_JOB = msgspec.msgpack.Decoder(_Job)
+_MADE = msgspec.msgpack.Decoder(list[Encapsulation])
+_ENCODER = msgspec.msgpack.Encoder()
+_SIZE = 4
+"""Bytes of the size, big-endian, before each message. The first one of a worker is empty."""
+
+
+class EncapsulationWorkers:
+    """All but one core's. No tenant keeps others from them."""
+
+    def __init__(self) -> None:
+        """Start nothing yet; a process starts with its first work, which it does not get."""
+        workers = [_Worker() for _ in range(min(MOST_WORKERS, (os.cpu_count() or 1) - 1))]
+        self._workers = workers
+        self._running: set[asyncio.Task[list[Encapsulation]]] = set()
+        self._queue = FairQueue[TenantId, _Worker](
+            workers, per_subject=max(1, len(workers) - 1), max_waiting=MAX_WAITING
+        )
+
+    async def encapsulate(
+        self,
+        tenant: TenantId,
+        deadline: float,
+        algorithm: Algorithm,
+        public_key: bytes,
+        number: int,
+    ) -> list[Encapsulation]:
+        """Return so many encapsulations to a public key that was checked; or none.
+
+        The deadline, in the event loop's time, is for a worker to be free.
+        """
+        if not self._workers:
+            return []
+        try:
+            worker = await self._queue.acquire(tenant, deadline)
+        except (QueueFullError, QueueTimeoutError):
+            return []
+        job = _Job(algorithm, public_key, number)
+        run = asyncio.create_task(self._run(tenant, worker, job))  # goes on if this is cancelled
+        self._running.add(run)
+        run.add_done_callback(self._running.discard)
+        return await asyncio.shield(run)
+
+    async def _run(self, tenant: TenantId, worker: "_Worker", job: _Job) -> list[Encapsulation]:
+        try:
+            return await worker.run(job)
+        finally:
+            self._queue.release(tenant, worker)
+
+    def close(self) -> None:
+        """End the processes."""
+        for each in self._workers:
+            each.end()
+
+
+class _Worker:
+    """One process, which runs one job at a time. It starts again after it has ended."""
+
+    def __init__(self) -> None:
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._greeting: asyncio.Task[bytes] | None = None
+        self._may_start_at = 0.0
+
+    async def run(self, job: _Job) -> list[Encapsulation]:
+        """Return what a job makes; nothing where the process is not ready, or has failed."""
+        try:
+            if self._streams is None or self._greeting is None:
+                await self._start()
+                return []
+            if not self._greeting.done():
+                return []
+            self._greeting.result()
+            reader, writer = self._streams
+            writer.write(_message(_ENCODER.encode(job)))
+            async with asyncio.timeout(SECONDS):
+                made = _MADE.decode(await _next(reader))
+        except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
+            _LOG.warning("a worker process has failed", error=type(error).__name__)
+            self.end()
+            return []
+        return made
+
+    async def _start(self) -> None:
+        """Start the process, but not at once again. Spawned, it has nothing of this one's memory."""
+        now = asyncio.get_running_loop().time()
+        if now < self._may_start_at:
+            return
+        self._may_start_at = now + SECONDS_BETWEEN_STARTS
+        ours, theirs = socket.socketpair()
+        with theirs:
+            context = multiprocessing.get_context("spawn")
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+        self._streams = await asyncio.open_unix_connection(sock=ours, limit=BUFFER)
+        self._greeting = asyncio.create_task(_next(self._streams[0]))
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._greeting is not None:
+            self._greeting.cancel()
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+        self._process = self._streams = self._greeting = None
+
+
+async def _next(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(_SIZE), "big")
+    return await reader.readexactly(size)
+
+
+def _message(data: bytes) -> bytes:
+    return len(data).to_bytes(_SIZE, "big") + data
+
+
+def _serve(peer: socket.socket) -> None:
+    """Run jobs until the other end closes."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        hardening.die_with_parent(parent.pid)
+    hardening.harden()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    selftest.require_kems()
+    with peer, peer.makefile("rwb") as stream:
+        _send(stream, b"")
+        while size := stream.read(_SIZE):
+            job = _JOB.decode(stream.read(int.from_bytes(size, "big")))
+            key = _loaded(job.algorithm, job.public_key)
+            _send(stream, _ENCODER.encode([key.encapsulate() for _ in range(job.number)]))
+
+
+def _send(stream: BufferedRWPair, data: bytes) -> None:
+    stream.write(_message(data))
+    stream.flush()
+
+
+@lru_cache(PUBLIC_KEYS)
+def _loaded(algorithm: Algorithm, public_key: bytes) -> EncapsulationKey:
+    return KEMS[algorithm].load_public(public_key)

@@ -1,0 +1,212 @@
+"""Many encapsulations of a batch come from a worker process, and are as good as those made here."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.live import encapsulation_workers
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    Batch,
+    Decapsulate,
+    Decapsulated,
+    DisableKey,
+    Encapsulate,
+    Encapsulated,
+    Encrypt,
+    Encrypted,
+    GenerateKey,
+    Item,
+    ItemRequest,
+    KeyService,
+    Refused,
+)
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
+
+    from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
+
+Sql = Callable[..., list[Any]]
+ONE = KeyVersion(1)
+KEM = Algorithm.ML_KEM_768
+MANY = 20
+SECONDS = 30.0
+
+
+def batch(tenant: TenantId, requests: Sequence[ItemRequest]) -> Batch:
+    """Return a batch."""
+    return Batch(tenant=tenant, items=tuple(Item(each, "policy") for each in requests))
+
+
+def encapsulate(tenant: TenantId, algorithm: Algorithm = KEM) -> Encapsulate:
+    """Return a request for the first version of a key."""
+    return Encapsulate(tenant=tenant, algorithm=algorithm, version=ONE)
+
+
+@pytest.fixture
+def workers(service: InProcessService, monkeypatch: pytest.MonkeyPatch) -> EncapsulationWorkers:
+    """Return a key service's workers, which start again at once."""
+    monkeypatch.setattr(encapsulation_workers, "SECONDS_BETWEEN_STARTS", 0.0)
+    return service.parts.encapsulation_workers
+
+
+@pytest.fixture
+async def owner(tenant: TenantId, keys: KeyService, attribution: Attribution) -> TenantId:
+    """Return a tenant with a key for each KEM."""
+    for algorithm in KEMS:
+        await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
+    return tenant
+
+
+@pytest.fixture
+async def made_elsewhere(
+    workers: EncapsulationWorkers, owner: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """Start a worker; return how many encapsulations each job is for, from now on."""
+    encapsulated = workers.encapsulate
+    public_key = KEMS[KEM].generate().public_bytes()
+    now = asyncio.get_running_loop().time
+    async with asyncio.timeout(SECONDS):
+        while not await encapsulated(owner, now() + 1, KEM, public_key, 1):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    numbers: list[int] = []
+
+    async def counted(*arguments: Any) -> Any:
+        made = await encapsulated(*arguments)
+        numbers.append(len(made))
+        return made
+
+    monkeypatch.setattr(workers, "encapsulate", counted)
+    return numbers
+
+
+async def opened(
+    keys: KeyService,
+    owner: TenantId,
+    done: Sequence[Any],
+    attribution: Attribution,
+    algorithm: Algorithm,
+) -> list[bytes]:
+    """Return the shared secrets of KEM ciphertexts."""
+    requests = [
+        Decapsulate(
+            tenant=owner, algorithm=algorithm, version=ONE, kem_ciphertext=each.kem_ciphertext
+        )
+        for each in done
+    ]
+    results = (await keys.execute(batch(owner, requests), attribution)).results
+    return [each.shared_secret for each in results if isinstance(each, Decapsulated)]
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+async def test_each_has_a_secret_of_its_own_that_the_key_opens(
+    *,
+    algorithm: Algorithm,
+    owner: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    made_elsewhere: list[int],
+) -> None:
+    """Of every KEM: as many different secrets as requests, each the one that its ciphertext carries."""
+    requests = [encapsulate(owner, algorithm)] * MANY
+    done = (await keys.execute(batch(owner, requests), attribution)).results
+    assert made_elsewhere == [MANY]
+    secrets = [each.shared_secret for each in done if isinstance(each, Encapsulated)]
+    assert len(set(secrets)) == MANY
+    assert await opened(keys, owner, done, attribution, algorithm) == secrets
+
+
+async def test_what_is_not_alike_is_answered_in_its_place(
+    *,
+    owner: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    made_elsewhere: list[int],
+    sql: Sql,
+) -> None:
+    """Among many encapsulations others keep their place, and each leaves the record that it would alone."""
+    own = KEMS[KEM].generate()
+    others: dict[int, ItemRequest] = {
+        1: encapsulate(owner, Algorithm.X_WING),
+        5: Encrypt(tenant=owner, algorithm=KEM, version=None, plaintext=b""),
+        9: Encapsulate(tenant=owner, algorithm=KEM, version=None, public_key=own.public_bytes()),
+        12: Encapsulate(tenant=owner, algorithm=KEM, version=KeyVersion(9)),
+    }
+    requests = [others.get(place, encapsulate(owner)) for place in range(MANY)]
+    done = (await keys.execute(batch(owner, requests), attribution)).results
+    assert made_elsewhere == [MANY - len(others)]
+    assert isinstance(done[5], Encrypted)
+    supplied = done[9]
+    assert isinstance(supplied, Encapsulated)
+    assert own.decapsulate(supplied.kem_ciphertext) == supplied.shared_secret
+    assert done[12] == Refused(kind=ErrorKind.KEY_NOT_FOUND)
+    hybrid = await opened(keys, owner, done[1:2], attribution, Algorithm.X_WING)
+    assert hybrid == [done[1].shared_secret]  # type: ignore[union-attr]
+    rows = sql(
+        "SELECT operation, algorithm, key_version, outcome, keyring FROM audit_records"
+        " WHERE outcome = 'key-not-found' OR algorithm = 'X-Wing' OR keyring IS NULL ORDER BY id"
+    )
+    assert ("encapsulate", "Kyber768", 9, "key-not-found", "default") in rows
+    assert ("encapsulate", "Kyber768", None, "success", None) in rows
+    assert ("encapsulate", "X-Wing", 1, "success", "default") in rows
+
+
+async def test_a_key_that_may_not_be_used_has_none(
+    owner: TenantId, keys: KeyService, attribution: Attribution, made_elsewhere: list[int]
+) -> None:
+    """Each request for a disabled version is refused, and no worker hears of it."""
+    await keys.execute(DisableKey(tenant=owner, algorithm=KEM, version=ONE), attribution)
+    with pytest.raises(KeyServiceError) as alone:
+        await keys.execute(encapsulate(owner), attribution)
+    done = (await keys.execute(batch(owner, [encapsulate(owner)] * MANY), attribution)).results
+    assert done == (Refused(kind=alone.value.kind),) * MANY
+    assert made_elsewhere == []
+
+
+async def test_a_worker_that_died_is_done_without_and_replaced(
+    owner: TenantId, keys: KeyService, attribution: Attribution, made_elsewhere: list[int]
+) -> None:
+    """After kill -9 the next batch is answered all the same, and a later one by another worker."""
+    (worker,) = [each for each in multiprocessing.active_children() if each.is_alive()]
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    async with asyncio.timeout(SECONDS):
+        while made_elsewhere[-1:] != [MANY]:
+            requests = [encapsulate(owner)] * MANY
+            done = (await keys.execute(batch(owner, requests), attribution)).results
+            assert (
+                len({each.shared_secret for each in done if isinstance(each, Encapsulated)}) == MANY
+            )
+            await asyncio.sleep(0.05)
+    assert made_elsewhere[0] == 0
+
+
+async def test_a_worker_that_hangs_is_ended(
+    owner: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    made_elsewhere: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that was stopped keeps a batch waiting for a bounded time, and is killed."""
+    monkeypatch.setattr(encapsulation_workers, "SECONDS", 0.2)
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    done = (await keys.execute(batch(owner, [encapsulate(owner)] * MANY), attribution)).results
+    assert [type(each) for each in done] == [Encapsulated] * MANY
+    assert made_elsewhere == [0]
+    assert not worker.is_alive()
