@@ -86,14 +86,18 @@ def append_records(
     newest = max(formats)
     size = log_state.frontier.size
     nonces = os.urandom(_NONCE * len(records))
-    last, tenant = None, ""
+    last: NewRecord | None = None
+    tenant: str
+    said: tuple[Value, ...]
     for place, record in enumerate(records):
-        if record.tenant != last:  # neighbours often have the same
-            last, tenant = record.tenant, _tenant_text(record.tenant)
+        if record is not last:  # those of a batch are often one
+            if last is None or record.tenant != last.tenant:
+                tenant = _tenant_text(record.tenant)
+            last, said = record, _said(record)
         number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
         numbers[tenant] = number
         nonce = nonces[place * _NONCE : (place + 1) * _NONCE]
-        values.append(_values(record, size + place + 1, newest, tenant, number, now, nonce))
+        values.append((size + place + 1, newest, tenant, number, now, nonce, *said))
     rows = list(map(Row._make, values))
     leaves = (leaf_hash(record_text(row, formats)) for row in rows)
     new_frontier, tiles = log_state.frontier.with_leaves(leaves)
@@ -103,17 +107,9 @@ def append_records(
     return PendingAppend(new_frontier, now, numbers, commit_of(rows, new_frontier.size, now))
 
 
-def _values(
-    record: NewRecord, id_: int, format_: int, tenant: str, number: int, now: int, nonce: bytes
-) -> tuple[Value, ...]:
-    """Return the values of a record's Row. Its texts are plain ones, no members of enumerations."""
+def _said(record: NewRecord) -> tuple[Value, ...]:
+    """Return what a Row has of its record itself. Its texts are plain ones, no members of enumerations."""
     return (
-        id_,
-        format_,
-        tenant,
-        number,
-        now,
-        nonce,
         record.principal,
         str(record.operation),
         None if record.algorithm is None else str(record.algorithm),
