@@ -1,6 +1,7 @@
 """Every answer has its durable record, many share a transaction, and without it there is none."""
 
 import asyncio
+import gc
 import logging
 import resource
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,7 @@ from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import (
     Attribution,
@@ -159,6 +160,30 @@ async def test_without_space_nothing_is_answered(
         (2, "request-201"),
     ]
     assert sql("PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_nothing_is_left_of_a_record_that_cannot_be_written(
+    out_of_space: OutOfSpace, store: KeyStore
+) -> None:
+    """Its error, and so the request that its frames have, waits for no collector of cycles."""
+    log = AuditLog(store)
+    await log.commit(row(0))
+    refused = 0
+    async with out_of_space():
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(1, 201):
+                try:
+                    await log.commit(row(number))
+                except KeyServiceError:
+                    refused += 1
+            await asyncio.sleep(0)  # this step of the task has the last one
+            left = sum(type(each) is KeyServiceError for each in gc.get_objects())
+        finally:
+            gc.enable()
+    assert refused
+    assert left == 0
 
 
 async def test_without_space_no_key_is_changed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -22,13 +23,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
-from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.live import import_keys
 from pqkeep_keyservice.live.import_keys import ImportKeys
+from pqkeep_keyservice.operations.importing import import_key
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import MAX_VERSIONS, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     ArchiveKey,
     Attribution,
@@ -275,6 +277,20 @@ async def test_an_active_key_or_a_quota_refuses_it(caller: Caller) -> None:
     assert await caller.refusal(request) is ErrorKind.KEY_EXISTS
     await caller.ask(RetireKey(tenant=caller.tenant, algorithm=ML_DSA, version=V1))
     assert (await caller.ask(request)).key.version == V2
+
+
+async def test_an_import_key_outlasts_a_full_key(service: InProcessService, caller: Caller) -> None:
+    """Where a key can have no more versions the import is refused, and its import key stays good."""
+    archived = KeyInfo(ML_DSA, V1, KeyStatus.ARCHIVED, b"public", datetime(2026, 1, 1, tzinfo=UTC))
+    full = KeyVersions(caller.tenant, ML_DSA, entries=(KeyEntry(archived, None),) * MAX_VERSIONS)
+    held = ImportKeys()
+    id_, public_key, info = held.issue(full.name, 0.0)
+    issued = ImportKey(id=id_, public_key=public_key, info=info, seconds=1)
+    request = caller.importing(issued, made_elsewhere(ML_DSA)[0])
+    with pytest.raises(KeyServiceError) as refusal:
+        await import_key(request, full, held, service.parts.in_process, 1.0, 1.0)
+    assert refusal.value.kind is ErrorKind.VERSION_LIMIT_REACHED
+    held.claim(id_, full.name, 1.0)
 
 
 async def test_a_repeated_import_gives_the_first_answer(caller: Caller) -> None:
