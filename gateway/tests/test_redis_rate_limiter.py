@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import redis
 from redis.asyncio import Redis
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
@@ -327,6 +326,34 @@ async def test_calls_of_one_moment_are_each_carried_out_once(
         assert server.llen(f"pqkeep:window:{subject}") == 50
 
 
+async def test_equal_calls_of_one_moment_are_one_call_of_the_script(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Of three subjects with forty events each the server is asked three times."""
+    await rate_limiter.enter("first", LIMIT)
+    server.config_resetstat()
+    calls = (rate_limiter.enter(subject, LIMIT) for _ in range(40) for subject in ("a", "b", "c"))
+    waits = await asyncio.gather(*calls)
+    assert waits.count(None) == 3 * LIMIT.events
+    assert server.info("commandstats")["cmdstat_evalsha"]["calls"] == 3
+
+
+async def test_single_events_and_several_at_once_share_a_window(
+    gateways: Gateways, server: redis.Redis
+) -> None:
+    """Of calls with one, two and seven events at one moment, no more happen than the limit says."""
+    limit = Limit(100, 60)
+    asked = [(each, events) for _ in range(30) for each in gateways for events in (1, 7, 2)]
+    usages = await asyncio.gather(*(each.count("a", limit, events=n) for each, n in asked))
+    admitted = sum(
+        events for usage, (_, events) in zip(usages, asked, strict=True) if not usage.is_refused
+    )
+    assert admitted == server.llen("pqkeep:window:a")
+    assert 100 - 7 < admitted <= 100
+    assert min(usage.remaining for usage in usages if not usage.is_refused) == 100 - admitted
+    assert {round(usage.reset) for usage in usages} == {60}
+
+
 async def test_one_that_waits_no_more_disturbs_no_other(rate_limiter: RedisRateLimiter) -> None:
     """Of calls in one message some are cancelled: the others get their answers."""
     calls = [asyncio.create_task(rate_limiter.enter(f"{n}", LIMIT)) for n in range(20)]
@@ -363,14 +390,15 @@ async def test_a_server_that_hangs_hangs_once() -> None:
 
     async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        client = Redis(port=port, socket_timeout=0.2, protocol=2, driver_info=None)
-        script = RedisScript(client, "return 1")
-        first = asyncio.create_task(script(["first"], []))
+        client = Redis(port=port, protocol=2, driver_info=None)
+        script = RedisScript(client, "return 1", lambda: 0, 0.2)
+        first = asyncio.create_task(script(("first",), ()))
         await heard.wait()
-        others = [asyncio.create_task(script(["other"], [])) for _ in range(2 * MAX_CALLS)]
+        others = [asyncio.create_task(script(("other",), ())) for _ in range(2 * MAX_CALLS)]
         outcomes = await asyncio.gather(first, *others, return_exceptions=True)
+        await script.close()
         await client.aclose()
         await gone.wait()
-    assert {type(each) for each in outcomes} == {RedisTimeoutError}
+    assert {type(each) for each in outcomes} == {TimeoutError}
     assert b"first" in received
     assert b"other" not in received

@@ -1,5 +1,6 @@
 """The rate limiter of several gateways, in Redis or Valkey."""
 
+import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -32,33 +33,40 @@ WINDOW_KEY = "pqkeep:window:"
 
 _MICROSECONDS = 1_000_000
 _CHANGED = -1
-_REFUSED = 0
 
 ENTER = """
-if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return {-1, 0, 0} end
-local events, length, now = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local new = tonumber(ARGV[6])
+if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return {-1, 0, 0, 0} end
+local events, length, new = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local now, calls = tonumber(ARGV[6]), tonumber(ARGV[7])
 local newest = redis.call('LINDEX', KEYS[1], 0)
 if newest and tonumber(newest) > now + length then redis.call('DEL', KEYS[1]) end
-local oldest = redis.call('LINDEX', KEYS[1], events - new)
-if oldest and tonumber(oldest) + length > now then
-  return {0, 0, tonumber(oldest) + length - now}
+local oldest, admitted, wait = nil, 0, 0
+for _ = 1, calls do
+  oldest = redis.call('LINDEX', KEYS[1], events - new)
+  if oldest and tonumber(oldest) + length > now then
+    wait = tonumber(oldest) + length - now
+    break
+  end
+  for _ = 1, new do redis.call('LPUSH', KEYS[1], ARGV[6]) end
+  admitted = admitted + 1
 end
-for _ = 1, new do redis.call('LPUSH', KEYS[1], ARGV[4]) end
+if admitted == 0 then return {0, 0, 0, wait} end
 redis.call('LTRIM', KEYS[1], 0, events - 1)
-redis.call('EXPIRE', KEYS[1], ARGV[5])
+redis.call('EXPIRE', KEYS[1], ARGV[4])
 oldest = tonumber(redis.call('LINDEX', KEYS[1], -1))
-for _ = 1, 100 do
+for _ = 1, 100 * calls do
   if oldest + length > now then break end
   redis.call('RPOP', KEYS[1])
   oldest = tonumber(redis.call('LINDEX', KEYS[1], -1))
 end
-return {1, events - redis.call('LLEN', KEYS[1]), math.max(oldest + length - now, 0)}
+return {admitted, events - redis.call('LLEN', KEYS[1]), math.max(oldest + length - now, 0), wait}
 """
-"""Enter a window so many times, or not at all: a list of microseconds, newest first. Return the outcome, the remaining events
-and microseconds.
+"""Enter a window so many times for each call, or not at all: a list of microseconds, newest first.
 
-What has left the window is removed a hundred at a time, so that no call takes long.
+Return how many calls entered it, the events that remain after them, and two numbers of microseconds:
+until an event leaves, and until the next call could enter. -1 calls: something changed, and none did.
+
+What has left the window is removed a hundred at a time for each call, so that none takes long.
 
 A window in the future was left by a gateway with another time, and is dropped.
 """
@@ -96,13 +104,13 @@ class RedisRateLimiter:
                 password=_password(password_file),
                 max_connections=MAX_CONNECTIONS,
                 timeout=TIMEOUT_SECONDS,
-                socket_timeout=TIMEOUT_SECONDS,
+                socket_timeout=None,  # whole exchanges have a timeout, which costs less
                 socket_connect_timeout=TIMEOUT_SECONDS,
             )
         except ValueError:
             raise ConfigError("redis_url: not a redis://, rediss:// or unix:// URL") from None
         self._redis = Redis.from_pool(pool)  # closes the pool too
-        self._enter = RedisScript(self._redis, ENTER)
+        self._enter = RedisScript(self._redis, ENTER, self._now, TIMEOUT_SECONDS)
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
         self._offset: float | None = None
@@ -111,10 +119,15 @@ class RedisRateLimiter:
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
         """Count events of a subject, if all may happen; return what there is of the limit."""
-        outcome, remaining, reset = await _available(self._enter_now(subject, limit, as_of, events))
-        if outcome == _CHANGED:
+        (admitted, remaining, reset, wait), place = await _available(
+            self._enter_window(subject, limit, as_of, events)
+        )
+        if admitted == _CHANGED:
             raise ChangedError
-        return Usage(limit, remaining, reset / _MICROSECONDS, outcome == _REFUSED)
+        if place >= admitted:
+            return Usage(limit, 0, wait / _MICROSECONDS, is_refused=True)
+        later = (admitted - 1 - place) * events
+        return Usage(limit, remaining + later, reset / _MICROSECONDS)
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
         """Count one event likewise; return None, or the seconds until one may happen."""
@@ -123,7 +136,7 @@ class RedisRateLimiter:
 
     async def withdraw(self, subject: str) -> None:
         """Take one event of a subject back: it does not count after all."""
-        await _available(self._redis.lpop(WINDOW_KEY + subject))
+        await _available(_in_time(self._redis.lpop(WINDOW_KEY + subject)))
 
     async def changes(self) -> int:
         """Return the number of changes of what gateways cache."""
@@ -135,35 +148,41 @@ class RedisRateLimiter:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._enter.close()
         await self._redis.aclose()
 
     async def _add_changes(self, count: int) -> int:
         args = [CACHE_SECONDS, count]
-        return int(await _available(self._changes(keys=[CHANGES_KEY], args=args)))
+        return int(await _available(_in_time(self._changes(keys=[CHANGES_KEY], args=args))))
 
-    async def _enter_now(
+    async def _enter_window(
         self, subject: str, limit: Limit, as_of: int | None, events: int
-    ) -> list[int]:
+    ) -> tuple[list[int], int]:
         if self._offset is None:
-            seconds, microseconds = await self._redis.time()
+            seconds, microseconds = await _in_time(self._redis.time())
             self._offset = seconds + microseconds / _MICROSECONDS - self._clock()
-        now = self._clock() + self._offset
-        answer: list[int] = await self._enter(
-            keys=[WINDOW_KEY + subject, CHANGES_KEY],
-            arguments=[
+        return await self._enter(
+            (WINDOW_KEY + subject, CHANGES_KEY),
+            (
                 "" if as_of is None else as_of,
                 limit.events,
                 limit.seconds * _MICROSECONDS,
-                int(now * _MICROSECONDS),
                 limit.seconds + MARGIN_SECONDS,
                 events,
-            ],
+            ),
         )
-        return answer
+
+    def _now(self) -> int:
+        return int((self._clock() + (self._offset or 0.0)) * _MICROSECONDS)
 
 
 def _password(file: Path | None) -> str | None:
     return None if file is None else read_secret_text(file, "Redis password")
+
+
+async def _in_time(answer: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        return await answer
 
 
 async def _available(answer: Awaitable[Any]) -> Any:

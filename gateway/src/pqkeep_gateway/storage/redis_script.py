@@ -1,66 +1,103 @@
-"""A script in Redis or Valkey whose calls are pipelined: those of one moment are one message.
+"""A script in Redis or Valkey whose calls are combined: those of one moment are one message.
 
-A call by itself costs a gateway more than all else that it does for a request: a connection of the
-pool, a task's turn to write and another to read. While a message is under way, the calls that are made
-meanwhile wait for the next one.
+A call by itself costs a gateway more than all else that it does for a request. So the calls of one
+turn of the event loop share a message, those that are made while it is under way share the next one,
+and those of a message that are equal are one call of the script, which is told how many they are.
+The message goes over a connection that is kept, without the layers of the client's pipelines, which
+cost more than the rest of it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from redis.asyncio import Redis
-from redis.exceptions import NoScriptError
+from hiredis import pack_command
+from redis.asyncio import Connection, Redis
+from redis.exceptions import NoScriptError, ResponseError
 
 MAX_CALLS = 256
 """Calls in a message, which the server answers before it hears anybody else."""
 
 
 class _Call(NamedTuple):
-    keys: Sequence[str]
-    arguments: Sequence[str | int]
-    answer: asyncio.Future[Any]
+    keys: tuple[str, ...]
+    arguments: tuple[str | int, ...]
+
+
+class _Waiting(NamedTuple):
+    call: _Call
+    answer: asyncio.Future[tuple[Any, int]]
 
 
 class RedisScript:
-    """A script, each call of which is carried out once, by itself, in the order of the calls."""
+    """A script, to which each call counts once.
 
-    def __init__(self, redis: Redis, text: str) -> None:
+    It gets two more arguments: the time when the message was sent, and how many calls it is for.
+    """
+
+    def __init__(
+        self, redis: Redis, text: str, now: Callable[[], int], timeout_seconds: float
+    ) -> None:
+        """Wait so long for the answer to a message. The client itself has no timeout for answers."""
         self._redis = redis
         self._text = text
+        self._now = now
+        self._timeout_seconds = timeout_seconds
         self._digest: str = redis.register_script(text).sha
-        self._waiting: list[_Call] = []
+        self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
 
-    async def __call__(self, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
-        """Return what the script returns. Raises RedisError, OSError and TimeoutError.
+    async def __call__(
+        self, keys: tuple[str, ...], arguments: tuple[str | int, ...]
+    ) -> tuple[Any, int]:
+        """Return the answer to all equal calls of a message, and which of them this is, from 0.
 
-        Whether it was carried out is unknown then. A message that fails is the failure of what waits
-        behind it, too: a server that hangs would have each message wait as long as the first one.
+        Raises RedisError, OSError and TimeoutError: whether it was carried out is unknown then. A
+        message that fails is the failure of what waits behind it, too: a server that hangs would
+        have each message wait as long as the first one.
         """
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Call(keys, arguments, answer))
+        answer: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(_Call(keys, arguments), answer))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
         return await answer
 
+    async def close(self) -> None:
+        """Give the connection back."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+            await self._redis.connection_pool.release(connection)
+
     async def _send(self) -> None:
         while self._waiting:
-            calls, self._waiting = self._waiting[:MAX_CALLS], self._waiting[MAX_CALLS:]
+            sent, self._waiting = self._waiting[:MAX_CALLS], self._waiting[MAX_CALLS:]
+            equal: dict[_Call, list[asyncio.Future[tuple[Any, int]]]] = {}
+            for call, waiter in sent:
+                equal.setdefault(call, []).append(waiter)
             try:
-                answers = await self._answers(calls)
+                async with asyncio.timeout(self._timeout_seconds):
+                    answers = await self._answers(
+                        [(call, len(waiters)) for call, waiters in equal.items()]
+                    )
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
-                calls, self._waiting = calls + self._waiting, []
-                answers = [error] * len(calls)
-            for call, answer in zip(calls, answers, strict=True):
-                if call.answer.done():
-                    continue  # who asked waits no more
-                if isinstance(answer, Exception):
-                    call.answer.set_exception(answer)
-                else:
-                    call.answer.set_result(answer)
+                await self.close()
+                for _, waiter in sent + self._waiting:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+                self._waiting = []
+                return
+            for waiters, answer in zip(equal.values(), answers, strict=True):
+                for place, waiter in enumerate(waiters):
+                    if waiter.done():
+                        continue  # who asked waits no more
+                    if isinstance(answer, ResponseError):
+                        waiter.set_exception(answer)
+                    else:
+                        waiter.set_result((answer, place))
 
-    async def _answers(self, calls: Sequence[_Call]) -> list[Any]:
+    async def _answers(self, calls: Sequence[tuple[_Call, int]]) -> list[Any]:
         answers = await self._ask(calls)
         unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:  # the server has been started again, and has done nothing with these
@@ -70,9 +107,26 @@ class RedisScript:
                 answers[n] = answer
         return answers
 
-    async def _ask(self, calls: Sequence[_Call]) -> list[Any]:
-        pipeline = self._redis.pipeline(transaction=False)
-        for call in calls:
-            _ = pipeline.evalsha(self._digest, len(call.keys), *call.keys, *call.arguments)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+    async def _ask(self, calls: Sequence[tuple[_Call, int]]) -> list[Any]:
+        connection = await self._open()
+        now = self._now()
+        packed = [
+            pack_command(("EVALSHA", self._digest, len(keys), *keys, *arguments, now, times))  # type: ignore[arg-type]  # declared as a tuple of one
+            for (keys, arguments), times in calls
+        ]
+        await connection.send_packed_command(packed, check_health=False)
+        answers: list[Any] = []
+        for _ in calls:
+            try:
+                answers.append(await connection.read_response())
+            except ResponseError as refusal:
+                answers.append(refusal)
         return answers
+
+    async def _open(self) -> Connection:
+        """Return the connection, or another one if the server has hung up meanwhile."""
+        if self._connection is not None and await self._connection.can_read():
+            await self.close()
+        if self._connection is None:
+            self._connection = await self._redis.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        return self._connection
