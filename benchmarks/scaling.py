@@ -1,8 +1,10 @@
 """Several gateways and shards beside one of each: ``make bench-scaling``, or with ``--postgresql``.
 
 Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and with
-two of each, and loads them alternately, half of the connections for a tenant of each shard. It reports what one
-operation costs in each kind of process, and does not judge.
+two of each, and loads them alternately, half of the connections for a tenant of each shard. Several gateways
+are loaded with as many connections as one, and with as many for each. Two installations of one each, loaded
+at once, show what more processes cost that have nothing to do with each other. It reports what one operation
+costs in each kind of process, and does not judge.
 """
 
 import argparse
@@ -68,7 +70,38 @@ class Shape:
         return f"{self.gateways} x {self.shards}{valkey}"
 
 
-SHAPES = (Shape(1, 1, has_valkey=False), Shape(1, 1), Shape(2, 1), Shape(2, 2))
+ONE = Shape(1, 1, has_valkey=False)
+SHAPES = (ONE, ONE, Shape(1, 1), Shape(2, 1), Shape(2, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is loaded at once, and how much."""
+
+    places: Sequence[int]
+    """Which of SHAPES."""
+    share: int
+    """How many times the connections of one gateway each of them has."""
+
+    @property
+    def name(self) -> str:
+        """What a table calls it."""
+        return " beside ".join(SHAPES[place].name for place in self.places)
+
+    def connections(self, of_one: int) -> int:
+        """Return how many connections there are in all, where one gateway has so many."""
+        return len(self.places) * self.share * of_one
+
+
+LOADS = (
+    Load((0,), 1),
+    Load((0, 1), 1),
+    Load((2,), 1),
+    Load((3,), 1),
+    Load((3,), 2),
+    Load((4,), 1),
+    Load((4,), 2),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +183,24 @@ def _tenant(ready: Mapping[str, str], shard: str, number: int) -> str:
     return api_key
 
 
-def loaded(wrk: str, body: Path, at: Installed, seconds: int, connections: int) -> Round:
-    """Load an installation. Raises BenchmarkError unless every request succeeds."""
+def loaded(wrk: str, body: Path, at: Sequence[Installed], seconds: int, connections: int) -> Round:
+    """Load installations, each with so many connections. Raises BenchmarkError unless all succeeds."""
 
-    def one(api_key: str) -> Summary:
-        target = Target(f"{at.url}{API}/kem/{body.stem}", body, api_key)
-        return load(wrk, target, seconds=seconds, connections=connections // len(at.api_keys))
+    def one(target: Target, tenants: int) -> Summary:
+        return load(wrk, target, seconds=seconds, connections=connections // tenants)
 
-    kinds = at.processes()
+    targets = [
+        (Target(f"{each.url}{API}/kem/{body.stem}", body, api_key), len(each.api_keys))
+        for each in at
+        for api_key in each.api_keys
+    ]
+    kinds = {pid: kind for each in at for pid, kind in each.processes().items()}
     before: dict[int, int] = {}
     for pid in kinds:
         with suppress(FileNotFoundError):  # PostgreSQL has ended one of its own
             before[pid] = cpu.nanoseconds(pid)
-    with ThreadPoolExecutor(len(at.api_keys)) as pool:
-        summaries = list(pool.map(one, at.api_keys))
+    with ThreadPoolExecutor(len(targets)) as pool:
+        summaries = list(pool.map(one, *zip(*targets, strict=True)))
     used = dict.fromkeys(kinds.values(), 0)
     for pid, started in before.items():
         with suppress(FileNotFoundError):
@@ -188,42 +225,56 @@ def memory(at: Installed) -> dict[str, list[int]]:
 
 def measure(
     folder: Path, server: PostgresServer | None, arguments: argparse.Namespace
-) -> tuple[dict[str, dict[str, list[Round]]], dict[str, dict[str, list[int]]]]:
-    """Load all installations alternately; return the rounds by operation and shape, and the memory."""
+) -> tuple[dict[str, list[list[Round]]], dict[str, dict[str, list[int]]]]:
+    """Load alternately; return by operation the rounds of each of LOADS, and the memory by shape."""
     wrk = require_wrk()
-    rounds: dict[str, dict[str, list[Round]]] = {}
+    rounds: dict[str, list[list[Round]]] = {}
     with ExitStack() as stack:
         every = [
             stack.enter_context(installed(folder / str(number), shape, server))
             for number, shape in enumerate(SHAPES)
         ]
-        for operation, content in OPERATIONS.items():
+        for operation in arguments.only or OPERATIONS:
             body = folder / f"{operation}.json"
-            body.write_text(json.dumps(content))
-            found = rounds[operation] = {each.shape.name: [] for each in every}
+            body.write_text(json.dumps(OPERATIONS[operation]))
+            found: list[list[Round]] = [[] for _ in LOADS]
             for turn in range(arguments.rounds + 1):
-                for each in every:
+                for each, done in zip(LOADS, found, strict=True):
+                    at = [every[place] for place in each.places]
                     seconds = arguments.seconds if turn else 1
-                    done = loaded(wrk, body, each, seconds, arguments.connections)
+                    one = loaded(wrk, body, at, seconds, each.share * arguments.connections)
                     if turn:  # the first one fills caches
-                        found[each.shape.name].append(done)
+                        done.append(one)
+            rounds[operation] = found
         return rounds, {each.shape.name: memory(each) for each in every}
 
 
 def show(
-    console: Console, rounds: Mapping[str, Mapping[str, Sequence[Round]]], kinds: Sequence[str]
+    console: Console,
+    rounds: Mapping[str, Sequence[Sequence[Round]]],
+    kinds: Sequence[str],
+    of_one: int,
 ) -> None:
     """Print a table for each operation, with the medians of the rounds."""
-    for operation, by_shape in rounds.items():
-        table = Table("gateways x shards", "requests/s", *kinds, "both", "ratio", title=operation)
+    for operation, by_load in rounds.items():
+        table = Table(
+            "gateways x shards",
+            "connections",
+            "requests/s",
+            *kinds,
+            "both",
+            "ratio",
+            title=operation,
+        )
         first: float | None = None
-        for name, found in by_shape.items():
-            spent = {kind: median(each.cpu.get(kind, 0.0) for each in found) for kind in kinds}
-            both = median(sum(each.cpu[kind] for kind in OURS) for each in found)
+        for each, found in zip(LOADS, by_load, strict=True):
+            spent = {kind: median(one.cpu.get(kind, 0.0) for one in found) for kind in kinds}
+            both = median(sum(one.cpu[kind] for kind in OURS) for one in found)
             first = both if first is None else first
             table.add_row(
-                name,
-                f"{median(each.requests_per_second for each in found):,.0f}",
+                each.name,
+                str(each.connections(of_one)),
+                f"{median(one.requests_per_second for one in found):,.0f}",
                 *(f"{spent[kind]:.1f} µs" if spent[kind] else "" for kind in kinds),
                 f"{both:.1f} µs",
                 f"{both / first:.2f}",
@@ -238,6 +289,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=number_of_seconds, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=number_of_connections, default=32)
+    parser.add_argument("--only", action="append", choices=tuple(OPERATIONS), help="one operation")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, end)
     console = results_console()
@@ -247,7 +299,7 @@ def main() -> int:
         sys.stderr.write(f"scaling: {error}\n")
         return 1
     kinds = [*OURS, "Valkey", *(["PostgreSQL"] if arguments.postgresql else [])]
-    show(console, rounds, kinds)
+    show(console, rounds, kinds, arguments.connections)
     for name, found in used.items():
         sizes = ", ".join(f"{kind} {each}" for kind, each in found.items())
         console.print(f"{name}: private MiB: {sizes}", markup=False)
@@ -256,7 +308,7 @@ def main() -> int:
 
 def run(
     arguments: argparse.Namespace,
-) -> tuple[dict[str, dict[str, list[Round]]], dict[str, dict[str, list[int]]]]:
+) -> tuple[dict[str, list[list[Round]]], dict[str, dict[str, list[int]]]]:
     """Measure in a folder, and on a server, that end with it. Raises BenchmarkError."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pqkeep-bench-")))
