@@ -161,6 +161,45 @@ def test_pipelined_requests_may_be_cut_anywhere() -> None:
     uvloop.run(ask())
 
 
+LINE_ENDS = 262_144 * b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "body"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", b"/ 1048576"),
+        (b"", b"/ 0"),
+    ],
+    ids=["in a body", "before a request"],
+)
+def test_line_ends_are_parsed_together(
+    sent: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mebibyte of line ends is parsed in some hundred pieces, not in one for each."""
+    pieces, parse = 0, BoundedHttpProtocol._parse
+
+    def counted(protocol: BoundedHttpProtocol, piece: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        parse(protocol, piece)
+
+    monkeypatch.setattr(BoundedHttpProtocol, "_parse", counted)
+
+    async def ask() -> list[bytes]:
+        server = Server()
+        async with server.serving(_echo):
+            head = sent % len(LINE_ENDS) if sent else b""
+            client = await server.sent(b"")
+            await asyncio.get_running_loop().sock_sendall(client, head + LINE_ENDS + GET)
+            answered = await _answers(client, 2 if sent else 1)
+            client.close()
+            await server.until(lambda: not server.state.connections)
+        return answered
+
+    assert uvloop.run(ask())[0] == body
+    assert pieces < 1000
+
+
 async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b"") -> None:
     """Answer with the path and the size of the body."""
     body = bytearray()

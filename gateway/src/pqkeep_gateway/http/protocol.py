@@ -38,6 +38,8 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 HEAD_END = b"\r\n\r\n"
+BODY_STEP = 4096
+"""Bytes of a body that are parsed at least; what is in them behind its end is parsed with it."""
 MAX_HEAD = 32 * 1024
 MAX_HEADERS = 100
 MAX_TAIL = 8 * 1024 * 1024
@@ -332,8 +334,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                     self._waiting = data[begin:]
                     self.flow.pause_reading()
                     return
-                end = data.find(HEAD_END, begin) + len(HEAD_END)
-                piece = data[begin:end] if end >= len(HEAD_END) else data[begin:]
+                piece = self._piece(data, begin)
                 begin += len(piece)
                 self._parse(piece)
         except httptools.HttpParserError as error:
@@ -341,6 +342,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
         except ApiError as error:
             self._refuse(error)
+
+    def _piece(self, data: bytes, begin: int) -> bytes:
+        """Return what is parsed next: at least up to where a request can end.
+
+        Line ends before a request, and in a body, end nothing: a piece for each would take long.
+        """
+        if self._is_receiving:
+            first = begin + (BODY_STEP if self._has_head else 0)
+        else:
+            first = len(data) - len(data[begin:].lstrip(b"\r\n"))
+        end = data.find(HEAD_END, first)
+        return data[begin:] if end < 0 else data[begin : end + len(HEAD_END)]
 
     def _parse(self, piece: bytes) -> None:
         if self._is_receiving:
