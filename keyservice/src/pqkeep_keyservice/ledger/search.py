@@ -15,6 +15,13 @@ from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRec
 from pqkeep_protocol.audit_events import PAGE_VIEWS, PERSON, Outcome
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
 
+_NEWEST_KEY_REVISION = sa.select(sa.func.max(AUDIT_RECORDS.c.keyring_revision)).where(
+    AUDIT_RECORDS.c.tenant_id == sa.bindparam("tenant"),
+    AUDIT_RECORDS.c.keyring == sa.bindparam("in_keyring"),
+    AUDIT_RECORDS.c.algorithm == sa.bindparam("with_algorithm"),
+    AUDIT_RECORDS.c.keyring_revision.is_not(None),
+)
+
 
 class Page(NamedTuple):
     """Records, each as its text, and the id to continue from; None at the end."""
@@ -133,13 +140,8 @@ def newest_key_revision(
     connection: sa.Connection, tenant: TenantId, keyring: KeyringName, algorithm: Algorithm
 ) -> int:
     """Return the key's revision after the last change that the log has; 0 without one."""
-    query = sa.select(sa.func.max(AUDIT_RECORDS.c.keyring_revision)).where(
-        AUDIT_RECORDS.c.tenant_id == str(tenant),
-        AUDIT_RECORDS.c.keyring == keyring,
-        AUDIT_RECORDS.c.algorithm == algorithm,
-        AUDIT_RECORDS.c.keyring_revision.is_not(None),
-    )
-    return connection.execute(query).scalar() or 0
+    name = {"tenant": str(tenant), "in_keyring": keyring, "with_algorithm": algorithm}
+    return connection.execute(_NEWEST_KEY_REVISION, name).scalar() or 0
 
 
 def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.ColumnElement[bool], ...]:

@@ -38,7 +38,18 @@ from pqkeep_protocol.keys import (
 from pqkeep_protocol.messages import Idempotency
 
 _NAME = ("tenant_id", "keyring", "algorithm")
-_ENTRIES = sa.select(*(column for column in KEYS.c if column.name not in _NAME))
+
+
+def _is_named(table: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.and_(*(table.c[column] == sa.bindparam(column) for column in _NAME))
+
+
+_REVISION = sa.select(KEY_REVISIONS).where(_is_named(KEY_REVISIONS))
+_ENTRIES = (
+    sa.select(*(column for column in KEYS.c if column.name not in _NAME))
+    .where(_is_named(KEYS))
+    .order_by(KEYS.c.version)
+)
 
 
 def find_generation(connection: sa.Connection) -> int:
@@ -94,12 +105,10 @@ def find_key_versions(
 def _find_authentic(
     connection: sa.Connection, sealer: Sealer, name: KeyName, generation: int
 ) -> KeyVersions:
-    row = connection.execute(
-        sa.select(KEY_REVISIONS).where(_is_of(KEY_REVISIONS, name))
-    ).one_or_none()
+    row = connection.execute(_REVISION, _columns(name)).one_or_none()
     if row is None:
         return KeyVersions(name.tenant, name.algorithm, generation=generation, keyring=name.keyring)
-    keys = connection.execute(_ENTRIES.where(_is_of(KEYS, name)).order_by(KEYS.c.version)).all()
+    keys = connection.execute(_ENTRIES, _columns(name)).all()
     try:
         entries = tuple([_entry(name, key) for key in keys])
         versions = KeyVersions(
@@ -175,7 +184,7 @@ def set_due(connection: sa.Connection, tenant: TenantId, keyring: KeyringName) -
     for row in connection.execute(sa.select(KEY_REVISIONS.c.algorithm).where(*stored)).all():
         with suppress(TypeError, ValueError, OverflowError):
             name = KeyName(tenant, Algorithm(row.algorithm), keyring)
-            keys = connection.execute(_ENTRIES.where(_is_of(KEYS, name)).order_by(KEYS.c.version))
+            keys = connection.execute(_ENTRIES, _columns(name))
             versions = KeyVersions(
                 tenant, name.algorithm, tuple(_entry(name, key) for key in keys), keyring=keyring
             )
