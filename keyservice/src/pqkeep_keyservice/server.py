@@ -78,7 +78,8 @@ class Server:
         self._administration = administration
         self._metrics = metrics
         self._shard = shard
-        self._connections: set[FramedConnection[ToKeyService]] = set()
+        self._connections: dict[FramedConnection[ToKeyService], None] = {}
+        """The oldest first: a simulation ends them in the same order again."""
         self._hosts: dict[FramedConnection[ToKeyService], _Host] = {}
         """Where each gateway's connection is from, the oldest first."""
         self._calls: set[asyncio.Task[None]] = set()
@@ -176,7 +177,7 @@ class Server:
 
         def lost(error: Exception | None) -> None:
             _log_end(error)
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
             self._hosts.pop(connection, None)
             if not self._connections:
                 self._all_closed.set()
@@ -191,7 +192,7 @@ class Server:
                 and (requests is not GATEWAY_REQUESTS or self._has_room(connection, transport))
             ),
         )
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._all_closed.clear()
         return connection
 
