@@ -5,15 +5,21 @@
 """
 
 import argparse
+import gc
+import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tests.simulation.run import Report, run
 
 SHOWN = 60
 """Lines of a trace."""
 EVERY = 500
+AT_ONCE = 10
+"""Seeds that a process gets."""
 
 
 def main() -> int:
@@ -21,24 +27,46 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--processes", type=int, default=1, help="how many run seeds at once")
     parser.add_argument("--seed", type=int, help="this one only, with its trace")
     arguments = parser.parse_args()
     if arguments.seed is not None:
         report = run(arguments.seed)
         _show(report, len(report.trace))
         return 1 if report.finding else 0
-    began, totals, findings = time.process_time(), Counter[str](), 0
+    totals, findings, used = Counter[str](), 0, 0.0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    for count, seed in enumerate(seeds, 1):
-        report = run(seed)
-        totals.update(records=report.records, answers=report.answers, seconds=int(report.seconds))
-        if report.finding:
-            findings += 1
-            _show(report, SHOWN)
-        if count % EVERY == 0 or count == len(seeds):
-            used = time.process_time() - began
-            _say(f"{count} seeds, {findings} findings, {dict(totals)}, {used:.0f} s of CPU")
+    with _reports(seeds, arguments.processes) as reports:
+        for count, (report, seconds) in enumerate(reports, 1):
+            totals.update(
+                records=report.records, answers=report.answers, seconds=int(report.seconds)
+            )
+            used += seconds
+            if report.finding:
+                findings += 1
+                _show(report, SHOWN)
+            if count % EVERY == 0 or count == len(seeds):
+                _say(f"{count} seeds, {findings} findings, {dict(totals)}, {used:.0f} s of CPU")
     return 1 if findings else 0
+
+
+@contextmanager
+def _reports(seeds: Sequence[int], processes: int) -> Iterator[Iterator[tuple[Report, float]]]:
+    """Yield the reports, in the order of the seeds, each with the seconds of CPU that it took."""
+    gc.freeze()
+    if processes == 1:
+        yield map(_timed, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield pool.imap(_timed, seeds, AT_ONCE)
+
+
+def _timed(seed: int) -> tuple[Report, float]:
+    began = time.process_time()
+    report = run(seed)
+    if report.finding is None:
+        report.trace.clear()
+    return report, time.process_time() - began
 
 
 def _show(report: Report, lines: int) -> None:

@@ -67,6 +67,8 @@ class Session:
         self.epoch = 0
         self.commits = 0
         """The number of its last commit."""
+        self.changes = 0
+        """How many rows its connection had changed before its transaction."""
         self.held_until = 0.0
         """Until when no other may end it."""
         self.is_over = False
@@ -153,7 +155,8 @@ class Server:
         self.fails_commits = 0.0
         """How likely a session ends with its commit, before or after it."""
         self.locked: Callable[[], None] = lambda: None
-        self.committed: Callable[[Session], None] = lambda _: None
+        self.committed: Callable[[Session, bool], None] = lambda *_: None
+        """Called with each commit, and whether it changed a row."""
         self.commits = 0
         self.known_commits = 0
         """How many of them no key service can be unaware of."""
@@ -212,10 +215,11 @@ class Server:
             self.end(session)
             return
         session.timer.cancel()
-        self._driver(session).execute("COMMIT")
+        driver = self._driver(session)
+        driver.execute("COMMIT")
         self.commits += 1
         session.commits = self.commits
-        self.committed(session)
+        self.committed(session, driver.total_changes != session.changes)
         if fails:
             self.tell("answer lost", session.process.name)
             self.end(session)
@@ -251,7 +255,9 @@ class Server:
 
     def begin(self, session: Session) -> None:
         """Begin a transaction; a session that leaves it open for too long is ended."""
-        self._driver(session).execute("BEGIN IMMEDIATE")
+        driver = self._driver(session)
+        driver.execute("BEGIN IMMEDIATE")
+        session.changes = driver.total_changes
         session.timer = self.loop.call_later(
             IDLE_IN_TRANSACTION_SECONDS, self.end, session, context=self.context
         )

@@ -94,10 +94,12 @@ class History:
         self.states: defaultdict[KeyName, list[tuple[int, Versions]]] = defaultdict(list)
         """Each key's versions, with the commit since when they are so."""
 
-    def committed(self, session: Session) -> None:
+    def committed(self, session: Session, *, has_changes: bool) -> None:
         """Check a commit. Raises FindingError."""
         if session is not self._holder():
             raise FindingError("one writer", f"session {session.number} writes without the lock")
+        if not has_changes:
+            return  # what is there was checked when it was written
         new = self._new_records()
         for record in new:
             self._append(record, session.server.commits)

@@ -257,9 +257,9 @@ class Simulation:
                 raise FindingError("once", "one Idempotency-Key made two versions")
             last = tenant, key, created_at_us
 
-    def _committed(self, session: Session) -> None:
+    def _committed(self, session: Session, has_changes: bool) -> None:  # noqa: FBT001
         before = len(self.history.records)
-        self.history.committed(session)
+        self.history.committed(session, has_changes=has_changes)
         new = self.history.records[before:]
         said = [f"{each.operation}:{each.outcome}" for each in new]
         self.tell("commit", session.process.name, *said)

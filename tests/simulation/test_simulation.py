@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 from tests.simulation.run import run
 
@@ -30,3 +34,25 @@ def test_a_seed_gives_the_same_run_again(seed: int) -> None:
     first, again = run(seed), run(seed)
     assert first.trace == again.trace
     assert first.digest == again.digest != run(seed + 1).digest
+
+
+def test_another_process_gives_the_same_run_again() -> None:
+    """A seed's trace does not depend on the process: hashes of text and addresses differ there."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    found = re.search(r"trace (\w+)$", done.stdout.strip())
+    assert found is not None
+    assert run(7).digest.startswith(found[1])
+
+
+def test_several_processes_run_all_seeds() -> None:
+    """With ``--processes`` each seed is run once: the sums are those of one process."""
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "11", "--processes"]
+    sums = {
+        subprocess.run(
+            [*command, count], capture_output=True, text=True, check=True, timeout=120
+        ).stdout.partition("}")[0]
+        for count in ("1", "2")
+    }
+    assert len(sums) == 1
+    assert sums.pop().startswith("11 seeds, 0 findings")
