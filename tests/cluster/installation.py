@@ -235,9 +235,14 @@ class _Builder:
         return KeyService(part, link, to_database, port)
 
     def gateway(
-        self, number: int, accounts: str, shards: Mapping[str, object], sockets: Listeners
+        self,
+        number: int,
+        accounts: str,
+        shards: Mapping[str, object],
+        listeners: Sequence[Listeners],
     ) -> Gateway:
-        """Return a gateway with these listening sockets."""
+        """Return the gateway with the listening sockets of its number."""
+        sockets = listeners[number]
         assert sockets.management is not None
         to_database = self.relays.new(self.postgresql.port)
         to_valkey = self.relays.new(self.valkey_port)
@@ -254,6 +259,9 @@ class _Builder:
         descriptors = [sockets.public.fileno(), sockets.management.fileno()]
         command: list[str | Path] = [sys.executable, "-P", "-m", "pqkeep_gateway", settings]
         command += ["--fd", str(descriptors[0]), "--management-fd", str(descriptors[1])]
+        for other in (each.public.fileno() for each in listeners if each is not sockets):
+            command += ["--other-fd", str(other)]
+            descriptors.append(other)
         output = self.folder / f"gateway-{number}.log"
         part = Part(f"gateway {number}", command, output, descriptors)
         port = sockets.management.getsockname()[1]
@@ -302,8 +310,8 @@ def running(folder: Path) -> Iterator[Cluster]:
             valkey=valkey,
             key_services=services,
             gateways=[
-                builder.gateway(number, _name(stores.accounts), shards, sockets)
-                for number, sockets in enumerate(listeners)
+                builder.gateway(number, _name(stores.accounts), shards, listeners)
+                for number in range(GATEWAYS)
             ],
             base_url=f"http://{HOST}:{listeners[0].public.getsockname()[1]}",
         )

@@ -171,6 +171,22 @@ def test_every_gateway_serves_and_is_seen(several: SeveralGateways) -> None:
         assert "\npqkeep_requests_total{" in get(f"{url}/metrics").text
 
 
+@pytest.mark.parametrize("number", range(COUNT))
+def test_the_others_take_the_new_connections_of_one_that_hangs(
+    several: SeveralGateways, number: int
+) -> None:
+    """While a gateway is stopped (SIGSTOP), each of forty new connections is answered."""
+    stopped = sorted(several.settled())[number]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(new_client()) for _ in range(40)]
+            statuses = {each.get(f"{several.url}/healthz").status_code for each in clients}
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert statuses == {OK}
+
+
 def test_the_valkey_is_the_gateways_alone(several: SeveralGateways) -> None:
     """Its folder and socket are the gateway's user's, and its clients cannot administer it."""
     (path,) = several.layout.valkey.glob("*.sock")

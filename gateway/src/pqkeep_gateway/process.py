@@ -29,6 +29,7 @@ from pqkeep_gateway.http.protocol import (
 )
 from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
+from pqkeep_gateway.http.waiting_connections import take
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
@@ -62,6 +63,9 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)
     parser.add_argument("--fd", type=int, help="the listening socket, in place of a new one")
+    parser.add_argument(
+        "--other-fd", type=int, action="append", default=[], help="another gateway's, on that port"
+    )
     parser.add_argument("--management-fd", type=int, help="likewise; without it there is none then")
     parser.add_argument("--ready-fd", type=int, help="where to write a byte when it serves")
     parser.add_argument("--number", type=int, help="which of several gateways, for its log lines")
@@ -72,12 +76,13 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
         settings = config.read(arguments.settings)
         write_logs("gateway", settings.log_format, which)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
+        others = [socket.socket(fileno=each) for each in arguments.other_fd]
         management = _management(settings, arguments.fd, arguments.management_fd)
         config.check_address(
             settings, settings.host if listener is None else listener.getsockname()[0]
         )
         _allow_files(limits.connections + OTHER_FILES)
-        uvloop.run(serve(settings, listener, management, limits, arguments.ready_fd))
+        uvloop.run(serve(settings, listener, management, limits, arguments.ready_fd, others))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
@@ -123,14 +128,20 @@ class _Reachable(Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which knows nothing of TLS here, and can leave."""
+    """uvicorn, which knows nothing of TLS here, shares its port with others, and can leave."""
 
     def __init__(
-        self, configuration: uvicorn.Config, scheme: str, started: Callable[[], None]
+        self,
+        configuration: uvicorn.Config,
+        scheme: str,
+        started: Callable[[], None],
+        others: Sequence[socket.socket],
     ) -> None:
         super().__init__(configuration)
         self._scheme = scheme
         self._started = started
+        self._others = others
+        self._taking: asyncio.Task[None] | None = None
         self._is_leaving = False
 
     def leave(self) -> None:
@@ -140,14 +151,33 @@ class _Server(uvicorn.Server):
         the client may be sending one just now.
         """
         self._is_leaving = True
+        self._leave_others()
         for server in self.servers if self.started else ():
             server.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in (each for server in self.servers for each in server.sockets):
+        own = (each for server in self.servers for each in server.sockets)
+        for listener in (*own, *self._others):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+        self._taking = asyncio.create_task(take(self._others, self._new_connection))
         self._started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leave_others()
+        await super().shutdown(sockets)
+
+    def _leave_others(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+
+    def _new_connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=None,
+        )
 
     async def on_tick(self, counter: int) -> bool:
         if await super().on_tick(counter):
@@ -188,11 +218,12 @@ async def serve(
     management: socket.socket | None,
     limits: ConnectionLimits = LIMITS,
     ready: int | None = None,
+    others: Sequence[socket.socket] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one.
 
     LEAVE has it end when others have its clients. ``ready``: a file descriptor that is written to
-    when it serves.
+    when it serves. ``others``: listening sockets of other gateways on its port.
     """
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     tls = _tls(settings)
@@ -216,6 +247,7 @@ async def serve(
         ),
         scheme,
         started=lambda: _tell(ready),
+        others=others,
     )
     collect_rarely()
     jobs = _begin(

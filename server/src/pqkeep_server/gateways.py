@@ -2,7 +2,8 @@
 
 Each gateway has a socket of its own on the one port (SO_REUSEPORT), among which the kernel divides
 new connections evenly; with one socket for all, a few gateways get most of them. The supervisor
-keeps the sockets open, so that connections wait while a gateway is started.
+keeps the sockets open, and each gateway has those of the others, too: connections that wait at the
+socket of one that is being started, or hangs, are taken by the others.
 """
 
 import socket
@@ -67,7 +68,10 @@ def gateway_programs(
 ) -> Iterator[Program]:
     """Yield the gateways as programs to keep running."""
     for number, each in enumerate(listeners):
-        options, descriptors = ["--fd", str(each.public.fileno())], [each.public.fileno()]
+        options = ["--fd", str(each.public.fileno())]
+        descriptors = [other.public.fileno() for other in listeners]
+        for other in descriptors[:number] + descriptors[number + 1 :]:
+            options += ["--other-fd", str(other)]
         if each.management is not None:
             options += ["--management-fd", str(each.management.fileno())]
             descriptors.append(each.management.fileno())
