@@ -1,7 +1,8 @@
 """Loads three gateways and two shards with standbys while each part is killed, paused and cut off.
 
 ``python -m tests.cluster --seconds 300``, or ``make cluster``. With ``--kills 50 --operations 100000``
-parts are only killed. Exit status 1: something is lost, twice, or not as the log says.
+parts are only killed; ``--threads 16 --pause 0`` has more of them, and no rest. Exit status 1:
+something is lost, twice, or not as the log says.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=usual.seconds)
     parser.add_argument("--kills", type=int, default=usual.kills)
     parser.add_argument("--operations", type=int, default=usual.operations)
+    parser.add_argument("--threads", type=int, default=usual.threads)
+    parser.add_argument("--pause", type=float, default=usual.pause, help="seconds of each thread")
     parser.add_argument("--seed", default=usual.seed)
     parser.add_argument("--keep", type=Path, help="keep logs, exports and report in this directory")
     arguments = parser.parse_args()
-    plan = Plan(arguments.seconds, arguments.kills, arguments.operations, arguments.seed)
+    plan = Plan(**{name: getattr(arguments, name) for name in Plan.__dataclass_fields__})
     with ExitStack() as stack:
         folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)

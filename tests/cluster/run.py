@@ -34,9 +34,7 @@ from tests.fixtures.caller import API
 
 from pqkeep.audit import verify
 
-THREADS = 6
-PAUSE_SECONDS = 0.02
-"""Between two requests of a thread."""
+POLL_SECONDS = 0.02
 CALM = 10
 """Answers of each probe before the next fault."""
 SETTLE_SECONDS = 60.0
@@ -51,6 +49,9 @@ class Plan:
     kills: int = 0
     """Above 0: nothing but so many kills, spread over so many operations, however long it takes."""
     operations: int = 100_000
+    threads: int = 6
+    pause: float = 0.02
+    """Seconds between two requests of a thread."""
     seed: str = "1"
 
 
@@ -112,17 +113,17 @@ class Report:
 
 def run(plan: Plan, folder: Path) -> Report:
     """Run an installation, load it, have its parts be away, stop it, and check its data."""
-    ledgers = [Ledger() for _ in range(THREADS + 1)]
+    ledgers = [Ledger() for _ in range(plan.threads + 1)]
     with running(folder) as cluster:
         with client(cluster.base_url, ledgers[-1]) as first:
-            state = _state(first, cluster.operator_key)
+            state = _state(first, cluster.operator_key, plan.threads)
             probes = {
                 shard: Probe(cluster.base_url, caller)
                 for shard, caller in _probing(cluster, first, state).items()
             }
         began = time.monotonic()
         with ExitStack() as stack:
-            stack.enter_context(at_work(cluster.base_url, state, ledgers, plan.seed, PAUSE_SECONDS))
+            stack.enter_context(at_work(cluster.base_url, state, ledgers, plan.seed, plan.pause))
             for probe in probes.values():
                 stack.enter_context(probe.asking())
             rows = _have_faults(cluster, probes, ledgers, plan)
@@ -172,8 +173,8 @@ def run(plan: Plan, folder: Path) -> Report:
     return report
 
 
-def _state(first: Client, operator_key: str) -> Keeping:
-    made = create_state(first, operator_key, THREADS)
+def _state(first: Client, operator_key: str, threads: int) -> Keeping:
+    made = create_state(first, operator_key, threads)
     return Keeping(**{name: getattr(made, name) for name in made.__dataclass_fields__})
 
 
@@ -229,7 +230,7 @@ def _have_faults(
 
 def _until_operations(ledgers: Sequence[Ledger], count: int) -> None:
     while sum(ledger.operations for ledger in ledgers) < count:
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _away(cluster: Cluster, probes: Mapping[str, Probe], fault: Fault) -> float:
