@@ -15,15 +15,11 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.item_call import ItemCall
-from pqkeep_gateway.http.body import (
-    LARGE,
-    MAX_NESTED_ELEMENTS,
-    LargeBodies,
-    read_json_object,
-)
+from pqkeep_gateway.http.body import MAX_NESTED_ELEMENTS, read_json_object
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, invalid
+from pqkeep_gateway.http.large_bodies import LARGE, LargeBodies, LargeBody
 from pqkeep_protocol.algorithms import Operation
 
 MANY = 16
@@ -34,12 +30,20 @@ async def _read(size: int, large_bodies: LargeBodies) -> Mapping[str, Any]:
 
 
 async def _parse(body: bytes, large_bodies: LargeBodies, *nested: str) -> Mapping[str, Any]:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    return await read_json_object(
-        receive, {}, large_bodies, at_most=len(body), required=True, nested=frozenset(nested)
-    )
+    async def receive() -> dict[str, Any]:
+        if not messages:
+            await asyncio.Event().wait()  # the client stays
+        return messages.pop()
+
+    large = LargeBody(large_bodies, {}).of("a tenant")
+    try:
+        return await read_json_object(
+            receive, {}, large, at_most=len(body), required=True, nested=frozenset(nested)
+        )
+    finally:
+        large.end()
 
 
 async def _order(size: int) -> str:

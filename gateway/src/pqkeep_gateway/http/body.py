@@ -1,9 +1,8 @@
 """Reading a request's body: bounded in size and in elements, and always a JSON object.
 
-``protocol`` bounds it in time.
+``protocol`` bounds it in time, and ``large_bodies`` how much there is of all.
 """
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -12,6 +11,7 @@ import msgspec
 from starlette.types import Receive
 
 from pqkeep_gateway.http.errors import invalid
+from pqkeep_gateway.http.large_bodies import LARGE, ClientGoneError, LargeBody
 
 MAX_ELEMENTS = 1024
 """Commas of a body that is larger than MAX_SMALL, which makes its parsing as fast as its reading.
@@ -22,40 +22,19 @@ the decoder holds the interpreter's lock. 4 MiB of short members would take a se
 MAX_SMALL = 16 * 1024
 MAX_NESTED_ELEMENTS = 4096
 """Commas of a body with a field of arrays or objects, and so many brackets and braces: about 1 ms."""
-LARGE = 64 * 1024
-"""Bytes of a body that is parsed in a turn of the event loop of its own."""
 TOO_LARGE = "the body is too large"
-
-
-class ClientGoneError(Exception):
-    """The client hung up before its request was whole. There is nobody to answer."""
-
-
-class LargeBodies:
-    """Has large bodies that come at once wait for each other, and others be served in between.
-
-    Without it, the event loop would parse all of them before it does anything else.
-    """
-
-    def __init__(self) -> None:
-        self._next = asyncio.Lock()
-
-    async def wait(self) -> None:
-        """Return in a turn of the event loop in which no other large body is parsed."""
-        async with self._next:
-            await asyncio.sleep(0)
 
 
 async def read_json_object(
     receive: Receive,
     headers: Mapping[bytes, bytes],
-    large_bodies: LargeBodies,
+    large: LargeBody,
     *,
     at_most: int,
     required: bool,
     nested: frozenset[str] = frozenset(),
 ) -> Mapping[str, Any]:
-    """Return the body. Raises ApiError for everything that is not a JSON object.
+    """Return the body. Raises ApiError for everything that is not a JSON object, ClientGoneError.
 
     Where no body is required, an empty one is an empty object. Arrays and objects are empty, but
     for members that are ``nested``.
@@ -63,17 +42,35 @@ async def read_json_object(
     content_type = headers.get(b"content-type")
     if required:
         _require_json(content_type)  # before a body of any size is read
-    body = await read_bytes(receive, headers, at_most=at_most)
+    _check_length(headers, at_most)
+    message = await _next(receive)
+    first = _bounded(message.get("body", b""), at_most)
+    is_whole = not message.get("more_body")
+    if is_whole and len(first) <= LARGE:
+        return _value_of(first, content_type, nested, required=required)
+    large.add(first)
+    while not is_whole:
+        message = await _next(receive)
+        is_whole = not message.get("more_body")
+        large.add(_bounded(message.get("body", b""), at_most - len(large.received)))
+    if large.size > LARGE:
+        await large.wait(receive)
+    value = _value_of(large.received, content_type, nested, required=required)
+    large.received.clear()
+    return value
+
+
+def _value_of(
+    body: bytes | bytearray, content_type: bytes | None, nested: frozenset[str], *, required: bool
+) -> Mapping[str, Any]:
     if not required:
         if not body:
             return {}
         _require_json(content_type)
-    if len(body) > LARGE:
-        await large_bodies.wait()
     return _object_of(body, nested)
 
 
-def _object_of(body: bytes, nested: frozenset[str]) -> Mapping[str, Any]:
+def _object_of(body: bytes | bytearray, nested: frozenset[str]) -> Mapping[str, Any]:
     if _has_too_many_elements(body, nested):
         raise invalid("the body has too many elements")
     try:
@@ -91,7 +88,7 @@ def _object_of(body: bytes, nested: frozenset[str]) -> Mapping[str, Any]:
     return value
 
 
-def _has_too_many_elements(body: bytes, nested: frozenset[str]) -> bool:
+def _has_too_many_elements(body: bytes | bytearray, nested: frozenset[str]) -> bool:
     if nested:
         return any(_has_more(mark, body, MAX_NESTED_ELEMENTS) for mark in (b",", b"[", b"{"))
     return len(body) > MAX_SMALL and _has_more(b",", body, MAX_ELEMENTS)
@@ -114,7 +111,7 @@ def _is_nested(value: msgspec.Raw) -> bool:
     return bytes(value)[:1] in {b"[", b"{"}
 
 
-def _has_more(mark: bytes, body: bytes, at_most: int) -> bool:
+def _has_more(mark: bytes, body: bytes | bytearray, at_most: int) -> bool:
     """Return whether a byte is there more than so many times: ten times as fast as counting it."""
     found = -1
     for _ in range(at_most + 1):
@@ -130,18 +127,22 @@ def _require_json(content_type: bytes | None) -> None:
 
 
 async def read_bytes(receive: Receive, headers: Mapping[bytes, bytes], *, at_most: int) -> bytes:
-    """Return a body as it came. Raises ApiError if it is too large, before it is read if it says so."""
+    """Return a body as it came. Raises ApiError if it is too large, and ClientGoneError."""
+    _check_length(headers, at_most)
+    body = bytearray()
+    more = True
+    while more:
+        message = await _next(receive)
+        body += _bounded(message.get("body", b""), at_most - len(body))
+        more = message.get("more_body", False)
+    return bytes(body)
+
+
+def _check_length(headers: Mapping[bytes, bytes], at_most: int) -> None:
+    """Refuse a body that says that it is too large, before it is read."""
     length = headers.get(b"content-length")
     if length is not None and int(length) > at_most:
         raise invalid(TOO_LARGE)
-    message = await _next(receive)
-    if not message.get("more_body"):
-        return _bounded(message.get("body", b""), at_most)
-    chunks = bytearray(message["body"])
-    while message.get("more_body"):
-        message = await _next(receive)
-        chunks += _bounded(message.get("body", b""), at_most - len(chunks))
-    return bytes(chunks)
 
 
 async def _next(receive: Receive) -> Any:

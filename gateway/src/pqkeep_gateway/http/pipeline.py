@@ -30,7 +30,7 @@ from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.http.body import ClientGoneError, LargeBodies, read_json_object
+from pqkeep_gateway.http.body import read_json_object
 from pqkeep_gateway.http.compression import accepts_gzip
 from pqkeep_gateway.http.cookies import (
     ACCESS,
@@ -59,6 +59,7 @@ from pqkeep_gateway.http.errors import (
     unavailable,
 )
 from pqkeep_gateway.http.field import Field, FieldError, Problem, unknown_field
+from pqkeep_gateway.http.large_bodies import ClientGoneError, LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.http.signed_bodies import SignedBodies
@@ -239,6 +240,14 @@ class Resource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, in the envelope."""
+        large = LargeBody(self._pipeline.large_bodies, scope["state"])
+        try:
+            await self._answer(scope, receive, send, large)
+            await large.until_read()
+        finally:
+            large.end()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, large: LargeBody) -> None:
         began = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
@@ -246,8 +255,7 @@ class Resource:
         method = "GET" if is_head else scope["method"]
         endpoint = self._endpoints.get(method)
         pipeline = self._pipeline
-        peer = scope["client"][0] if scope["client"] else ""
-        source_address = pipeline.trusted_proxies.client_of(peer, scope["headers"])
+        source_address = pipeline.trusted_proxies.client_of(_peer(scope), scope["headers"])
         if endpoint is None:
             refused = method_not_allowed(self._methods)
             await send_error(send, refused, request_id)
@@ -265,7 +273,6 @@ class Resource:
             attribution = Attribution(request_id, str(principal), source_address)
             pipeline.authorize(endpoint, principal, headers)
             usage = await pipeline.count(endpoint, principal, attribution) or usage
-            fields = self._fields[endpoint.method]
             signed = NOT_SIGNED
             body: Mapping[str, object] = {}
             if endpoint.signature_header:
@@ -273,8 +280,9 @@ class Resource:
                     endpoint.signature_header, headers, receive, source_address
                 )
             elif endpoint.takes_body:
-                body = await fields.read_body(headers, receive, pipeline.large_bodies)
-            values = fields.values(scope, body)
+                sender = principal.tenant or network_of(source_address)
+                body = await self._fields[method].read_body(headers, receive, large.of(sender))
+            values = self._fields[method].values(scope, body)
             call = ApiCall(
                 principal=principal,
                 attribution=attribution,
@@ -290,6 +298,7 @@ class Resource:
             )
             usage = await pipeline.count_items(endpoint, call) or usage
             response = await pipeline.handle(endpoint, call)
+            large.answer()
             if endpoint.signature_header:
                 pipeline.signed_bodies.accept(source_address)
             await send_response(
@@ -306,6 +315,7 @@ class Resource:
         except ClientGoneError:
             return
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
+            large.answer()
             error = await pipeline.error_for(raised, endpoint, principal, values, attribution)
             if isinstance(raised, SuspendedError):
                 usage = raised.usage
@@ -338,13 +348,13 @@ class _Fields:
         self._known = [each.name for each in others]
 
     async def read_body(
-        self, headers: Headers, receive: Receive, large_bodies: LargeBodies
+        self, headers: Headers, receive: Receive, large: LargeBody
     ) -> Mapping[str, object]:
         """Return a body that has no unknown field. Raises ApiError, FieldError."""
         body = await read_json_object(
             receive,
             headers,
-            large_bodies,
+            large,
             at_most=self._max_body,
             required=self._needs_body,
             nested=self._nested,
@@ -365,6 +375,10 @@ class _Fields:
                 raise FieldError(name, Problem.UNKNOWN, f"{name} is there twice")
             values[name] = self._in_query[name].from_text(text)
         return values | {each.name: _path_value(each, scope) for each in self._path}
+
+
+def _peer(scope: Scope) -> str:
+    return scope["client"][0] if scope["client"] else ""
 
 
 def _path_value(field: Field[Any], scope: Scope) -> object:

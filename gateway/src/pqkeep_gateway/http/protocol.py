@@ -243,10 +243,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def evict(self) -> None:
         self.transport.abort()
 
+    async def drained(self) -> None:
+        """Return when the client has read what it was sent, or has gone."""
+        await asyncio.sleep(0)  # in which what was gathered is written
+        await self.flow.drain()
+
     # --- Events of the parser -------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"]["connection"] = self
         if self._tls is not None:
             self.scope["state"]["tls_group"] = self._tls.group
         self._progress += 1

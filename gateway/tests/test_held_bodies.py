@@ -1,0 +1,238 @@
+"""How much of large bodies is in memory at once, and whose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pqkeep_gateway.http import large_bodies
+from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.large_bodies import (
+    MAX_HANDLED,
+    MAX_HANDLED_OF_ONE,
+    MAX_HELD,
+    ClientGoneError,
+    LargeBodies,
+    LargeBody,
+)
+
+MIB = 1024 * 1024
+
+
+class Connection:
+    """A client who reads when a test says so."""
+
+    def __init__(self) -> None:
+        self.is_evicted = False
+        self.is_read = asyncio.Event()
+        self.is_gone = asyncio.Event()
+
+    def evict(self) -> None:
+        """Note that it was closed."""
+        self.is_evicted = True
+        self.is_read.set()
+
+    async def drained(self) -> None:
+        """Wait until the answer was read."""
+        await self.is_read.wait()
+
+    async def receive(self) -> dict[str, Any]:
+        """Say nothing but that the client has gone."""
+        await self.is_gone.wait()
+        return {"type": "http.disconnect"}
+
+
+class Bodies:
+    """What a test sends."""
+
+    def __init__(self, room: int) -> None:
+        self.all = LargeBodies(room)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begun(self, sender: str, size: int) -> tuple[LargeBody, Connection]:
+        """Return a body of which so much has come."""
+        connection = Connection()
+        body = LargeBody(self.all, {"connection": connection}).of(sender)
+        body.add(bytes(size))
+        return body, connection
+
+    async def whole(self, sender: str, size: int) -> tuple[LargeBody, asyncio.Task[None]]:
+        """Return a body that has come, and its wait to be handled."""
+        body, connection = self.begun(sender, size)
+        task = asyncio.create_task(body.wait(connection.receive))
+        self._tasks.append(task)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return body, task
+
+    def close(self) -> None:
+        """Leave nothing waiting."""
+        for task in self._tasks:
+            task.cancel()
+
+
+@pytest.fixture
+def bodies() -> Iterator[Bodies]:
+    """Bodies of which there is room for 16 MiB."""
+    sent = Bodies(16 * MIB)
+    yield sent
+    sent.close()
+
+
+@pytest.fixture
+def roomy() -> Iterator[Bodies]:
+    """Bodies of which there is as much room as in a gateway."""
+    sent = Bodies(MAX_HELD)
+    yield sent
+    sent.close()
+
+
+def is_refused(body: LargeBody) -> bool:
+    """Return whether a body's next piece is answered with 503 and Retry-After."""
+    try:
+        body.add(b"more")
+    except ApiError as error:
+        return (error.code, error.headers) == (Code.SERVICE_001, {"Retry-After": "1"})
+    return False
+
+
+async def test_who_has_the_most_makes_room(bodies: Bodies) -> None:
+    """Beyond the bound the newest body of who has the most is refused, and nobody else's."""
+    of_most = [bodies.begun("most", 5 * MIB)[0] for _ in range(3)]
+    other, _ = bodies.begun("other", 2 * MIB)
+    assert [is_refused(each) for each in (*of_most, other)] == [False, False, True, False]
+    assert bodies.all.held == 12 * MIB + 3 * len(b"more")
+
+
+async def test_a_body_can_be_the_one_that_makes_room(bodies: Bodies) -> None:
+    """Who has the most already is refused another, and keeps what they have."""
+    of_most = [bodies.begun("most", 7 * MIB)[0] for _ in range(2)]
+    with pytest.raises(ApiError, match="too many large bodies"):
+        bodies.begun("most", 3 * MIB)
+    assert not any(map(is_refused, of_most))
+
+
+async def test_what_has_not_come_does_not_count(bodies: Bodies) -> None:
+    """A sender holds as much as has come of a body, from its first byte on, and no more."""
+    body, _ = bodies.begun("slow", 0)
+    held = [bodies.all.held]
+    for size in (1, 999, MIB):
+        body.add(bytes(size))
+        held.append(bodies.all.held)
+    assert held == [0, 1, 1000, MIB + 1000]
+
+
+async def test_a_refused_body_is_let_go_at_once(bodies: Bodies) -> None:
+    """Its bytes are free before its sender says another word."""
+    kept, _ = bodies.begun("most", 9 * MIB)
+    refused, _ = bodies.begun("most", 6 * MIB)
+    bodies.begun("other", 5 * MIB)
+    assert (len(kept.received), len(refused.received)) == (9 * MIB, 0)
+
+
+async def test_a_request_that_ends_gives_back(bodies: Bodies) -> None:
+    """What came of a body that was cut is free, and counts no longer."""
+    cut, _ = bodies.begun("one", 5 * MIB)
+    cut.end()
+    assert (bodies.all.held, len(cut.received)) == (0, 0)
+
+
+async def test_an_unread_answer_counts(bodies: Bodies) -> None:
+    """A body counts until its answer was read: who reads none is cut off where others need room."""
+    of_most, connections = [], []
+    for _ in range(3):
+        body, connection = bodies.begun("most", 5 * MIB)
+        await body.wait(connection.receive)
+        body.answer()
+        of_most.append(asyncio.create_task(body.until_read()))
+        connections.append(connection)
+        await asyncio.sleep(0)
+    connections[0].is_read.set()
+    await of_most[0]
+    assert [task.done() for task in of_most] == [True, False, False]
+    other, _ = bodies.begun("other", 4 * MIB)
+    assert [each.is_evicted for each in connections] == [False, False, True]
+    assert not is_refused(other)
+
+
+async def test_what_is_handled_is_not_cut_off(bodies: Bodies) -> None:
+    """What the key service is at work on is answered, whoever else has less."""
+    handled, connection = bodies.begun("most", 12 * MIB)
+    await handled.wait(connection.receive)
+    bodies.begun("most", 2 * MIB)
+    bodies.begun("other", 4 * MIB)
+    assert not connection.is_evicted
+    assert bodies.all.held == 16 * MIB
+
+
+async def test_what_is_handled_at_once_is_bounded(roomy: Bodies) -> None:
+    """Of 20 MiB from two senders so many are handled that neither bound is passed."""
+    handled = {"a": 0, "b": 0}
+    for sender in ("a", "a", "a", "a", "a", "b", "b", "b"):
+        _, task = await roomy.whole(sender, 5 * MIB // 2)
+        handled[sender] += 5 * MIB // 2 if task.done() else 0
+    assert handled == {"a": MAX_HANDLED_OF_ONE - 2 * MIB, "b": 5 * MIB}
+    assert sum(handled.values()) <= MAX_HANDLED
+
+
+async def test_senders_take_turns(roomy: Bodies) -> None:
+    """Where there is room again, it is for another sender's body before one's second."""
+    full = [(await roomy.whole(sender, 4 * MIB))[0] for sender in "abcd"]
+    many = [(await roomy.whole("many", 2 * MIB))[1] for _ in range(3)]
+    _, few = await roomy.whole("few", 2 * MIB)
+    full[0].end()
+    await asyncio.sleep(0.01)
+    assert ([each.done() for each in many], few.done()) == ([True, False, False], True)
+
+
+async def test_a_large_one_is_not_overtaken_for_ever(roomy: Bodies) -> None:
+    """A body that does not fit yet is waited for by the smaller ones of others behind it."""
+    full = [(await roomy.whole(sender, 5 * MIB))[0] for sender in "abc"]
+    _, large = await roomy.whole("large", 4 * MIB)
+    _, small = await roomy.whole("small", MIB)
+    assert not small.done()
+    full[0].end()
+    await asyncio.sleep(0.01)
+    assert (large.done(), small.done()) == (True, True)
+
+
+async def test_a_client_who_leaves_gives_the_place_up(roomy: Bodies) -> None:
+    """A body whose client has gone while it waits is not handled, and holds nobody up."""
+    first, _ = await roomy.whole("one", 12 * MIB)
+    body, connection = roomy.begun("one", MIB)
+    gone = asyncio.create_task(body.wait(connection.receive))
+    await asyncio.sleep(0)
+    connection.is_gone.set()
+    with pytest.raises(ClientGoneError):
+        await gone
+    body.end()
+    _, last = await roomy.whole("one", MIB)
+    first.end()
+    await last
+    assert roomy.all.held == MIB
+
+
+async def test_nobody_waits_for_ever(roomy: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that has no turn in its time is refused with 503 and Retry-After."""
+    monkeypatch.setattr(large_bodies, "WAIT_SECONDS", 0.01)
+    await roomy.whole("one", 12 * MIB)
+    body, connection = roomy.begun("one", MIB)
+    with pytest.raises(ApiError) as raised:
+        await body.wait(connection.receive)
+    assert (raised.value.code, raised.value.headers) == (Code.SERVICE_001, {"Retry-After": "1"})
+    body.end()
+    assert roomy.all.held == 12 * MIB
+
+
+async def test_a_slow_one_leaves_its_room(roomy: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handled for long counts on, and others are handled beside it."""
+    monkeypatch.setattr(large_bodies, "HANDLED_SECONDS", 0.01)
+    for sender in "abcd":
+        await roomy.whole(sender, 4 * MIB)
+    _, other = await roomy.whole("other", 4 * MIB)
+    assert not other.done()
+    await other
+    assert roomy.all.held == 20 * MIB
