@@ -152,7 +152,7 @@ def test_a_browser_comes_back_signed_in(sso: SsoInstallation, visit: Visit) -> N
     visitor.expected.append("")  # the provider's page is another host's
     page = visitor.open("/portal/sso/mock?next=/portal/security")
     page.locator("input[name=sub]").fill("joan")
-    page.get_by_role("button", name="Authorize").click()
+    page.get_by_role("button", name="Authorize", exact=True).click()
     page.wait_for_url("**/portal/security")
     expect(page.get_by_role("heading", name="Security", exact=True)).to_be_visible()
 

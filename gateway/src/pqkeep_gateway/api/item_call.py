@@ -114,7 +114,7 @@ class ItemCall:
     def _fail(self, error: Exception) -> None:
         """End with an error."""
         if isinstance(error, ApiError):
-            self.answer = error.with_traceback(None)  # which has frames of this object
+            self.answer = error.without_frames()
             return
         self.answer = answer_to(error, self._endpoint, self.values)
         if self.answer is None:

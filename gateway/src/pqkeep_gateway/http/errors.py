@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from enum import Enum
+from typing import Self
 
 from pqkeep_gateway.access.rate_limit import Limit
 
@@ -76,6 +77,11 @@ class ApiError(Exception):
         """For the audit log: the keyring that was refused, if it is not the request's own."""
         self.is_recorded = is_recorded
         self.challenge = challenge
+
+    def without_frames(self) -> Self:
+        """Forget where it was raised, and from what: those frames have the body, and this error."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 def invalid(message: str, field: str | None = None) -> ApiError:

@@ -320,7 +320,7 @@ class Resource:
             if isinstance(raised, SuspendedError):
                 usage = raised.usage
             await send_error(send, error, request_id, usage)
-            answer = error.with_traceback(None)  # which has this frame, and so the body
+            answer = error.without_frames()
         finally:
             pipeline.observer.finish(
                 self._routes[method],

@@ -485,7 +485,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Read nothing more; answer what was asked before, then this, and close."""
-        self._refusal = error.with_traceback(None)  # which has frames of this object
+        self._refusal = error.without_frames()
         if not self.is_answering():
             self._hang_up(error)
 
