@@ -7,10 +7,12 @@ import signal
 
 import pytest
 from hypothesis import settings
+from tests.memory import keep_files_in_memory
 from tests.sampling import leave_to_the_campaign, step
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
+keep_files_in_memory()
 pytest.register_assert_rewrite("tests.fixtures")
 settings.register_profile("untimed", deadline=None, max_examples=100 // step(4))
 settings.load_profile("untimed")

@@ -556,10 +556,13 @@ def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installat
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 def test_without_room_for_semaphores_it_says_so(installation: Installation) -> None:
     """Where /dev/shm cannot be written to: status 78, and one message that names it."""
-    mount = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
+    mount = """
+        mount --bind /dev/shm /dev/shm && mount --bind "$0" "$0" # which may be there
+        mount -o remount,bind,ro /dev/shm && exec "$@"
+    """
     ended = subprocess.run(
         [
-            *("unshare", "--mount", "sh", "-c", mount, "sh"),
+            *("unshare", "--mount", "sh", "-ec", mount, installation.folder),
             *(sys.executable, "-m", "pqkeep_keyservice", installation.settings),
         ],
         capture_output=True,
