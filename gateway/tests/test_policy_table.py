@@ -206,7 +206,13 @@ def test_an_own_permit_outweighs_no_forbid_of_ours(policy: Policy, tmp_path: Pat
 
 def test_every_own_file_counts(tmp_path: Path) -> None:
     """All files *.cedar of the directory are read, whatever they end with, and no others."""
-    for name, operation in (("a.cedar", "encrypt"), ("b.cedar", "sign"), ("c.txt", "decrypt")):
+    files = (
+        ("a.cedar", "encrypt"),
+        ("b.cedar", "sign"),
+        ("c.txt", "decrypt"),
+        ("d.cedar~", "verify"),
+    )
+    for name, operation in files:
         text = f'@id("no-{operation}") forbid (principal, action == Action::"{operation}", resource); // x'
         (tmp_path / name).write_text(text)
     own = cedar.build(plans.read(), tmp_path)
@@ -215,8 +221,10 @@ def test_every_own_file_counts(tmp_path: Path) -> None:
         own.decide(enterprise, Operation.ENCRYPT, Algorithm.ML_KEM_768),
         own.decide(enterprise, Operation.SIGN, Algorithm.ML_DSA_65),
         own.decide(enterprise, Operation.DECRYPT, Algorithm.ML_KEM_768),
+        own.decide(enterprise, Operation.VERIFY, Algorithm.ML_DSA_65),
     ]
-    assert decided == [Denied("no-encrypt"), Denied("no-sign"), Allowed("reading-on-every-plan")]
+    allowed = Allowed("reading-on-every-plan")
+    assert decided == [Denied("no-encrypt"), Denied("no-sign"), allowed, allowed]
 
 
 def test_own_plans_change_the_answers(tmp_path: Path) -> None:
@@ -259,6 +267,15 @@ MISTAKES = {
 def test_a_mistake_is_found_at_start(tmp_path: Path, text: str) -> None:
     """Policies with a mistake build no table at all, not even the rest of one."""
     with pytest.raises(ConfigError):
+        cedar.build(plans.read(), _own(tmp_path, text))
+
+
+def test_every_mistake_is_said(tmp_path: Path) -> None:
+    """Two policies with mistakes are told in one message, one after the other."""
+    text = "".join(
+        MISTAKES[name].replace("x", name) for name in ("a wrong type", "an unknown kind")
+    )
+    with pytest.raises(ConfigError, match="compatible; for policy"):
         cedar.build(plans.read(), _own(tmp_path, text))
 
 
