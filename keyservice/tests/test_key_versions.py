@@ -346,6 +346,12 @@ def test_a_key_has_so_many_versions_at_the_most() -> None:
     assert len(full.entries) == MAX_VERSIONS == 10_000
     older = key_with(MAX_VERSIONS + 1, KeyStatus.RETIRED)  # from before there was a limit
     retired = key_with(MAX_VERSIONS, KeyStatus.RETIRED)
+    rotating, archiving = AgeLimits(rotation_days=1), AgeLimits(1, 1)
+    assert key_with(MAX_VERSIONS - 1, KeyStatus.ACTIVE).first_due(rotating, LATER)
+    for each in (full, key_with(MAX_VERSIONS + 1, KeyStatus.ACTIVE)):
+        assert each.due_at(rotating) is None
+        assert each.first_due(rotating, LATER) is None
+    assert full.first_due(archiving, LATER) is full.entries[-2]  # what it replaced is archived
     for make, versions in ((rotate, full), (generate, retired), (generate, older)):
         with pytest.raises(KeyServiceError) as refused:
             make(versions)

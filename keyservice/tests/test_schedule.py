@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_keyservice import schedule as schedules
+from pqkeep_keyservice.keys import key_versions
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.operations.scheduled import DueChange
@@ -433,6 +434,22 @@ async def test_a_keyring_rotates_its_active_keys(
     ]
     blob = await caller.ask(Encrypt(**caller.key, version=None, plaintext=b"text"))
     assert blob.version == V2
+
+
+async def test_a_key_that_is_full_is_left_as_it_is(
+    service: InProcessService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That it is rotated no more is said once, and its last version is not tried again for ever."""
+    monkeypatch.setattr(key_versions, "MAX_VERSIONS", 3)
+    caller, schedule = Caller(service), service.parts.schedule
+    await caller.ask(in_keyring(caller, rotation_days=30))
+    await caller.ask(GenerateKey(**caller.key, quota=None))
+    for late in (40, 80, 120, 160):
+        await schedule.carry_out(days(late))
+    assert schedule.changes == {("rotate-key", "success"): 2}
+    said = [each for each in caplog.messages if "rotated no more" in each]
+    assert len(said) == 1
+    assert await service.parts.schedule.count() == 0
 
 
 @both_databases

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.connections.conftest import Client, Gateway
 from tests.fixtures.processes import HOST
 
@@ -21,6 +26,7 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS
+from pqkeep_gateway.http.unread_answers import to_end
 from pqkeep_gateway.process import OTHER_FILES
 from pqkeep_server.initialise import Layout, initialise
 
@@ -113,6 +119,64 @@ def test_unused_connections_go_first() -> None:
     assert [first.evicted, second.evicted, third.evicted] == [False, False, True]
     assert connections.add(Known(), "192.0.2.1")
     assert [first.evicted, second.evicted, fourth.evicted] == [True, False, False]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=60))
+def test_the_fullest_network_gives_way(steps: list[tuple[int, bool]]) -> None:
+    """However networks grow and shrink, where all is full one of those with the most loses one."""
+    connections = Connections(10, 10, ARRIVALS)
+    held: dict[str, list[Known]] = {f"192.0.2.{last}": [] for last in range(1, 6)}
+    for last, closes in steps:
+        address = f"192.0.2.{last}"
+        if closes and held[address]:
+            connections.remove(held[address].pop(), address)
+            continue
+        sizes = {each: len(found) for each, found in held.items()}
+        new = Known()
+        assert connections.add(new, address)
+        held[address].append(new)
+        for each, found in held.items():
+            for lost in [known for known in found if known.evicted]:
+                assert sizes[each] == max(sizes.values())
+                found.remove(lost)
+        assert connections.count == sum(map(len, held.values())) == min(sum(sizes.values()) + 1, 10)
+
+
+def test_what_is_unread_of_many_is_cut_where_most_is() -> None:
+    """The largest answers of whoever has the most go, and those of others stay."""
+    mine, others = [Unread("192.0.2.1", size) for size in (5, 0, 9, 7)], [Unread("192.0.2.2", 8)]
+    assert to_end([*mine, *others], 29) == []
+    assert to_end([*mine, *others], 20) == [mine[2]]
+    assert to_end([*mine, *others], 13) == [mine[2], mine[3]]
+    assert to_end([*mine, *others], 0) == [mine[2], mine[3], others[0], mine[0]]
+
+
+@dataclass
+class Unread:
+    """A connection, and how much of its answers is not read."""
+
+    address: str
+    unread: int
+
+
+LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gateway]) -> None:
+    """Of thirty megabytes that one address does not read all but eight go; who reads is answered."""
+    gateway = start_gateway(unread=8 * 1024 * 1024, write_seconds=300)
+    with ExitStack() as stack, gateway.client() as client:
+        size = len(client.ask(LARGE).body)
+        for source in [STRANGERS[0]] * 30 + [STRANGERS[1]] * 2:
+            unread = stack.enter_context(gateway.client(source=source, read_buffer=4096))
+            unread.send(LARGE)
+            unread.socket.recv(1, socket.MSG_PEEK)
+        deadline = time.monotonic() + 60
+        while (kept := gateway.connections() - 1) > 8 * 1024 * 1024 // (size // 2):
+            assert time.monotonic() < deadline
+            assert len(client.ask(LARGE).body) == size
+        assert kept >= 2
+        assert len(unread.answer().body) == size
 
 
 def test_a_trusted_proxy_is_not_one_address() -> None:

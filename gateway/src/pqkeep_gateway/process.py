@@ -263,7 +263,7 @@ async def serve(
         gateway.management.collection,
         *(() if gateway.link is None else (gateway.link,)),
     )
-    tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))
+    tasks.append(asyncio.create_task(watch_connections(server.server_state.connections, limits)))
     managing = AsyncExitStack()
 
     def stop(number: int, frame: object) -> None:

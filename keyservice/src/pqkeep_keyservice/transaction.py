@@ -133,6 +133,13 @@ class Transactions:
                     return None
                 outcome = await self._commit_change(due.record, due.change, epoch)
                 if outcome is CommitOutcome.DURABLE:
+                    if due.operation is Operation.ROTATE_KEY and due.change.new.is_full:
+                        _LOG.warning(
+                            "a key has as many versions as it can have, and is rotated no more",
+                            tenant=str(name.tenant),
+                            keyring=name.keyring,
+                            algorithm=name.algorithm.value,
+                        )
                     return due.operation
 
     async def _commit_change(

@@ -3,13 +3,11 @@
 An export costs as much as it is long, and counts as one request against the rate limit.
 """
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from pqkeep_gateway.access.admission import RateLimitedError
+from pqkeep_gateway.access.at_once import AtOnce
 from pqkeep_gateway.access.rate_limit import HOUR, Limit, RateLimiter
-from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
 EXPORTS = Limit(120, HOUR)
@@ -25,7 +23,7 @@ class ExportLimits:
 
     def __init__(self, rate_limiter: RateLimiter) -> None:
         self._rate_limiter = rate_limiter
-        self._running: Counter[TenantId] = Counter()
+        self._running = AtOnce(MAX_AT_ONCE, MAX_RUNNING)
 
     async def count(self, tenant: TenantId) -> None:
         """Count an export that is asked for. Raises RateLimitedError."""
@@ -33,14 +31,6 @@ class ExportLimits:
         if wait is not None:
             raise RateLimitedError(EXPORTS, wait)
 
-    @contextmanager
-    def run(self, tenant: TenantId) -> Iterator[None]:
+    def run(self, tenant: TenantId) -> AbstractContextManager[None]:
         """Count an export while it runs. Raises OverloadedError."""
-        if self._running[tenant] >= MAX_AT_ONCE or self._running.total() >= MAX_RUNNING:
-            raise OverloadedError
-        self._running[tenant] += 1
-        try:
-            yield
-        finally:
-            self._running[tenant] -= 1
-            self._running += Counter()  # drops tenants at zero
+        return self._running.run(tenant)

@@ -3,7 +3,7 @@
 algorithm -> scopes -> policy -> allowance -> the other fields -> the key service -> answer
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from msgspec import Struct, structs
 
 from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Spending
+from pqkeep_gateway.access.at_once import AtOnce
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
@@ -32,9 +33,14 @@ from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
 from pqkeep_protocol.messages import (
+    MAX_KEYS_LISTED,
     Attribution,
     Idempotency,
+    KeyPosition,
+    Keys,
     KeyService,
+    ListKeys,
+    ListPublicKeys,
     RedactedRepr,
     Request,
 )
@@ -42,6 +48,9 @@ from pqkeep_protocol.messages import (
 R = TypeVar("R")
 T = TypeVar("T")
 
+LONG_LISTS, LONG_LISTS_IN_ALL = 2, 6
+"""Lists of more keys than fit on a page that a tenant, and all, may have made at once: one of 10,000
+public keys takes some 75 MB while it is made."""
 MAX_NAME = 128
 """Characters of the names of the policies in a record."""
 
@@ -119,6 +128,36 @@ class KeyAccess:
     policy: Policy
     allowances: Spending
     keys: KeyService
+    long_lists: AtOnce = field(
+        default_factory=partial(AtOnce, LONG_LISTS, LONG_LISTS_IN_ALL), kw_only=True
+    )
+
+    async def pages(
+        self, request: ListKeys | ListPublicKeys, attribution: Attribution, at_most: int
+    ) -> AsyncGenerator[Keys, None]:
+        """Yield pages with so many keys at the most. Whoever stops before the last closes this.
+
+        Raises KeyServiceError, and OverloadedError if too many long lists are being made.
+        """
+        page = await self._page(request, attribution, at_most)
+        yield page
+        left = at_most - len(page.keys)
+        if left and page.has_more:
+            with self.long_lists.run(request.tenant):
+                while left and page.has_more:
+                    last = page.keys[-1]
+                    after = KeyPosition(last.algorithm, last.version, last.keyring)
+                    page = await self._page(
+                        structs.replace(request, after=after), attribution, left
+                    )
+                    yield page
+                    left -= len(page.keys)
+
+    async def _page(
+        self, request: ListKeys | ListPublicKeys, attribution: Attribution, at_most: int
+    ) -> Keys:
+        limited = structs.replace(request, limit=min(at_most, MAX_KEYS_LISTED))
+        return await self.keys.execute(limited, attribution)
 
     def attribute(
         self,

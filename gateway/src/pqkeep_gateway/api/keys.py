@@ -1,6 +1,7 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -52,7 +53,6 @@ from pqkeep_protocol.keys import (
     KeyVersion,
 )
 from pqkeep_protocol.messages import (
-    MAX_KEYS_LISTED,
     ArchiveKey,
     CancelArchive,
     DisableKey,
@@ -401,14 +401,9 @@ class _KeyManagement:
         )
         listed: list[KeyInfo] = []
         try:
-            while True:
-                size = min(limit - len(listed), MAX_KEYS_LISTED)
-                request = structs.replace(request, limit=size)
-                page = await self._access.keys.execute(request, attribution)
-                listed += page.keys
-                if not page.has_more or len(listed) == limit:
-                    break
-                request = structs.replace(request, after=_position(listed[-1]))
+            async with aclosing(self._access.pages(request, attribution, limit)) as pages:
+                async for page in pages:
+                    listed += page.keys
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind, call.values) from None
         alias = alias_in(call.values)
@@ -528,10 +523,6 @@ async def get_active(call: KeyCall) -> Key:
 def _in_keyring(after: KeyPosition | None, keyring: KeyringName | None) -> KeyPosition | None:
     """Return a place in a keyring's list."""
     return None if after is None else structs.replace(after, keyring=keyring or DEFAULT_KEYRING)
-
-
-def _position(key: KeyInfo) -> KeyPosition:
-    return KeyPosition(key.algorithm, key.version, key.keyring)
 
 
 def _cursor(key: KeyInfo | KeyVersionUsage) -> str:

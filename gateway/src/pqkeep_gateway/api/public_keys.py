@@ -1,10 +1,11 @@
 """GET /api/v1/kms/keys/{key_version}/public-key and /kms/jwks: public keys in standard formats."""
 
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
@@ -17,8 +18,8 @@ from pqkeep_gateway.http.text import base64
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo
-from pqkeep_protocol.messages import GetKey, KeyPosition, ListPublicKeys
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_VERSIONS, KeyInfo
+from pqkeep_protocol.messages import GetKey, ListPublicKeys
 from pqkeep_protocol.public_keys import JWK_ALGORITHM, Jwk
 
 
@@ -58,6 +59,8 @@ _FORMAT = choice_field(
     tuple(PublicKeyFormat),
     PublicKeyFormat.PEM,
 ).or_default(PublicKeyFormat.PEM)
+
+_ALL = len(JWK_ALGORITHM) * MAX_VERSIONS
 
 _KEY = b"\x1d\xa2\x7f" * 8
 _JWK = Jwk(
@@ -140,18 +143,13 @@ class _KeySets:
         request = ListPublicKeys(tenant=call.tenant.tenant, keyring=keyring, algorithms=algorithms)
         found: list[Jwk] = []
         try:
-            while True:
-                page = await self._access.keys.execute(request, attribution)
-                found += [
-                    public_keys.to_jwk(key.algorithm, key.public_key)
-                    for key in page.keys
-                    if key.allows(Operation.VERIFY)
-                ]
-                if not page.has_more:
-                    break
-                last = page.keys[-1]
-                after = KeyPosition(last.algorithm, last.version, last.keyring)
-                request = structs.replace(request, after=after)
+            async with aclosing(self._access.pages(request, attribution, _ALL)) as pages:
+                async for page in pages:
+                    found += [
+                        public_keys.to_jwk(key.algorithm, key.public_key)
+                        for key in page.keys
+                        if key.allows(Operation.VERIFY)
+                    ]
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind, call.values) from None
         return Document(JWK_SET, msgspec.json.encode(JwkSet(keys=tuple(found))))

@@ -51,9 +51,12 @@ class Connections:
         self.unread_bodies = UnreadBodies()
         self.count = 0
         """How many there are."""
-        self.closed = {"too_fast": 0, "full": 0, "evicted": 0}
-        """How many were closed because there were too many, by what was done."""
+        self.closed = {"too_fast": 0, "full": 0, "evicted": 0, "unread": 0}
+        """How many were closed because they, or their answers, were too many; by what was done."""
         self._by_network: dict[str, dict[Connection, None]] = {}  # each: the oldest first
+        self._by_size: dict[int, dict[str, None]] = {}
+        self._most = 0
+        """Of one network. Networks are kept by how many they have: the fullest is found at once."""
 
     def may_arrive(self, address: str) -> bool:
         """Return whether an address may open a connection now."""
@@ -69,10 +72,12 @@ class Connections:
         if is_full and address not in self._proxies and not self._evict_one_of(network):
             return False
         if self.count >= self._at_most:
-            fullest = max(self._by_network, key=lambda each: len(self._by_network[each]))
+            fullest = next(iter(self._by_size[self._most]))
             if not self._evict_one_of(fullest):
                 return False
-        self._by_network.setdefault(network, {})[connection] = None
+        found = self._by_network.setdefault(network, {})
+        found[connection] = None
+        self._resize(network, len(found) - 1, len(found))
         self.count += 1
         return True
 
@@ -103,7 +108,19 @@ class Connections:
         return True
 
     def _forget(self, connection: Connection, network: str) -> None:
-        del self._by_network[network][connection]
+        found = self._by_network[network]
+        del found[connection]
+        self._resize(network, len(found) + 1, len(found))
         self.count -= 1
-        if not self._by_network[network]:
+        if not found:
             del self._by_network[network]
+
+    def _resize(self, network: str, before: int, after: int) -> None:
+        if before:
+            del self._by_size[before][network]
+            if not self._by_size[before]:
+                del self._by_size[before]
+        if after:
+            self._by_size.setdefault(after, {})[network] = None
+        if after > self._most or self._most not in self._by_size:
+            self._most = after

@@ -11,7 +11,7 @@ checked, so that a request costs no timer.
 
 import asyncio
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from pqkeep_gateway.http.responses import new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
+from pqkeep_gateway.http.unread_answers import to_end
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -91,6 +92,8 @@ class ConnectionLimits:
     """For the client to read what waits to be sent."""
     close_seconds: float = 5
     """For the client to close its side."""
+    unread: int = 512 * 1024 * 1024
+    """Bytes of answers to all clients together that wait in memory until these read."""
 
 
 LIMITS = ConnectionLimits()
@@ -102,8 +105,10 @@ deadlines of its own; the next request; the client, to read what has been answer
 close its side."""
 
 
-async def watch_connections(connections: Collection[object]) -> None:
-    """Check the deadlines of all connections, again and again, until cancelled.
+async def watch_connections(
+    connections: Collection[object], limits: ConnectionLimits = LIMITS
+) -> None:
+    """Check all connections, again and again, until cancelled: their deadlines, and what is unread.
 
     The checks of many connections are spread over the time until the next ones: those that were
     opened together have the same deadline, and would be ended while everybody else waits.
@@ -112,15 +117,28 @@ async def watch_connections(connections: Collection[object]) -> None:
     while True:
         watched = list(connections)
         slices = max(1, -(-len(watched) // CHECKED_AT_ONCE))
+        unread = 0
         for number in range(slices):
             await asyncio.sleep(CHECK_SECONDS / slices)
             ended = 0
             for connection in watched[number::slices]:
                 if isinstance(connection, BoundedHttpProtocol):
                     ended += _check(connection, loop.time())
+                    unread += connection.unread
                 if ended == ENDED_AT_ONCE:
                     ended = 0
                     await asyncio.sleep(0)
+        if unread > limits.unread:
+            await _end_unread(watched, limits.unread)
+
+
+async def _end_unread(connections: Iterable[object], at_most: int) -> None:
+    """End connections whose clients do not read, until the answers to all others fit."""
+    http = [each for each in connections if isinstance(each, BoundedHttpProtocol)]
+    for number, connection in enumerate(to_end(http, at_most), 1):
+        connection.end_unread()
+        if number % ENDED_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def _check(connection: "BoundedHttpProtocol", now: float) -> bool:
@@ -247,6 +265,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Return when the client has read what it was sent, or has gone."""
         await asyncio.sleep(0)  # in which what was gathered is written
         await self.flow.drain()
+
+    def end_unread(self) -> None:
+        """Close at once: others' answers need the memory that this one's take."""
+        self._counted.closed["unread"] += 1
+        self.transport.abort()
 
     # --- Events of the parser -------------------------------------------------------------------
 
@@ -427,6 +450,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 raise invalid(HEAD_TOO_LARGE)
 
     # --- What ends a connection -----------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self._address
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of answers wait in memory until the client reads."""
+        waits = self._has_arrived and self.flow.write_paused and not self._is_lost
+        return self._gathering.get_write_buffer_size() if waits else 0
 
     def is_answering(self) -> bool:
         """Return whether an answer is owed, or under way."""

@@ -79,6 +79,10 @@ class GatheringTransport(asyncio.Transport):
         """Return whether nothing can be received any more."""
         return self._transport.is_closing()
 
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait until the client reads."""
+        return self._transport.get_write_buffer_size()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport knows."""
         if self._tls is not None and name == "sslcontext":

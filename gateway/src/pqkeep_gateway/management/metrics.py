@@ -49,8 +49,9 @@ GATEWAY_METRICS = (
         "pqkeep_connections_closed_total",
         Kind.COUNTER,
         "Connections closed because there were too many: refused because an address opened them too"
-        " fast, refused because all others were in use, or evicted in favour of a new one.",
-        {"reason": frozenset({"too_fast", "full", "evicted"})},
+        " fast, refused because all others were in use, evicted in favour of a new one, or ended"
+        " because answers that nobody read took too much memory.",
+        {"reason": frozenset({"too_fast", "full", "evicted", "unread"})},
     ),
     Metric(
         "pqkeep_tls_handshakes_total",

@@ -139,8 +139,14 @@ class KeyVersions:
         newest = self.entries[-1] if self.entries else None
         return newest if newest and newest.lasting_status is KeyStatus.ACTIVE else None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there can be no more versions."""
+        return len(self.entries) >= MAX_VERSIONS
+
     def due_at(self, limits: AgeLimits) -> datetime | None:
         """Return when the schedule has something to do with this key; None: not as it is now."""
+        limits = self._possible(limits)
         due = (at for entry in self.entries if (at := limits.due_at(entry)) is not None)
         return min(due, default=None)
 
@@ -148,6 +154,7 @@ class KeyVersions:
         self, limits: AgeLimits, now: datetime, *, destroys: bool = True
     ) -> KeyEntry | None:
         """Return the oldest version of which something is due, destroying it or anything else."""
+        limits = self._possible(limits)
         for entry in self.entries:
             at = limits.due_at(entry)
             if at is not None and at <= now and (destroys or entry.info.archive_at is None):
@@ -157,10 +164,13 @@ class KeyVersions:
     @property
     def next_version(self) -> KeyVersion:
         """The version of the next new key. Raises VERSION_LIMIT_REACHED."""
-        if len(self.entries) >= MAX_VERSIONS:
+        if self.is_full:
             raise KeyServiceError(ErrorKind.VERSION_LIMIT_REACHED)
         newest = self.entries[-1].info.version if self.entries else 0
         return KeyVersion(max(newest, self.generation * VERSIONS_PER_GENERATION) + 1)
+
+    def _possible(self, limits: AgeLimits) -> AgeLimits:
+        return limits._replace(rotation_days=0) if self.is_full else limits
 
     def entry(self, version: KeyVersion) -> KeyEntry:
         """Return a key version, whatever its status. Raises KEY_NOT_FOUND."""
