@@ -40,7 +40,9 @@ _LOG = logger(__name__)
 
 HEAD_END = b"\r\n\r\n"
 BODY_STEP = 4096
-"""Bytes of a body that are parsed at least; what is in them behind its end is parsed with it."""
+"""Bytes of a body in chunks that are parsed at least, with what is in them behind its end."""
+MAX_PIPELINED = 16
+"""Requests behind such a body that may wait, parsed, for the answers to those before them."""
 MAX_HEAD = 32 * 1024
 MAX_HEADERS = 100
 MAX_TAIL = 8 * 1024 * 1024
@@ -196,6 +198,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._waiting = b""
         self._head_size = 0
         self._head_is_measured = False
+        self._body_left = 0
         self._tail_size = 0
         self._keeps_alive = False
         self._is_draining = False
@@ -300,6 +303,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         self._gathering.expects_more = True
 
+    def on_body(self, body: bytes) -> None:
+        self._body_left -= len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         if self._offers_upgrade:
             return
@@ -377,8 +384,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
         Line ends before a request, and in a body, end nothing: a piece for each would take long.
         """
-        if self._is_receiving:
-            first = begin + (BODY_STEP if self._has_head else 0)
+        if self._is_receiving and self._has_head:
+            if self._body_left > 0:
+                return data[begin : begin + self._body_left]
+            first = begin + BODY_STEP
+        elif self._is_receiving:
+            first = begin
         else:
             first = len(data) - len(data[begin:].lstrip(b"\r\n"))
         end = data.find(HEAD_END, first)
@@ -443,6 +454,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise invalid("the Host header is missing")
         if b"%" in self.url and b"%2f" in self.url.partition(b"?")[0].lower():
             raise invalid("the path has an encoded slash")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise invalid("too many requests wait for an answer")
+        self._body_left = int(names.get(b"content-length", 0))
         # Segments bound the head's size, unless it begins in one behind another request.
         if not self._head_is_measured or self._head_size > MAX_HEAD:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
