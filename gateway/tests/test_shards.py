@@ -19,7 +19,12 @@ from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.schema import SHARDS, TENANTS
 from pqkeep_gateway.storage.shards import SqlShards
 from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.tenancy.shards import ShardFullError, ShardNotFoundError
+from pqkeep_gateway.tenancy.shards import (
+    ShardFullError,
+    ShardInUseError,
+    ShardNotFoundError,
+    removal,
+)
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
@@ -248,6 +253,41 @@ async def test_a_shard_that_is_gone_delays_no_others_events(setting: Setting) ->
     await delivery.empty()
     assert len(logs["b"].recorded) == 1
     assert await SqlAuditOutbox(setting.engine).list_oldest(10) == []
+
+
+async def test_a_shard_is_removed_when_nothing_needs_it(setting: Setting) -> None:
+    """Drained, without tenants and waiting events, and without records or where these are left."""
+    directory, tenant = setting.directory, (await setting.add("b")).id
+
+    async def remove(*, leaves_records: bool = False) -> int:
+        return await directory.remove("b", removal("b"), leaves_records=leaves_records)
+
+    async def move(source: str, target: str) -> None:
+        await directory.begin_move(tenant)
+        await directory.end_move(tenant, source, target)
+
+    with pytest.raises(ShardInUseError, match="takes new tenants"):
+        await remove(leaves_records=True)
+    await setting.drain("b")
+    with pytest.raises(ShardInUseError, match="tenants are in it"):
+        await remove(leaves_records=True)
+    await move("b", "c")
+    with pytest.raises(ShardInUseError, match="wait for its log"):
+        await remove(leaves_records=True)
+    logs = {name: FakeAuditLog() for name in NAMES}
+    await _delivery(setting, logs).deliver()
+    with pytest.raises(ShardInUseError, match="records of tenants"):
+        await remove()
+    assert await directory.visited(tenant) == ("b", "c")
+    assert await remove(leaves_records=True) == 1
+    assert await directory.visited(tenant) == ("c",)
+    await move("c", "default")
+    assert await directory.visited(tenant) == ("c", "default")
+    await _delivery(setting, logs).deliver()
+    said = [(each.operation, each.policy) for each in logs["default"].recorded.values()]
+    assert said == [("remove-shard", "shard-b")]
+    with pytest.raises(ShardNotFoundError):
+        await directory.remove("d", removal("d"), leaves_records=True)
 
 
 def _delivery(setting: Setting, logs: dict[str, FakeAuditLog]) -> AuditDelivery:

@@ -20,7 +20,8 @@ from pqkeep_server.initialise import InitialiseError, Layout, Stores, initialise
 from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.settings_file import edited
 from pqkeep_server.settings_reference import explained
-from pqkeep_server.shard_folders import add_missing, add_shard
+from pqkeep_server.shard_folders import add_missing, add_shard, remove_shard
+from pqkeep_server.shards import ShardError
 
 ON_SERVER = Stores(keys="postgresql://k@localhost/keys", keys_password_file="passwords")  # noqa: S106 - a path
 
@@ -112,6 +113,56 @@ def test_as_many_as_are_missing_are_made(layout: Layout) -> None:
     assert [each.layout.shard for each in add_missing(layout, 3)] == ["shard-2", "shard-3"]
     assert add_missing(layout, 2) == []
     assert layout.shards == ("default", "shard-2", "shard-3")
+
+
+def test_of_a_removed_shard_the_folder_stays(layout: Layout) -> None:
+    """Its key service is not run and no gateway knows it; its keys, log and settings are there."""
+    before = layout.gateway_settings.read_text()
+    for name in ("b", "c"):
+        shard = add_shard(layout, name).layout
+    files = {path.name: path.read_bytes() for path in shard.key_service.iterdir()}
+
+    def fail() -> None:
+        raise ShardError("it is needed")
+
+    settings = layout.gateway_settings.read_text()
+    with pytest.raises(ShardError, match="needed"):
+        remove_shard(layout, "c", fail)
+    assert layout.shards == ("default", "b", "c")
+    assert layout.gateway_settings.read_text() == settings
+    removed = remove_shard(layout, "c", lambda: None)
+    layout = Layout(layout.directory)
+    assert removed.database == str(shard.key_service.resolve() / "keys.sqlite3")
+    assert layout.shards == ("default", "b")
+    assert [each.name for each in key_service_programs(layout, None)][1:] == ["key service b"]
+    assert list(gateway_config.read(layout.gateway_settings).key_services) == ["default", "b"]
+    assert layout.gateway_settings.read_text() != before
+    files["settings.removed.toml"] = files.pop("settings.toml")
+    assert {path.name: path.read_bytes() for path in shard.key_service.iterdir()} == files
+    assert key_service_config.read(shard.removed_settings).shard == "c"
+    with pytest.raises(InitialiseError, match="was removed: choose another name"):
+        add_shard(layout, "c")
+
+
+@pytest.mark.parametrize("name", ["default", "b", "../b", ""])
+def test_a_shard_that_cannot_be_removed(layout: Layout, name: str) -> None:
+    """The first shard stays, and one that is not there is not looked for."""
+    before = layout.gateway_settings.read_text()
+    with pytest.raises(InitialiseError):
+        remove_shard(layout, name, lambda: None)
+    assert layout.gateway_settings.read_text() == before
+    assert layout.shards == ("default",)
+
+
+def test_a_command_says_what_to_do_then(layout: Layout) -> None:
+    """What runs the installation is named as it is: pqkeepd start, or pqkeepd dev."""
+    data = str(layout.directory)
+    ended = CliRunner().invoke(app, ["shard", "add", "b", "--data", data])
+    assert "kill -HUP pqkeepd start" in ended.stdout
+    layout.development_credentials.touch()
+    ended = CliRunner().invoke(app, ["shard", "add", "c", "--data", data])
+    assert "end pqkeepd dev, and start it again" in ended.stdout
+    assert "HUP" not in ended.stdout
 
 
 def test_an_older_installation_gets_its_transfer_key(layout: Layout) -> None:

@@ -288,6 +288,22 @@ async def test_programs_are_added(stage: Stage) -> None:
     assert stopped == ["a", "b"]
 
 
+async def test_programs_are_removed(stage: Stage) -> None:
+    """Of a kind those end that are not named any more, for good; the others go on."""
+    a, b, c = (replace(stage.program(name), is_one_of="kind") for name in ("a", "b", "c"))
+    other = stage.program("d")
+    supervisor = Supervisor([a, b, c, other])
+    async with _running(supervisor):
+        await stage.until(lambda events: len(events) == 4)
+        for _ in range(2):
+            supervisor.remove("kind", {"a", "c"})
+        await stage.until(lambda events: ("b", "stopped") in {each[:2] for each in events})
+        os.kill(supervisor.pids()["a"], signal.SIGKILL)
+        await stage.until(lambda _: len(_of(stage, "a")) == 2)
+        assert sorted(supervisor.pids()) == ["a", "c", "d"]
+        assert len(_of(stage, "b")) == 1
+
+
 def _of(stage: Stage, name: str) -> list[int]:
     """Return the processes of a program that were started."""
     return [pid for of, what, pid in stage.events() if (of, what) == (name, "started")]

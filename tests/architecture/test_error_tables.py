@@ -33,6 +33,7 @@ INTERNAL = frozenset(
         "MailRejectedError",
         "OperatorError",
         "RefusedError",
+        "ShardInUseError",
         "SinkError",
         "TlsError",
         "AllowanceUsedUpError",

@@ -366,6 +366,23 @@ def test_the_transfer_key_changes_while_nobody_moves(two_shards: TwoShards) -> N
     assert is_readable(tenant, encrypted)
 
 
+def test_no_tenant_leaves_under_a_key_that_one_shard_lacks(two_shards: TwoShards) -> None:
+    """After an interrupted change of the transfer key a tenant stays, and is served."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    file = two_shards.settings["b"].parent / "transfer.key"
+    file.unlink()
+    file.write_bytes(bytes(range(32)))
+    file.chmod(0o400)
+    refused = pqkeepd(two_shards, "shard", "move", tenant.tenant_id, "--to", "b")
+    assert (refused.returncode, "pqkeepd transfer-key rotate" in refused.stderr) == (1, True)
+    assert is_readable(tenant, encrypted)
+    assert pqkeepd(two_shards, "transfer-key", "rotate").returncode == 0
+    moves(two_shards).move(tenant_of(tenant), "b")
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
+
+
 def read_bundle(two_shards: TwoShards, tenant: TenantId) -> None:
     """Read the first part of a tenant's bundle, as a command does that is killed then."""
     socket = two_shards.layout.operator_socket

@@ -47,6 +47,7 @@ class AuditEvent(StrEnum):
     ROTATE_OPERATOR = "rotate-operator"
     REMOVE_OPERATOR = "remove-operator"
     LIST_OPERATORS = "list-operators"
+    REMOVE_SHARD = "remove-shard"
     OPERATOR_LOGIN = "operator-login"
     OPERATOR_SIGN_IN = "operator-sign-in"
     OPERATOR_LOGOUT = "operator-logout"

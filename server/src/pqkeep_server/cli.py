@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "shard list": shard.list_shards,
     "shard move": shard.move,
     "shard drain": shard.drain,
+    "shard remove": shard.remove,
     "transfer-key rotate": transfer_key.rotate,
     "operator add": operator.add,
     "operator rotate": operator.rotate,

@@ -118,6 +118,11 @@ class Layout:
         return self.key_service / "settings.toml"
 
     @property
+    def removed_settings(self) -> Path:
+        """What the key service's settings file is called once its shard was removed."""
+        return self.key_service / "settings.removed.toml"
+
+    @property
     def gateway_settings(self) -> Path:
         """The gateway's settings file. It exists once the directory is complete."""
         return self.gateway / "settings.toml"

@@ -1,6 +1,7 @@
-"""Makes the key service of another shard: its folder, and its row in the gateway's settings.
+"""Makes the key service of another shard, its folder and its row in the gateway's settings, or removes it.
 
-The folder appears complete, and the gateway's settings are changed last: what is interrupted is
+A new folder appears complete, and the gateway's settings are changed last. Of a shard that is removed
+the folder stays, with its settings under another name, which is changed last. What is interrupted is
 gone on with when it is asked for again.
 """
 
@@ -9,7 +10,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
-from pqkeep_protocol.shards import SHARD_NAME
+from pqkeep_protocol.shards import DEFAULT_SHARD, SHARD_NAME
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import rewrite, write_atomically
@@ -59,6 +60,44 @@ def add_shard(
         raise InitialiseError(f"cannot add the shard {name}: {error.strerror}: {where}") from None
 
 
+class Removed(NamedTuple):
+    """What stays of a shard."""
+
+    layout: Layout
+    database: str
+    """The address of its log."""
+
+
+def remove_shard(layout: Layout, name: str, note: Callable[[], None]) -> Removed:
+    """Take a shard out of the gateway's settings, and have its key service not run any more.
+
+    ``note`` checks that this may be done, and notes it. Raises what that does, InitialiseError.
+    """
+    shard = Layout(layout.directory, name)
+    if name == DEFAULT_SHARD:
+        raise InitialiseError("the shard default has the records of the installation, and stays")
+    try:
+        with _one_at_a_time(layout.directory):
+            if name not in layout.shards:
+                raise InitialiseError(f"there is no shard {name} in {layout.directory}")
+            with acting_as_owner_of(layout.gateway):
+                text = layout.gateway_settings.read_text()
+            unnamed = _without_shard(text, name)
+            with acting_as_owner_of(shard.key_service):
+                database = key_service_config.read(shard.key_service_settings).database
+            note()
+            with acting_as_owner_of(layout.gateway):
+                rewrite(layout.gateway_settings, unnamed)
+                gateway_config.read(layout.gateway_settings)
+            with acting_as_owner_of(shard.key_service):
+                shard.key_service_settings.rename(shard.removed_settings)
+    except (ConfigError, SettingsFileError) as error:
+        raise InitialiseError(str(error)) from None
+    except OSError as error:
+        raise InitialiseError(f"cannot remove the shard {name}: {error.strerror}") from None
+    return Removed(shard, database.location)
+
+
 def add_missing(layout: Layout, count: int, databases: Sequence[str] = ()) -> list[Added]:
     """Add shards until there are so many, shard-2 and so on, each with one of these databases.
 
@@ -84,6 +123,10 @@ def _known(layout: Layout) -> Collection[str]:
 def _add(layout: Layout, name: str, database: str | None, password_file: Path | None) -> Added:
     shard = Layout(layout.directory, name)
     _require_name(shard)
+    if shard.removed_settings.exists():
+        raise InitialiseError(
+            f"{shard.key_service} has the log of a shard {name} that was removed: choose another name"
+        )
     with acting_as_owner_of(layout.gateway):
         gateway = gateway_config.read(layout.gateway_settings)
         text = layout.gateway_settings.read_text()
@@ -138,6 +181,17 @@ def _with_shard(text: str, gateway: gateway_config.Config, shard: Layout) -> str
         shards = {"default": {"sockets": [found["key_service_socket"]]}}
     added = {"sockets": [f"../run/{shard.socket.name}"]}
     return edited(text, {"key_service_socket": None, "shards": {**shards, shard.shard: added}})
+
+
+def _without_shard(text: str, name: str) -> str:
+    """Return the gateway's settings without a shard. Raises InitialiseError, SettingsFileError."""
+    shards = parse_table(text).get("shards")
+    if not isinstance(shards, Mapping):
+        raise InitialiseError(
+            "the gateway's settings file does not name its shards: the environment does. Remove the"
+            " shard by hand, as docs/scaling.md says"
+        )
+    return edited(text, {"shards": {each: of for each, of in shards.items() if each != name}})
 
 
 def _settings(

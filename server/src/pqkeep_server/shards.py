@@ -14,7 +14,13 @@ from typing import TypeVar
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.shards import Placement
-from pqkeep_gateway.tenancy.shards import ShardNotFoundError, StoredShard, TenantPlacements
+from pqkeep_gateway.tenancy.shards import (
+    ShardInUseError,
+    ShardNotFoundError,
+    StoredShard,
+    TenantPlacements,
+    removal,
+)
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
@@ -40,6 +46,7 @@ from pqkeep_protocol.administration import (
 )
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Result
+from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.data_lock import MOVES_LOCK_FILE, locked
 from pqkeep_server.initialise import Layout
@@ -83,10 +90,15 @@ class ShardMoves:
             raise ShardError(str(error)) from None
 
     def list(self) -> Sequence[ShardHere]:
-        """Return all shards. Raises ShardError."""
+        """Return all shards but those that were removed. Raises ShardError."""
         with self._accounts_open():
             found = self._accounts(lambda each: each.list())
-        return [ShardHere(shard, self._unfinished(shard.name)) for shard in found]
+        named = self._settings.key_services
+        return [
+            ShardHere(shard, self._unfinished(shard.name))
+            for shard in found
+            if shard.name in named or shard.tenants
+        ]
 
     def move(self, tenant: TenantId, target: str) -> None:
         """Move a tenant, or go on with its move. Raises ShardError."""
@@ -114,6 +126,24 @@ class ShardMoves:
         """
         with self._alone():
             self._accounts(lambda each: each.set_draining(shard, draining=False))
+
+    def remove(self, shard: str, *, leaves_records: bool) -> int:
+        """Note that a shard is removed which has no tenants; return how many have records there.
+
+        Raises ShardError where it is needed; see ``TenantPlacements.remove``.
+        """
+        with self._alone():
+            if bundles := self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants:
+                raise ShardError(
+                    f"not finished: {counted(len(bundles), 'move')} away from the shard {shard}; run"
+                    " pqkeepd shard drain"
+                )
+            try:
+                return self._accounts(
+                    lambda each: each.remove(shard, removal(shard), leaves_records=leaves_records)
+                )
+            except ShardInUseError as error:
+                raise ShardError(f"the shard {shard} stays: {error}") from None
 
     @contextmanager
     def while_nobody_moves(self) -> Iterator[None]:
@@ -158,6 +188,7 @@ class ShardMoves:
         self._socket(source)
         self._finish_elsewhere(tenant, source)  # of the move before this one
         if not placement.is_moving:
+            self._require_one_transfer_key(source, target)
             self._require_room(tenant, source, target)
         self._report(f"{shown}: refusing its requests")
         source = self._accounts(lambda each: each.begin_move(tenant))
@@ -267,6 +298,21 @@ class ShardMoves:
                 continue
             return
         raise ShardError(f"tenant {tenant} is on its way to a shard that does not run on this host")
+
+    def _require_one_transfer_key(self, *shards: str) -> None:
+        """Raise ShardError where shards have different transfer keys: a rotation was interrupted.
+
+        Of a tenant that has left under one of them nobody could open the bundle.
+        """
+        try:
+            keys = {transfer_key(Layout(self._layout.directory, shard)) for shard in shards}
+        except ConfigError as error:
+            raise ShardError(str(error)) from None
+        if len(keys) > 1:
+            raise ShardError(
+                f"the shards {' and '.join(shards)} have different transfer keys: an interrupted"
+                " change of them; run pqkeepd transfer-key rotate again, then this command"
+            )
 
     def _require_room(self, tenant: TenantId, source: str, target: str) -> None:
         """Raise ShardError, while the tenant is served, where the target would not take it."""
@@ -407,3 +453,10 @@ def operator_sockets(layout: Layout) -> Mapping[str, Path]:
             raise ConfigError(f"{file}: another key service has the shard {settings.shard} too")
         found[settings.shard] = settings.operator_socket
     return found
+
+
+def transfer_key(layout: Layout) -> bytes | None:
+    """Return the transfer key in a shard's file, None where it has none. Raises ConfigError."""
+    with acting_as_owner_of(layout.key_service):
+        file = key_service_config.read(layout.key_service_settings).transfer_key_file
+        return None if file is None else read_secret_file(file, "transfer key")

@@ -1,8 +1,9 @@
 """``pqkeepd start``: supervises the processes of a data directory, each as its own user.
 
 SIGHUP has the key services read their certificates again, starts those of shards that were added,
-and renews the gateways one after another, with their settings as they are then. A single gateway that keeps the rate limits in its memory is
-not renewed, but told to read its certificates again: for a while there would be two memories.
+ends those of shards that were removed, and renews the gateways one after another, with their settings
+as they are then. A single gateway that keeps the rate limits in its memory is not renewed, but told
+to read its certificates again: for a while there would be two memories.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from pqkeep_server import start_settings
 from pqkeep_server.data_lock import locked
 from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, listening
 from pqkeep_server.initialise import Layout
+from pqkeep_server.key_services import NAME as KEY_SERVICE
 from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.start_settings import StartSettings
 from pqkeep_server.supervise import FatalExitError, Identity, Program, Supervisor
@@ -172,11 +174,12 @@ async def _run(supervisor: Supervisor, layout: Layout, settings: Config) -> None
     def reload() -> None:
         try:
             _check(layout, settings)
-            added = tuple(_key_services(layout, users_of(layout)))
+            key_services = tuple(_key_services(layout, users_of(layout)))
         except (ConfigError, UsersError, OSError) as error:
             _LOG.error("the settings are not read again", error=str(error))
         else:
-            supervisor.add(added)
+            supervisor.add(key_services)
+            supervisor.remove(KEY_SERVICE, {each.name for each in key_services})
             supervisor.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -95,7 +95,7 @@ class Supervisor:
     def __init__(self, programs: Sequence[Program]) -> None:
         """Start nothing yet."""
         self._programs = list(programs)
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers: dict[Program, asyncio.Task[None]] = {}
         self._is_over = asyncio.Event()
         self._lost: dict[Program, asyncio.Event] = {}
         """The programs that cannot run, and what is set when they are to be tried again."""
@@ -115,9 +115,9 @@ class Supervisor:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changes = [*self._farewells, *([] if self._reload is None else [self._reload])]
-            for task in (*self._keepers, *ends, *changes):
+            for task in (*self._keepers.values(), *ends, *changes):
                 task.cancel()
-            ended = await asyncio.gather(*self._keepers, return_exceptions=True)
+            ended = await asyncio.gather(*self._keepers.values(), return_exceptions=True)
             await asyncio.gather(*changes, return_exceptions=True)
             await asyncio.gather(*(_end(each, of.name) for each, of in self._others.items()))
             for program in reversed(self._programs):
@@ -135,6 +135,13 @@ class Supervisor:
                 self._programs.insert(0, program)
                 self._begin(program)
                 _LOG.info("a process was added", program=program.name)
+
+    def remove(self, kind: str, names: Collection[str]) -> None:
+        """End the programs of a kind that have none of these names."""
+        for program in tuple(self._programs):
+            if program.is_one_of == kind and program.name not in names:
+                self._programs.remove(program)
+                self._say_farewell(self._drop(program))
 
     def reload(self) -> None:
         """Renew the programs that can be, one after another, and tell the others to read again.
@@ -154,8 +161,24 @@ class Supervisor:
 
     def _begin(self, program: Program) -> None:
         keeper = asyncio.create_task(self._keep(program))
-        keeper.add_done_callback(lambda _: self._is_over.set())
-        self._keepers.append(keeper)
+        keeper.add_done_callback(self._end_all)
+        self._keepers[program] = keeper
+
+    def _end_all(self, _: asyncio.Task[None]) -> None:
+        self._is_over.set()
+
+    async def _drop(self, program: Program) -> None:
+        async with self._changing:  # it is not being started
+            keeper = self._keepers.pop(program)
+            keeper.remove_done_callback(self._end_all)
+            keeper.cancel()
+            self._lost.pop(program, None)
+            process = self._running.pop(program, None)
+            if process is not None:
+                self._others[process] = program
+        if process is not None:
+            await self._dismiss(process, program)
+        _LOG.info("a process was removed", program=program.name)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -174,7 +197,7 @@ class Supervisor:
                 return
 
     async def _renew_all(self) -> None:
-        for program in self._programs:
+        for program in tuple(self._programs):
             if program.is_renewed and not await self._renew(program):
                 _LOG.error(
                     "a new process did not start, and the old ones go on", program=program.name

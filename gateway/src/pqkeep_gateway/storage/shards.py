@@ -9,22 +9,25 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.shards import HERE, Placement
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     insert_if_absent,
     microseconds,
     read_transaction,
     transaction,
 )
-from pqkeep_gateway.storage.schema import SHARDS, TENANT_SHARDS, TENANTS
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, SHARDS, TENANT_SHARDS, TENANTS
 from pqkeep_gateway.tenancy.shards import (
     MOVING,
     SERVING,
     ShardFullError,
+    ShardInUseError,
     ShardNotFoundError,
     StoredShard,
 )
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStatus
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.logs import logger
 
@@ -123,6 +126,49 @@ class SqlShards:
         if not changed.rowcount:
             raise ShardNotFoundError
 
+    async def remove(self, shard: str, audit_event: Event, *, leaves_records: bool) -> int:
+        """Forget that tenants have records in a drained shard; return how many have.
+
+        The row stays, and with it the shard of deleted tenants and the id of its database. Raises
+        ShardInUseError, ShardNotFoundError.
+        """
+        is_it = SHARDS.c.name == shard
+        has_records = TENANT_SHARDS.c.shard == shard
+        with_records = (
+            sa.select(sa.func.count())
+            .select_from(TENANT_SHARDS.join(TENANTS))
+            .where(has_records, TENANTS.c.status != TenantStatus.DELETED)
+        )
+        waiting = sa.select(sa.func.count()).where(
+            AUDIT_OUTBOX.c.shard == shard, AUDIT_OUTBOX.c.refusal.is_(None)
+        )
+        async with transaction(self._engine) as connection:
+            # FOR UPDATE: a tenant that is being put there is counted
+            row = (
+                await connection.execute(sa.select(SHARDS).where(is_it).with_for_update())
+            ).one_or_none()
+            if row is None:
+                raise ShardNotFoundError
+            if not row.draining:
+                raise ShardInUseError("it takes new tenants: run pqkeepd shard drain first")
+            counted = _COUNTED.where(is_it)
+            if tenants := (await connection.execute(counted)).scalar_one():
+                raise ShardInUseError(f"tenants are in it ({tenants}): run pqkeepd shard drain")
+            if events := (await connection.execute(waiting)).scalar_one():
+                raise ShardInUseError(
+                    f"events ({events}) wait for its log: start a gateway and its key service"
+                )
+            left = (await connection.execute(with_records)).scalar_one()
+            if left and not leaves_records:
+                raise ShardInUseError(
+                    f"its log has records of tenants that were moved ({left}): export it (pqkeep"
+                    f" audit export --shard {shard} --after 0), and give --leave-records, which has these"
+                    " tenants shown the records of their other shards only"
+                )
+            await connection.execute(sa.delete(TENANT_SHARDS).where(has_records))
+            await add_audit_event(connection, audit_event)
+        return int(left)
+
     async def add(self, names: Collection[str], now: datetime) -> None:
         """Store shards that are not stored yet."""
         async with transaction(self._engine) as connection:
@@ -148,9 +194,13 @@ class SqlShards:
 
 async def _note_visit(connection: AsyncConnection, tenant: TenantId, shard: str) -> None:
     is_its = TENANT_SHARDS.c.tenant_id == tenant
-    count = sa.select(sa.func.count()).select_from(TENANT_SHARDS).where(is_its)
-    position = (await connection.execute(count)).scalar_one()
-    row = {"tenant_id": tenant, "shard": shard, "position": position}
+    last = sa.select(sa.func.max(TENANT_SHARDS.c.position)).where(is_its)
+    position = (await connection.execute(last)).scalar()
+    row = {
+        "tenant_id": tenant,
+        "shard": shard,
+        "position": 0 if position is None else position + 1,
+    }
     await insert_if_absent(connection, TENANT_SHARDS, row)
 
 

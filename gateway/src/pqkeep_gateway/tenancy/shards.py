@@ -4,8 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.shards import Placement
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.messages import Attribution
 
 SERVING: Final = "serving"
 MOVING: Final = "moving"
@@ -18,6 +22,10 @@ class ShardNotFoundError(Exception):
 
 class ShardFullError(Exception):
     """The shard is being drained, and takes no new tenants."""
+
+
+class ShardInUseError(Exception):
+    """The shard is needed. The message says what for, for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,20 @@ class TenantPlacements(Protocol):
         """Put no new tenants into a shard, or do again. Raises ShardNotFoundError."""
         ...
 
+    async def remove(self, shard: str, audit_event: Event, *, leaves_records: bool) -> int:
+        """Forget that tenants have records in a drained shard; return how many have.
+
+        Raises ShardInUseError where that is any, unless their records may be left, and where the
+        shard takes tenants, has some, or events wait for its log. Raises ShardNotFoundError.
+        """
+        ...
+
 
 ListShards = Callable[[], Awaitable[Sequence[StoredShard]]]
 """Returns all shards that ever were, by name. Raises UnavailableError."""
+
+
+def removal(shard: str) -> Event:
+    """Return the event by which the log of the installation says that a shard was removed."""
+    attribution = Attribution("", "pqkeepd", "")
+    return event(attribution, INSTALLATION, AuditEvent.REMOVE_SHARD, policy=f"shard-{shard}")

@@ -11,14 +11,26 @@ from pqkeep_server.commands.arguments import Data, PasswordFile
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import InitialiseError, Layout
 from pqkeep_server.progress import counted, progress
-from pqkeep_server.shard_folders import add_shard
+from pqkeep_server.shard_folders import add_shard, remove_shard
 from pqkeep_server.shards import ShardError, ShardMoves
 
 ADDED = """\
 The shard {name} is made: {folder}. Keep a copy of its root key in a safe place elsewhere:
 {root_key}
+{then}"""
+STARTED = """\
 Then kill -HUP pqkeepd start, which starts its key service and renews the gateways; one gateway
 without a redis_url, and processes of a service manager, are started again instead."""
+REMOVED = """\
+The shard {name} is removed. Its log stays: keep it for as long as it is to be verified, with the
+root key. New backups do not have them.
+  {folder}
+  {database}
+{then}"""
+ENDED = """\
+Then kill -HUP pqkeepd start, which ends its key service and renews the gateways; one gateway
+without a redis_url is started again instead, and of a service manager the shard's unit is removed."""
+IN_DEVELOPMENT = "Then end pqkeepd dev, and start it again."
 NEW_TRANSFER_KEY = """\
 The key service of the shard default has a transfer key now: start it again, before tenants move."""
 
@@ -45,7 +57,8 @@ def add(
     with fail_on(InitialiseError):
         added = add_shard(layout, name, database=keys_database, password_file=keys_password_file)
     made = added.layout
-    typer.echo(ADDED.format(name=name, folder=made.key_service, root_key=made.root_key))
+    then = _then(layout, STARTED)
+    typer.echo(ADDED.format(name=name, folder=made.key_service, root_key=made.root_key, then=then))
     if added.had_no_transfer_key:
         typer.echo(NEW_TRANSFER_KEY)
 
@@ -118,3 +131,41 @@ def drain(
     with fail_on(ShardError), progress("moving tenants") as report:
         moved = ShardMoves(Layout(data), report).drain(shard)
     typer.echo(f"The shard {shard} has no tenants; moved: {moved}.")
+
+
+def remove(
+    shard: Annotated[str, typer.Argument(help="A shard that was drained.")],
+    *,
+    leave_records: Annotated[
+        bool,
+        typer.Option(
+            "--leave-records",
+            help="Even if its log has records of tenants that were moved: they are shown those of"
+            " their other shards only.",
+        ),
+    ] = False,
+    data: Data,
+) -> None:
+    """Remove a shard that has no tenants. Its folder, root key and database stay, with its log.
+
+    If it is interrupted, run it again: it continues.
+    """
+    layout = Layout(data.absolute())
+
+    def note() -> None:
+        ShardMoves(layout, typer.echo).remove(shard, leaves_records=leave_records)
+
+    with fail_on(InitialiseError, ShardError):
+        removed = remove_shard(layout, shard, note)
+    typer.echo(
+        REMOVED.format(
+            name=shard,
+            folder=removed.layout.key_service,
+            database=removed.database,
+            then=_then(layout, ENDED),
+        )
+    )
+
+
+def _then(layout: Layout, in_production: str) -> str:
+    return IN_DEVELOPMENT if layout.development_credentials.exists() else in_production
