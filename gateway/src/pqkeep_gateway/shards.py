@@ -5,7 +5,7 @@ tenant was when it was admitted. For whatever is not of an admitted tenant it is
 needed. What concerns no tenant is in the shard ``default``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,6 +84,14 @@ def admit(tenant: TenantId, placement: Placement) -> None:
     _ADMITTED.set((tenant, placement))
 
 
+def _placement_of(tenant: TenantId) -> Placement | None:
+    """Return where a tenant was when the current task's request was admitted, if it is that one's."""
+    if tenant == INSTALLATION:
+        return HERE
+    admitted = _ADMITTED.get()
+    return None if admitted is None or admitted[0] != tenant else admitted[1]
+
+
 class Shards:
     """The key services of all shards, and as a KeyService the one of each request's tenant."""
 
@@ -113,7 +121,7 @@ class Shards:
         TENANT_MOVED where the tenant is being moved, UNAVAILABLE where its shard has no settings.
         Raises UnavailableError, too.
         """
-        placement = await self._find(request.tenant)
+        placement = _placement_of(request.tenant) or await self._directory.find(request.tenant)
         try:
             return await self._execute(placement, request, attribution)
         except KeyServiceError as error:
@@ -131,7 +139,7 @@ class Shards:
 
         Raises UnavailableError.
         """
-        return (await self._find(tenant)).shard
+        return (_placement_of(tenant) or await self._directory.find(tenant)).shard
 
     async def residence(self, tenant: TenantId) -> str:
         """Return the shard where a tenant is now, wherever it was when its request was admitted.
@@ -161,20 +169,12 @@ class Shards:
         """The key services of all shards."""
         return tuple(self._services.values())
 
-    async def _find(self, tenant: TenantId) -> Placement:
-        if tenant == INSTALLATION:
-            return HERE
-        admitted = _ADMITTED.get()
-        if admitted is not None and admitted[0] == tenant:
-            return admitted[1]
-        return await self._directory.find(tenant)
-
-    async def _execute(
+    def _execute(
         self, placement: Placement, request: Request[R_co], attribution: Attribution
-    ) -> R_co:
+    ) -> Awaitable[R_co]:
         if placement.is_moving:
             raise KeyServiceError(ErrorKind.TENANT_MOVED)
-        return await self._configured(placement.shard).execute(request, attribution)
+        return self._configured(placement.shard).execute(request, attribution)
 
     def _configured(self, shard: str) -> KeyService:
         try:
