@@ -21,17 +21,18 @@ class TenantGate:
     def __init__(self, store: KeyStore) -> None:
         self._store = store
         self._epoch: int | None = None
-        self._away: frozenset[TenantId] = frozenset()
+        # By number: a UUID's own hash and comparison are functions in Python.
+        self._away: frozenset[int] = frozenset()
         self._loads = 0
-        self._closed: dict[TenantId, asyncio.Event] = {}
+        self._closed: dict[int, asyncio.Event] = {}
         """Set when none of the tenant's calls is under way."""
-        self._calls: Counter[TenantId] = Counter()
+        self._calls: Counter[int] = Counter()
 
     async def require(self, tenant: TenantId) -> None:
         """Raise TENANT_MOVED unless the tenant's keys are here, and DatabaseUnavailableError."""
         if self._epoch != self._store.epoch:
             await self._load()
-        if tenant in self._away or tenant in self._closed:
+        if tenant.int in self._away or tenant.int in self._closed:
             raise KeyServiceError(ErrorKind.TENANT_MOVED)
 
     def call(self, tenant: TenantId) -> "_Call":
@@ -45,11 +46,11 @@ class TenantGate:
         Afterwards what the log says is read again. Raises DEADLINE_EXCEEDED, in the event loop's
         time. One caller at a time.
         """
-        emptied = self._closed[tenant] = asyncio.Event()
+        emptied = self._closed[tenant.int] = asyncio.Event()
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    if self._calls[tenant]:
+                    if self._calls[tenant.int]:
                         await emptied.wait()
             except TimeoutError:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
@@ -57,28 +58,30 @@ class TenantGate:
         finally:  # before the gate opens, whatever has become of it
             self._epoch = None
             self._loads += 1
-            del self._closed[tenant]
+            del self._closed[tenant.int]
 
     async def _load(self) -> None:
         while True:
             epoch, loads = self._store.epoch, self._loads
             away = await self._store.read(list_tenants_away)
             if loads == self._loads:  # otherwise a tenant may have left since it was read
-                self._away, self._epoch = away, epoch
+                self._away = frozenset(tenant.int for tenant in away)
+                self._epoch = epoch
                 return
 
     async def enter(self, tenant: TenantId) -> None:
         """Count a call. Raises what ``require`` raises."""
         await self.require(tenant)
-        self._calls[tenant] += 1
+        self._calls[tenant.int] += 1
 
     def leave(self, tenant: TenantId) -> None:
         """Count it no more."""
-        self._calls[tenant] -= 1
-        if not self._calls[tenant]:
-            del self._calls[tenant]
-            if tenant in self._closed:
-                self._closed[tenant].set()
+        number = tenant.int
+        self._calls[number] -= 1
+        if not self._calls[number]:
+            del self._calls[number]
+            if number in self._closed:
+                self._closed[number].set()
 
 
 class _Call:
