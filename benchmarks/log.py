@@ -33,7 +33,7 @@ REPEATS = 9
 FILL_SECONDS = 7200.0
 EXPORT_SECONDS = 1800.0
 EXPORTED = 300_000
-"""Records of an export that is measured: the newest."""
+"""Records of an export that is measured, unless it is said: the newest."""
 PROVEN = 50_000
 """Records of an export with proofs that is measured: its first ones."""
 _PIECE = 1024 * 1024
@@ -207,8 +207,8 @@ def requests(operator: Api, tenant: Api, size: int) -> Iterator[Answer]:
     yield measured("encrypt", lambda: tenant.ask(encrypt, method="POST", body=body))
 
 
-def measure(directory: Path, filled: Filled | None) -> Numbers:
-    """Start the installation and measure it."""
+def measure(directory: Path, filled: Filled | None, export: int) -> Numbers:
+    """Start the installation and measure it, with an export of so many records."""
     began = time.perf_counter()
     with service(directory, PRODUCT) as (pid, ready):
         ready_seconds = time.perf_counter() - began
@@ -219,7 +219,7 @@ def measure(directory: Path, filled: Filled | None) -> Numbers:
         size = checkpoint["data"]["checkpoints"][0]["size"]
         answers = tuple(requests(operator, tenant, size))
         processes = parts_of(pid)
-        records = min(size, EXPORTED)
+        records = min(size, export)
         after = f"?after={size - records}"
         exports = (
             exported("operator's newest", operator, records, after, processes, gzip=False),
@@ -255,6 +255,12 @@ def main() -> int:
         "--versions", type=int, default=9_900, help="of one key, which has 10,000 at most (9,900)"
     )
     parser.add_argument(
+        "--export",
+        type=int,
+        default=EXPORTED,
+        help="how many of the newest to export without proofs (300,000)",
+    )
+    parser.add_argument(
         "--directory", type=Path, help="keep the databases here, and use them again"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
@@ -268,7 +274,7 @@ def main() -> int:
             command = python("benchmarks.log_fill", str(settings), *counts, tenant_id)
             text = output_of(["nice", *command], seconds=FILL_SECONDS)
             filled = msgspec.json.decode(text.splitlines()[-1], type=Filled)
-            numbers = measure(directory, filled)
+            numbers = measure(directory, filled, arguments.export)
     except BenchmarkError as error:
         Console(stderr=True).print(f"benchmark: {error}", markup=False)
         return 1
