@@ -3,7 +3,7 @@
 Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and with
 two of each, and loads them alternately, half of the connections for a tenant of each shard. Several gateways
 are loaded with as many connections as one, and with as many for each. Two installations of one each, loaded
-at once, show what more processes cost that have nothing to do with each other. It reports what one operation
+at once in the same ways, show what more processes cost that have nothing to do with each other. It reports what one operation
 costs in each kind of process, and does not judge.
 """
 
@@ -80,8 +80,8 @@ class Load:
 
     places: Sequence[int]
     """Which of SHAPES."""
-    share: int
-    """How many times the connections of one gateway each of them has."""
+    share: float
+    """How many times as many connections as one gateway each of them has."""
 
     @property
     def name(self) -> str:
@@ -90,11 +90,16 @@ class Load:
 
     def connections(self, of_one: int) -> int:
         """Return how many connections there are in all, where one gateway has so many."""
-        return len(self.places) * self.share * of_one
+        return len(self.places) * self.of_each(of_one)
+
+    def of_each(self, of_one: int) -> int:
+        """Return how many an installation has."""
+        return round(self.share * of_one)
 
 
 LOADS = (
     Load((0,), 1),
+    Load((0, 1), 0.5),
     Load((0, 1), 1),
     Load((2,), 1),
     Load((3,), 1),
@@ -242,7 +247,7 @@ def measure(
                 for each, done in zip(LOADS, found, strict=True):
                     at = [every[place] for place in each.places]
                     seconds = arguments.seconds if turn else 1
-                    one = loaded(wrk, body, at, seconds, each.share * arguments.connections)
+                    one = loaded(wrk, body, at, seconds, each.of_each(arguments.connections))
                     if turn:  # the first one fills caches
                         done.append(one)
             rounds[operation] = found
