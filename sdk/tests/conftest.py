@@ -6,7 +6,7 @@ Tests that take ``connect`` or ``client`` run twice: with Client, and with Async
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +17,6 @@ from uuid import uuid4
 import pytest
 from sdk.tests.fault_proxy import FaultProxy
 from tests.fixtures.installation import Installation
-from tests.fixtures.preloaded import preloaded
 
 from pqkeep import AsyncClient, Client
 
@@ -99,15 +98,6 @@ def new_api_key(operator: Client) -> Callable[[], str]:
 def idle_api_key(new_api_key: Callable[[], str]) -> str:
     """Return an API key of a tenant that never has keys, for tests that need none."""
     return new_api_key()
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
-    """The command ``pqkeep``, with everything imported that it may need."""
-    modules = ("pqkeep.client", "pqkeep.local", "pqkeep.audit", "httpx2", "httpcore2", "rich.table")
-    folder = tmp_path_factory.mktemp("pqkeep")
-    with preloaded(folder, "pqkeep.cli:app", *modules, first="keys list --help") as words:
-        yield words
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -114,13 +114,14 @@ def test_every_format_is_documented() -> None:
 class Shell:
     """A place to run the command in, as a tenant."""
 
+    program: Sequence[str | Path]
     directory: Path
     environment: Mapping[str, str]
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> int:
         """Run the command; return its status."""
         ended = subprocess.run(
-            [PROGRAM, *arguments],
+            [*self.program, *arguments],
             cwd=self.directory,
             env={**self.environment, **environment},
             input=stdin,
@@ -168,6 +169,7 @@ class Shell:
 def shell(
     installation: Installation,
     new_tenant: Callable[..., Caller],
+    pqkeep_command: Sequence[str | Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Shell:
     """A tenant on the plan free, with two keys and a signed file; and the operator's key."""
@@ -182,7 +184,7 @@ def shell(
     (directory / "operator").write_text(installation.ready["operator_key"])
     (directory / "operator").chmod(0o600)
     (directory / "file").write_text("data")
-    shell = Shell(directory, environment)
+    shell = Shell(pqkeep_command, directory, environment)
     assert shell("keys", "generate", "Kyber768") == 0
     assert shell("keys", "generate", "Dilithium3") == 0
     assert shell("keys", "public-key", "Kyber768", "--to", "key.json") == 0
@@ -195,7 +197,7 @@ def _rate_limited(shell: Shell) -> int:
     """Spend a tenant's only request of the minute, and ask again."""
     operator = ("--api-key-file", "operator")
     made = subprocess.run(
-        [PROGRAM, "tenants", "create", os.urandom(8).hex(), *operator, "--output", "json"],
+        [*shell.program, "tenants", "create", os.urandom(8).hex(), *operator, "--output", "json"],
         cwd=shell.directory,
         env=dict(shell.environment),
         capture_output=True,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fixtures.installation import Installation
@@ -57,11 +57,24 @@ def document(name: str) -> str:
     return python("".join(code for language, code in blocks if language == "python"))
 
 
-def test_everything_in_order(installation: Installation, tmp_path: Path) -> None:
+def make_environment(folder: Path, command: Sequence[str | Path]) -> None:
+    """Make an environment like that of the tests, whose pqkeep is another command."""
+    ours = Path(SCRIPTS)
+    (folder / ours.name).mkdir(parents=True)
+    for each in {*ours.parent.iterdir(), *ours.iterdir()} - {ours, ours / "pqkeep"}:
+        (folder / each.relative_to(ours.parent)).symlink_to(each)
+    pqkeep = folder / ours.name / "pqkeep"
+    pqkeep.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, command))} "$@"\n')
+    pqkeep.chmod(0o700)
+
+
+def test_everything_in_order(
+    installation: Installation, pqkeep_command: Sequence[str | Path], tmp_path: Path
+) -> None:
     """Whoever follows one document after the other meets no error."""
     tenant, directory = installation.new_tenant(), tmp_path / "checkout"
     directory.mkdir()
-    (directory / ".venv").symlink_to(Path(SCRIPTS).parent)
+    make_environment(directory / ".venv", pqkeep_command)
     (directory / "README.md").write_bytes((ROOT / "README.md").read_bytes())
     (directory / "report.pdf").write_bytes(b"a report")
     (directory / "operator.key").write_text(installation.ready["operator_key"])
@@ -71,7 +84,7 @@ def test_everything_in_order(installation: Installation, tmp_path: Path) -> None
     tutorial = "".join(TUTORIAL.findall((ROOT / "docs" / "cli.md").read_text()))
     commands = commands.replace(PLACEHOLDERS, exported) + tutorial
     commands += document("sdk.md") + document("local-encryption.md")
-    path = f"{SCRIPTS}:{Path(sys.executable).parent}:{os.defpath}"
+    path = f"{directory / '.venv' / Path(SCRIPTS).name}:{os.defpath}"
     environment = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "NO_PROXY": "*"}
     answers = {b"API key: ": tenant.api_key}
     text = typed(commands, answers, directory=directory, environment=environment)

@@ -40,9 +40,9 @@ def run_program(program: Sequence[str | Path], *arguments: str | Path) -> tuple[
 
 
 @pytest.fixture
-def run(program: Sequence[str | Path]) -> Run:
+def run(pqkeep_command: Sequence[str | Path]) -> Run:
     """The command, imported once."""
-    return partial(run_program, program)
+    return partial(run_program, pqkeep_command)
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ class Command:
 
 
 @pytest.fixture
-def nobody(program: Sequence[str | Path], tmp_path: Path, base_url: str) -> Command:
+def nobody(pqkeep_command: Sequence[str | Path], tmp_path: Path, base_url: str) -> Command:
     """The command of somebody who knows the address, and has no API key."""
     directory = tmp_path / "here"
     directory.mkdir()
@@ -98,7 +98,7 @@ def nobody(program: Sequence[str | Path], tmp_path: Path, base_url: str) -> Comm
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "PQKEEP_URL": base_url,
     }
-    return Command(program, directory, environment)
+    return Command(pqkeep_command, directory, environment)
 
 
 @pytest.fixture
