@@ -12,6 +12,7 @@ from tests.sampling import leave_to_the_campaign, step
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
+gc.disable()  # until the tests are collected: imports create no garbage
 keep_files_in_memory()
 pytest.register_assert_rewrite("tests.fixtures")
 settings.register_profile("untimed", deadline=None, max_examples=100 // step(4))
@@ -37,11 +38,6 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection() -> None:
-    """Collect no garbage while tests are collected: there is none."""
-    gc.disable()
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -41,6 +42,18 @@ def loaded(package: str, before: str = "") -> tuple[list[str], list[str]]:
     return names, modules
 
 
+@cache
+def loaded_with(module: str, before: str = "") -> frozenset[str]:
+    """Import one module; return all that is loaded then."""
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", f"{before}\nimport {module}, sys; print(*sys.modules)"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    return frozenset(ended.stdout.decode().split())
+
+
 @pytest.mark.parametrize(
     ("package", "before"), [("pqkeep_gateway", FORBID_IN_GATEWAY), ("pqkeep_protocol", "")]
 )
@@ -65,18 +78,9 @@ def test_the_key_service_does_load_cryptography() -> None:
 @pytest.mark.parametrize("package", ["pqkeep_gateway", "pqkeep_keyservice"])
 def test_logs_need_no_terminal_library(package: str) -> None:
     """Structlog loads rich wherever it is installed, except in these processes."""
-    before = FORBID.format(package=package)
-    for forbid, is_loaded in (("", True), (before, False)):
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-I", "-c"),
-                f"{forbid}\nimport {package}.process, sys; print('rich' in sys.modules)",
-            ],
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-        assert ended.stdout.decode().strip() == str(is_loaded)
+    module = f"{package}.process"
+    assert "rich" in loaded_with(module)
+    assert "rich" not in loaded_with(module, FORBID.format(package=package))
 
 
 @pytest.mark.parametrize("module", ["cryptography", "cryptography.hazmat.primitives", "pqcrypto"])
@@ -132,16 +136,7 @@ def test_stripe_s_library_works_without_cryptography() -> None:
 
 def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
     """What puts the gateway together loads neither Stripe's library nor what it needs."""
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-I", "-c"),
-            f"{FORBID_IN_GATEWAY}\nimport pqkeep_gateway.process, sys; print(*sys.modules)",
-        ],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    modules = ended.stdout.decode().split()
+    modules = loaded_with("pqkeep_gateway.process", FORBID_IN_GATEWAY)
     assert "pqkeep_gateway.wiring" in modules
     assert {"stripe", "requests", "urllib3"}.isdisjoint(modules)
 
@@ -165,22 +160,12 @@ def test_imports_are_not_forbidden_too_late() -> None:
             ("cryptography", "pqcrypto", "typer", "rich", "pqkeep.audit", "pqkeep.cli"),
         ),
         ("pqkeep_server.cli", ("sqlalchemy", "alembic", "asyncpg", "starlette")),
-        ("pqkeep_gateway.wiring", ("redis", "alembic", "asyncpg")),
-        ("pqkeep_keyservice.wiring", ("alembic", "asyncpg", "sqlalchemy.dialects.postgresql")),
+        ("pqkeep_gateway.process", ("redis", "alembic", "asyncpg")),
         ("pqkeep_keyservice.process", ("alembic", "asyncpg", "sqlalchemy.dialects.postgresql")),
     ],
 )
 def test_what_few_need_is_not_loaded(module: str, heavy: tuple[str, ...]) -> None:
     """Client, command and gateway start without what takes long to load and most of them never use."""
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-I", "-c"),
-            f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))",
-        ],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    modules = json.loads(ended.stdout)
+    modules = loaded_with(module)
     assert module in modules
     assert [name for name in modules for each in heavy if f"{name}.".startswith(f"{each}.")] == []
