@@ -48,7 +48,8 @@ MAX_HEADERS = 100
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
 CHECK_SECONDS = 0.5
-"""Between two checks of a connection's deadline, which is by so much later at the most."""
+"""Between two checks of a connection's deadline, which is by so much later at the most, or twice
+that where answers are not read."""
 CHECKED_AT_ONCE = 64
 """Connections that are checked before others get their turn: some 0.05 ms."""
 ENDED_AT_ONCE = 4
@@ -137,10 +138,10 @@ async def watch_connections(
 async def _end_unread(connections: Iterable[object], at_most: int) -> None:
     """End connections whose clients do not read, until the answers to all others fit."""
     http = [each for each in connections if isinstance(each, BoundedHttpProtocol)]
-    for number, connection in enumerate(to_end(http, at_most), 1):
+    chosen = to_end(http, at_most)
+    for connection in chosen:
         connection.end_unread()
-        if number % ENDED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        await asyncio.sleep(CHECK_SECONDS / len(chosen))
 
 
 def _check(connection: "BoundedHttpProtocol", now: float) -> bool:

@@ -33,22 +33,24 @@ def to_end(connections: Iterable[A], at_most: int) -> list[A]:
 
     Those of whoever has the most, by the client's network, and of these the largest first.
     """
-    by_network: dict[str, list[A]] = {}
-    for each in connections:
-        if each.unread:
-            by_network.setdefault(network_of(each.address), []).append(each)
-    unread = {name: sum(each.unread for each in held) for name, held in by_network.items()}
-    for held in by_network.values():
-        held.sort(key=lambda each: each.unread)
-    most = [(-size, name) for name, size in unread.items()]
+    held: dict[str, list[tuple[int, int, A]]] = {}
+    networks: dict[str, str] = {}
+    for number, each in enumerate(connections):
+        if unread := each.unread:
+            address = each.address
+            network = networks.get(address) or networks.setdefault(address, network_of(address))
+            held.setdefault(network, []).append((unread, number, each))
+    most = [(-sum(unread for unread, _, _ in found), name) for name, found in held.items()]
     heapq.heapify(most)
-    excess = sum(unread.values()) - at_most
+    for found in held.values():
+        found.sort()
+    excess = -sum(size for size, _ in most) - at_most
     ended: list[A] = []
     while excess > 0:
         size, name = heapq.heappop(most)
-        largest = by_network[name].pop()
-        ended.append(largest)
-        excess -= largest.unread
-        if by_network[name]:
-            heapq.heappush(most, (size + largest.unread, name))
+        largest, _, connection = held[name].pop()
+        ended.append(connection)
+        excess -= largest
+        if held[name]:
+            heapq.heappush(most, (size + largest, name))
     return ended
