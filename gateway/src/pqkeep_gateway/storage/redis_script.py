@@ -82,11 +82,13 @@ class RedisScript:
                         [(call, len(waiters)) for call, waiters in equal.items()]
                     )
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
-                await self.close()
-                for _, waiter in sent + self._waiting:
-                    if not waiter.done():
-                        waiter.set_exception(error)
-                self._waiting = []
+                try:
+                    await self.close()
+                finally:
+                    for _, waiter in sent + self._waiting:
+                        if not waiter.done():
+                            waiter.set_exception(error)
+                    self._waiting = []
                 return
             for waiters, answer in zip(equal.values(), answers, strict=True):
                 for place, waiter in enumerate(waiters):
