@@ -181,8 +181,7 @@ class LargeBody:
 
     async def until_read(self) -> None:
         """Return when its answer was read, or its connection has ended."""
-        if self.size:
-            await self._request["connection"].drained()
+        await self._request["connection"].drained()
 
     def end(self) -> None:
         """Say that its request has ended, however."""

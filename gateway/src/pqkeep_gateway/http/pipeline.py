@@ -243,9 +243,11 @@ class Resource:
         large = LargeBody(self._pipeline.large_bodies, scope["state"])
         try:
             await self._answer(scope, receive, send, large)
-            await large.until_read()
+            if large.size:
+                await large.until_read()
         finally:
-            large.end()
+            if large.size:  # as few have, and a call costs a microsecond
+                large.end()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, large: LargeBody) -> None:
         began = perf_counter()
