@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.connections.conftest import Client, Gateway
-from tests.fixtures.processes import HOST
+from tests.fixtures.processes import HOST, free_port
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.rate_limit import Limit
@@ -29,6 +29,7 @@ from pqkeep_gateway.http.protocol import LIMITS
 from pqkeep_gateway.http.unread_answers import to_end
 from pqkeep_gateway.process import OTHER_FILES
 from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.settings_file import edited
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 ARRIVALS = SourceBudget(Limit(1000, 1), lambda: 1000.0)
@@ -238,6 +239,9 @@ def test_ipv6_counts_by_64(address: str, network: str) -> None:
 def _start(folder: Path, soft: int, hard: int) -> subprocess.Popen[str]:
     layout = Layout(folder / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    settings = layout.gateway_settings
+    changed = {"port": free_port(), "management_address": "off"}
+    settings.write_text(edited(settings.read_text(), changed))
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "pqkeep_gateway", layout.gateway_settings],
         stdin=subprocess.DEVNULL,
