@@ -161,9 +161,11 @@ def drips(first: bytes, then: bytes) -> Callable[[socket.socket], None]:
 
     def answer(connection: socket.socket) -> None:
         connection.recv(65536)
+        readable = select.poll()
+        readable.register(connection, select.POLLIN)
         with suppress(OSError):
             connection.sendall(first)
-            while not select.select([connection], [], [], 0.01)[0] or connection.recv(65536):
+            while not readable.poll(10) or connection.recv(65536):
                 connection.sendall(then)
 
     return answer

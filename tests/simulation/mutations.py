@@ -176,8 +176,8 @@ def _list_a_year_early(connection: Any, now: Any, after: Any, limit: int) -> Any
 
 def _give_to_the_first(self: Any, frame: Any) -> None:
     for waiting in self._waiting.values():
-        if not waiting.done():
-            waiting.set_result(frame)
+        if not waiting.answer.done():
+            waiting.answer.set_result(frame)
             return
 
 
