@@ -128,6 +128,41 @@ async def test_each_has_a_secret_of_its_own_that_the_key_opens(
     assert await opened(keys, owner, done, attribution, algorithm) == secrets
 
 
+async def test_batches_at_once_have_their_own_answers(
+    owner: TenantId, keys: KeyService, attribution: Attribution, made_elsewhere: list[int]
+) -> None:
+    """One worker has jobs of several batches, for different keys, and each gets those of its key."""
+    algorithms = [*KEMS] * encapsulation_workers.JOBS_OF_A_WORKER
+    batches = [batch(owner, [encapsulate(owner, each)] * MANY) for each in algorithms]
+    answers = await asyncio.gather(*(keys.execute(each, attribution) for each in batches))
+    assert made_elsewhere == [MANY] * len(algorithms)
+    for algorithm, answer in zip(algorithms, answers, strict=True):
+        secrets = [each.shared_secret for each in answer.results if isinstance(each, Encapsulated)]
+        assert await opened(keys, owner, answer.results, attribution, algorithm) == secrets
+
+
+async def test_a_worker_that_ends_among_jobs_leaves_none_unanswered(
+    owner: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    made_elsewhere: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Stopped with the jobs of several batches and killed: all are answered, and it is logged once."""
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    many = batch(owner, [encapsulate(owner)] * MANY)
+    calls = [asyncio.create_task(keys.execute(many, attribution)) for _ in range(5)]
+    await asyncio.sleep(0.1)
+    worker.kill()
+    for call in calls:
+        done = (await call).results
+        assert len({each.shared_secret for each in done if isinstance(each, Encapsulated)}) == MANY
+    assert made_elsewhere == [0] * len(calls)
+    assert len([each for each in caplog.messages if "has failed" in each]) == 1
+
+
 async def test_what_is_not_alike_is_answered_in_its_place(
     *,
     owner: TenantId,

@@ -31,6 +31,8 @@ _LOG = logger(__name__)
 
 MOST_WORKERS = 4
 """Two encapsulate as fast as the event loop can record, with ML-KEM; X-Wing takes longer."""
+JOBS_OF_A_WORKER = 8
+"""It works on one; the others are there when it has done, however busy the event loop is then."""
 SECONDS = 5.0
 """After which a worker that has not answered is ended: 128 encapsulations take milliseconds."""
 SECONDS_BETWEEN_STARTS = 60.0
@@ -62,11 +64,11 @@ class EncapsulationWorkers:
 
     def __init__(self) -> None:
         """Start nothing yet; a process starts with its first work, which it does not get."""
-        workers = [_Worker() for _ in range(min(MOST_WORKERS, (os.cpu_count() or 1) - 1))]
-        self._workers = workers
+        self._workers = [_Worker() for _ in range(min(MOST_WORKERS, (os.cpu_count() or 1) - 1))]
         self._running: set[asyncio.Task[list[Encapsulation]]] = set()
+        places = self._workers * JOBS_OF_A_WORKER
         self._queue = FairQueue[TenantId, _Worker](
-            workers, per_subject=max(1, len(workers) - 1), max_waiting=MAX_WAITING
+            places, per_subject=len(places), max_waiting=MAX_WAITING
         )
 
     async def encapsulate(
@@ -106,9 +108,11 @@ class EncapsulationWorkers:
 
 
 class _Worker:
-    """One process, which runs one job at a time. It starts again after it has ended."""
+    """One process, which runs one job after the other. It starts again after it has ended."""
 
     def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+        """Answers come in the order of the jobs, and those who wait are let in in theirs."""
         self._process: multiprocessing.process.BaseProcess | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._greeting: asyncio.Task[bytes] | None = None
@@ -116,20 +120,22 @@ class _Worker:
 
     async def run(self, job: _Job) -> list[Encapsulation]:
         """Return what a job makes; nothing where the process is not ready, or has failed."""
+        streams = self._streams
         try:
-            if self._streams is None or self._greeting is None:
+            if streams is None or self._greeting is None:
                 await self._start()
                 return []
             if not self._greeting.done():
                 return []
             self._greeting.result()
-            reader, writer = self._streams
+            reader, writer = streams
             writer.write(_message(_ENCODER.encode(job)))
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(SECONDS), self._reading:
                 made = _MADE.decode(await _next(reader))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
-            _LOG.warning("a worker process has failed", error=type(error).__name__)
-            self.end()
+            if streams is self._streams:  # else another job has ended it
+                _LOG.warning("a worker process has failed", error=type(error).__name__)
+                self.end()
             return []
         return made
 
