@@ -81,6 +81,35 @@ def test_a_lost_connection_leaves_nothing(*, reset: bool) -> None:
     assert uvloop.run(lose()) == 0
 
 
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("is_answered", [False, True], ids=["before the answer", "after it"])
+def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: bool) -> None:
+    """The collector of cycles, for which everybody waits, has nothing to find of it."""
+
+    async def ask(server: Server) -> None:
+        async with server.serving(_echo):
+            client = await server.sent(GET)
+            await _answers(client, 1)
+            leave(client, reset=reset)
+            await server.until(lambda: not server.state.connections)
+
+    async def left() -> int:
+        server = Server()
+        before = protocols()
+        gc.disable()
+        try:
+            if is_answered:
+                await ask(server)
+            else:
+                await _leave_before_the_first_answer(server, 2, reset=reset)
+            await asyncio.sleep(0)  # in which uvloop lets go of it
+            return sum(type(each) is BoundedHttpProtocol for each in gc.get_objects()) - before
+        finally:
+            gc.enable()
+
+    assert uvloop.run(left()) == 0
+
+
 def test_pipelined_requests_wait_as_bytes() -> None:
     """Of ten requests that come at once one is in memory as objects, and nine as what was sent."""
 
