@@ -24,7 +24,7 @@ from benchmarks.console import results_console
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import MESSAGE_SIZE, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
-from benchmarks.openbao import TOKENS, openbao, require_openbao, version
+from benchmarks.openbao import TOKENS, built, openbao, version
 from benchmarks.run import end, number_of_connections, number_of_seconds, within
 from benchmarks.suite import WARM_UP_SECONDS, file_system_of
 
@@ -151,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory=given.directory,
     )
     try:
-        comparison = run(plan, require_openbao(given.openbao), progress.print)
+        with built(given.openbao, progress.print) as program:
+            comparison = run(plan, program, progress.print)
     except BenchmarkError as error:
         progress.print(f"compare: {error}", markup=False, highlight=False, soft_wrap=True)
         return 1
@@ -232,7 +233,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="compare", description="Load OpenBao and pqkeep in turns on this machine."
     )
     parser.add_argument(
-        "--openbao", type=Path, metavar="PATH", help="OpenBao's program (default: bao on PATH)"
+        "--openbao",
+        type=Path,
+        metavar="PATH",
+        help="OpenBao's program, or the directory of its source (default: bao on PATH)",
     )
     parser.add_argument("--only", action="append", choices=tuple(ROWS), help="may be repeated")
     parser.add_argument(

@@ -1,14 +1,15 @@
 """OpenBao as it is run in production: sealed storage on the disk, its audit on to a file, Transit.
 
 One server with integrated storage (raft), without replicas and without TLS, and a token that may
-use Transit only, unless another is asked for. The program itself is not part of pqkeep and is not built here.
+use Transit only, unless another is asked for. The program itself is not part of pqkeep.
 """
 
 import shutil
 import subprocess
+import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_bytes
@@ -26,6 +27,8 @@ PROGRAM = "bao"
 HEADER = "X-Vault-Token"
 POLICY = 'path "transit/*" { capabilities = ["create", "read", "update"] }'
 VERSION_SECONDS = 10
+BUILD_SECONDS = 3600
+"""On two cores it takes ten minutes or more the first time, and seconds afterwards."""
 TOKENS: Mapping[str, Mapping[str, object] | None] = {
     "service": {"policies": ["transit"], "no_default_policy": True},
     "default-policy": {"policies": ["transit"]},
@@ -41,9 +44,31 @@ def require_openbao(path: Path | None) -> Path:
     if found is None:
         raise BenchmarkError(
             f"{path or PROGRAM} is not a program that can be run: install OpenBao 2.4 or later, "
-            "and name its program with --openbao PATH unless it is on PATH"
+            "and name its program or its source with --openbao PATH unless it is on PATH"
         )
     return Path(found).absolute()
+
+
+@contextmanager
+def built(path: Path | None, report: Callable[[str], None]) -> Iterator[Path]:
+    """Yield OpenBao's program: the path itself, ``bao`` on PATH, or what Go makes of a source.
+
+    Raises BenchmarkError.
+    """
+    if path is None or not path.is_dir():
+        yield require_openbao(path)
+        return
+    if not (path / "go.mod").is_file():
+        raise BenchmarkError(f"{path} is neither OpenBao's program nor its source")
+    go = shutil.which("go")
+    if go is None:
+        raise BenchmarkError(f"{path} is a source, and go, which would build it, is not on PATH")
+    with tempfile.TemporaryDirectory(prefix="pqkeep-openbao-") as directory:
+        program = Path(directory) / PROGRAM
+        report(f"building OpenBao from {path}, which takes some minutes the first time")
+        command = [go, "-C", str(path), "build", "-buildvcs=false", "-o", str(program), "."]
+        output_of(command, seconds=BUILD_SECONDS)
+        yield program
 
 
 def version(program: Path) -> str:
