@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import resource
 import signal
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcessService
+    from keyservice.tests.conftest import InProcessService, Serving
 
     from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 
@@ -245,3 +247,68 @@ async def test_a_worker_that_hangs_is_ended(
     assert [type(each) for each in done] == [Encapsulated] * MANY
     assert made_elsewhere == [0]
     assert not worker.is_alive()
+
+
+async def test_an_answer_that_comes_too_late_is_nobody_elses(
+    workers: EncapsulationWorkers,
+    owner: TenantId,
+    made_elsewhere: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job whose time is over as its answer comes leaves it to none of the jobs behind it."""
+    monkeypatch.setattr(encapsulation_workers, "SECONDS", 0.5)
+    first, second = KEMS[KEM].generate(), KEMS[KEM].generate()
+    loop = asyncio.get_running_loop()
+
+    def begin(public_key: bytes) -> asyncio.Task[Any]:
+        return loop.create_task(
+            workers.encapsulate(owner, loop.time() + SECONDS, KEM, public_key, MANY)
+        )
+
+    (worker,) = multiprocessing.active_children()
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGSTOP)
+    late = begin(first.public_bytes())
+    await asyncio.sleep(0.3)
+    behind = begin(second.public_bytes())
+    await asyncio.sleep(0.05)
+    os.kill(worker.pid, signal.SIGCONT)
+    time.sleep(0.3)  # noqa: ASYNC251 - the event loop sees the answer and the time at once
+    made = await behind
+    assert all(second.decapsulate(ciphertext) == secret for secret, ciphertext in made)
+    assert await late == []
+
+
+async def test_a_process_that_cannot_be_started_is_done_without(
+    workers: EncapsulationWorkers, owner: TenantId, keys: KeyService, attribution: Attribution
+) -> None:
+    """With too few descriptors for a process, now and again later, a batch is answered here."""
+    many = batch(owner, [encapsulate(owner)] * MANY)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pair = os.dup(0), os.dup(0)  # the numbers that are free: as many as the sockets take
+    for each in pair:
+        os.close(each)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(pair) + 1, before[1]))
+    try:
+        for _ in range(2):
+            done = (await keys.execute(many, attribution)).results
+            assert [type(each) for each in done] == [Encapsulated] * MANY
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert multiprocessing.active_children() == []
+
+
+async def test_a_damaged_key_is_refused_and_recorded_as_one_request_of_it_is(
+    serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
+) -> None:
+    """Many requests for a key whose row was changed: each is UNAVAILABLE, and has its record."""
+    async with serving() as keys:
+        key = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
+        await keys.execute(key, attribution)
+    sql("UPDATE keys SET public_key = ?", KEMS[KEM].generate().public_bytes())
+    async with serving() as keys:
+        many = batch(tenant, [encapsulate(tenant)] * MANY)
+        done = (await keys.execute(many, attribution)).results
+    assert done == (Refused(kind=ErrorKind.UNAVAILABLE),) * MANY
+    outcomes = sql("SELECT outcome FROM audit_records ORDER BY id DESC")
+    assert outcomes[:MANY] == [("unavailable",)] * MANY

@@ -19,6 +19,7 @@ from typing import NamedTuple, cast
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import CommitOutcome
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.key_cache import KeyCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
@@ -145,7 +146,7 @@ class Batches:
         alike = [place for place in places if requests[place] == first]
         if len(alike) < FEWEST_ELSEWHERE:
             return places
-        with suppress(KeyServiceError):  # each of them is refused here
+        with suppress(KeyServiceError, DamagedKeyError):  # each of them is refused here
             made = await self._dispatcher.encapsulate_all(first, len(alike), deadline)
             for place, done in zip(alike, made, strict=False):
                 answered[place] = Answered(cast(ItemResult, done.result), done.version)

@@ -8,6 +8,7 @@ Whatever a worker cannot do now, because it starts, has ended or was too slow, t
 """
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import signal
@@ -47,16 +48,29 @@ Encapsulation = tuple[bytes, bytes]
 
 
 class _Job(NamedTuple):
+    id: int
     algorithm: Algorithm
     public_key: bytes
     number: int
 
 
+class _Made(NamedTuple):
+    job: int
+    encapsulations: list[Encapsulation]
+
+
 _JOB = msgspec.msgpack.Decoder(_Job)
-_MADE = msgspec.msgpack.Decoder(list[Encapsulation])
+_MADE = msgspec.msgpack.Decoder(_Made)
 _ENCODER = msgspec.msgpack.Encoder()
 _SIZE = 4
 """Bytes of the size, big-endian, before each message. The first one of a worker is empty."""
+
+
+class _WrongAnswerError(Exception):
+    """An answer is another job's, such as one that came too late, or not as long as its own."""
+
+
+_FAILURES = (OSError, EOFError, TimeoutError, msgspec.DecodeError, _WrongAnswerError)
 
 
 class EncapsulationWorkers:
@@ -65,6 +79,7 @@ class EncapsulationWorkers:
     def __init__(self) -> None:
         """Start nothing yet; a process starts with its first work, which it does not get."""
         self._workers = [_Worker() for _ in range(min(MOST_WORKERS, (os.cpu_count() or 1) - 1))]
+        self._ids = itertools.count()
         self._running: set[asyncio.Task[list[Encapsulation]]] = set()
         places = self._workers * JOBS_OF_A_WORKER
         self._queue = FairQueue[TenantId, _Worker](
@@ -89,7 +104,7 @@ class EncapsulationWorkers:
             worker = await self._queue.acquire(tenant, deadline)
         except (QueueFullError, QueueTimeoutError):
             return []
-        job = _Job(algorithm, public_key, number)
+        job = _Job(next(self._ids), algorithm, public_key, number)
         run = asyncio.create_task(self._run(tenant, worker, job))  # goes on if this is cancelled
         self._running.add(run)
         run.add_done_callback(self._running.discard)
@@ -131,13 +146,12 @@ class _Worker:
             reader, writer = streams
             writer.write(_message(_ENCODER.encode(job)))
             async with asyncio.timeout(SECONDS), self._reading:
-                made = _MADE.decode(await _next(reader))
-        except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
+                return await _answer(reader, job)
+        except _FAILURES as error:
             if streams is self._streams:  # else another job has ended it
                 _LOG.warning("a worker process has failed", error=type(error).__name__)
                 self.end()
             return []
-        return made
 
     async def _start(self) -> None:
         """Start the process, but not at once again. Spawned, it has nothing of this one's memory."""
@@ -146,11 +160,12 @@ class _Worker:
             return
         self._may_start_at = now + SECONDS_BETWEEN_STARTS
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ours, theirs:
             context = multiprocessing.get_context("spawn")
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            self._process.start()
-        self._streams = await asyncio.open_unix_connection(sock=ours, limit=BUFFER)
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            self._process = process
+            self._streams = await asyncio.open_unix_connection(sock=ours.dup(), limit=BUFFER)
         self._greeting = asyncio.create_task(_next(self._streams[0]))
 
     def end(self) -> None:
@@ -163,6 +178,13 @@ class _Worker:
         if self._streams is not None:
             self._streams[1].transport.abort()
         self._process = self._streams = self._greeting = None
+
+
+async def _answer(reader: asyncio.StreamReader, job: _Job) -> list[Encapsulation]:
+    made = _MADE.decode(await _next(reader))
+    if made.job != job.id or len(made.encapsulations) != job.number:
+        raise _WrongAnswerError
+    return made.encapsulations
 
 
 async def _next(reader: asyncio.StreamReader) -> bytes:
@@ -187,7 +209,8 @@ def _serve(peer: socket.socket) -> None:
         while size := stream.read(_SIZE):
             job = _JOB.decode(stream.read(int.from_bytes(size, "big")))
             key = _loaded(job.algorithm, job.public_key)
-            _send(stream, _ENCODER.encode([key.encapsulate() for _ in range(job.number)]))
+            made = _Made(job.id, [key.encapsulate() for _ in range(job.number)])
+            _send(stream, _ENCODER.encode(made))
 
 
 def _send(stream: BufferedRWPair, data: bytes) -> None:
