@@ -9,6 +9,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +56,17 @@ def batch(tenant: TenantId, requests: Sequence[ItemRequest]) -> Batch:
 def encapsulate(tenant: TenantId, algorithm: Algorithm = KEM) -> Encapsulate:
     """Return a request for the first version of a key."""
     return Encapsulate(tenant=tenant, algorithm=algorithm, version=ONE)
+
+
+Workers = Callable[[], list[BaseProcess]]
+
+
+@pytest.fixture(autouse=True)
+def running_workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Return the workers that run. However many cores there are, a key service starts one."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    before = multiprocessing.active_children()
+    return lambda: [each for each in multiprocessing.active_children() if each not in before]
 
 
 @pytest.fixture
@@ -144,14 +156,16 @@ async def test_batches_at_once_have_their_own_answers(
 
 
 async def test_a_worker_that_ends_among_jobs_leaves_none_unanswered(
+    *,
     owner: TenantId,
     keys: KeyService,
     attribution: Attribution,
     made_elsewhere: list[int],
+    running_workers: Workers,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Stopped with the jobs of several batches and killed: all are answered, and it is logged once."""
-    (worker,) = multiprocessing.active_children()
+    (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
     many = batch(owner, [encapsulate(owner)] * MANY)
@@ -213,10 +227,14 @@ async def test_a_key_that_may_not_be_used_has_none(
 
 
 async def test_a_worker_that_died_is_done_without_and_replaced(
-    owner: TenantId, keys: KeyService, attribution: Attribution, made_elsewhere: list[int]
+    owner: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    made_elsewhere: list[int],
+    running_workers: Workers,
 ) -> None:
     """After kill -9 the next batch is answered all the same, and a later one by another worker."""
-    (worker,) = [each for each in multiprocessing.active_children() if each.is_alive()]
+    (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
@@ -232,15 +250,17 @@ async def test_a_worker_that_died_is_done_without_and_replaced(
 
 
 async def test_a_worker_that_hangs_is_ended(
+    *,
     owner: TenantId,
     keys: KeyService,
     attribution: Attribution,
     made_elsewhere: list[int],
+    running_workers: Workers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A worker that was stopped keeps a batch waiting for a bounded time, and is killed."""
     monkeypatch.setattr(encapsulation_workers, "SECONDS", 0.2)
-    (worker,) = multiprocessing.active_children()
+    (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
     done = (await keys.execute(batch(owner, [encapsulate(owner)] * MANY), attribution)).results
@@ -253,6 +273,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_elses(
     workers: EncapsulationWorkers,
     owner: TenantId,
     made_elsewhere: list[int],
+    running_workers: Workers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job whose time is over as its answer comes leaves it to none of the jobs behind it."""
@@ -265,7 +286,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_elses(
             workers.encapsulate(owner, loop.time() + SECONDS, KEM, public_key, MANY)
         )
 
-    (worker,) = multiprocessing.active_children()
+    (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
     late = begin(first.public_bytes())
@@ -280,7 +301,11 @@ async def test_an_answer_that_comes_too_late_is_nobody_elses(
 
 
 async def test_a_process_that_cannot_be_started_is_done_without(
-    workers: EncapsulationWorkers, owner: TenantId, keys: KeyService, attribution: Attribution
+    workers: EncapsulationWorkers,
+    owner: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    running_workers: Workers,
 ) -> None:
     """With too few descriptors for a process, now and again later, a batch is answered here."""
     many = batch(owner, [encapsulate(owner)] * MANY)
@@ -295,7 +320,7 @@ async def test_a_process_that_cannot_be_started_is_done_without(
             assert [type(each) for each in done] == [Encapsulated] * MANY
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert multiprocessing.active_children() == []
+    assert not running_workers()
 
 
 async def test_a_damaged_key_is_refused_and_recorded_as_one_request_of_it_is(

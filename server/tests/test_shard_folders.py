@@ -39,10 +39,13 @@ UNPRIVILEGED = 64102
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Iterator[Layout]:
-    """An installation with one shard. Commands change the umask of their process: it is put back."""
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    """An installation with one shard, at a path that leaves room for a shard's name in a socket's.
+
+    Commands change the umask of their process: it is put back.
+    """
     before = os.umask(0o022)
-    yield made(tmp_path)
+    yield made(tmp_path_factory.mktemp("shards"))
     os.umask(before)
 
 

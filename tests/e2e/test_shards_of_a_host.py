@@ -69,9 +69,9 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def test_one_command_runs_several_shards_to_try(tmp_path: Path) -> None:
+def test_one_command_runs_several_shards_to_try(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Pqkeepd dev makes the shards that are missing, and tenants use the one where they are."""
-    with running(tmp_path, shards=2) as found:
+    with running(tmp_path_factory.mktemp("dev"), shards=2) as found:
         host = Host(found.base_url, found.ready["operator_key"])
         with host.clients:
             for shard in ("default", "shard-2"):
