@@ -334,6 +334,30 @@ def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
     assert is_readable(tenant, encrypted)
 
 
+def test_a_move_that_the_other_shard_renounced_does_not_go_on(two_shards: TwoShards) -> None:
+    """Where a cancellation was killed after that, the command that moves says to cancel."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    steps: list[str] = []
+
+    def stop(step: str) -> None:
+        steps.append(step)
+        if "arriving" in step or sum("taking it back" in each for each in steps) == 2:
+            raise StoppedError
+
+    interrupted = ShardMoves(two_shards.layout, stop)
+    with pytest.raises(StoppedError):
+        interrupted.move(tenant_of(tenant), "b")
+    read_bundle(two_shards, tenant_of(tenant))
+    with pytest.raises(StoppedError):
+        interrupted.cancel(tenant_of(tenant))
+    with pytest.raises(ShardError, match="--cancel"):
+        moves(two_shards).move(tenant_of(tenant), "b")
+    moves(two_shards).cancel(tenant_of(tenant))
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
+
+
 def test_the_transfer_key_changes_while_nobody_moves(two_shards: TwoShards) -> None:
     """Refused during a move; otherwise all shards get the same new one, and tenants move under it."""
     tenant = two_shards.new_tenant("default")

@@ -55,7 +55,8 @@ _REFUSALS: Mapping[MoveRefusal, str] = {
     MoveRefusal.BUNDLE_INVALID: "the bundle is damaged, or the two key services have different"
     " transfer keys",
     MoveRefusal.BUNDLE_MISDIRECTED: "the bundle is for another shard, or of another tenant",
-    MoveRefusal.BUNDLE_OUTDATED: "the tenant has been moved since the bundle was made",
+    MoveRefusal.BUNDLE_OUTDATED: "the tenant has been moved since the bundle was made, or the shard has"
+    " renounced it",
     MoveRefusal.TENANT_IS_HERE: "the shard that the tenant is to move to has keys of it already",
     MoveRefusal.RECEIPT_INVALID: "the receipt is not that of the shard that has the tenant",
     MoveRefusal.HAS_ARRIVED: "the tenant has arrived at the other shard",

@@ -380,7 +380,7 @@ class ShardMoves:
         try:
             return take_step(self._socket(shard), request, kind)
         except KeyServiceError as error:
-            raise ShardError(f"{shard}: {error}; run the command again to go on") from None
+            raise ShardError(f"{shard}: {error}; {_what_next(error)}") from None
 
     def _socket(self, shard: str) -> Path:
         try:
@@ -432,6 +432,12 @@ class ShardMoves:
             raise ShardError("the accounts database cannot be reached") from None
         except (ConfigError, OSError) as error:
             raise ShardError(str(error)) from None
+
+
+def _what_next(error: KeyServiceError) -> str:
+    if isinstance(error, MoveRefusedError) and error.reason is MoveRefusal.BUNDLE_OUTDATED:
+        return "cancel its move, by pqkeepd shard move with --cancel"
+    return "run the command again to go on"
 
 
 async def _result(awaitable: Awaitable[T]) -> T:
