@@ -12,8 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-from tests.simulation.run import Report, run
+from tests.simulation.run import Report, Simulation, run
+from tests.simulation.two_shards import TwoShards
 
 SHOWN = 60
 """Lines of a trace."""
@@ -27,16 +29,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--moves", action="store_true", help="two shards, and tenants that move")
     parser.add_argument("--processes", type=int, default=1, help="how many run seeds at once")
     parser.add_argument("--seed", type=int, help="this one only, with its trace")
     arguments = parser.parse_args()
+    kind = TwoShards if arguments.moves else Simulation
     if arguments.seed is not None:
-        report = run(arguments.seed)
+        report = run(arguments.seed, kind)
         _show(report, len(report.trace))
         return 1 if report.finding else 0
     totals, findings, used = Counter[str](), 0, 0.0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    with _reports(seeds, arguments.processes) as reports:
+    with _reports(kind, seeds, arguments.processes) as reports:
         for count, (report, seconds) in enumerate(reports, 1):
             totals.update(
                 records=report.records, answers=report.answers, seconds=int(report.seconds)
@@ -51,19 +55,22 @@ def main() -> int:
 
 
 @contextmanager
-def _reports(seeds: Sequence[int], processes: int) -> Iterator[Iterator[tuple[Report, float]]]:
+def _reports(
+    kind: type[Simulation], seeds: Sequence[int], processes: int
+) -> Iterator[Iterator[tuple[Report, float]]]:
     """Yield the reports, in the order of the seeds, each with the seconds of CPU that it took."""
     gc.freeze()
+    timed = partial(_timed, kind)
     if processes == 1:
-        yield map(_timed, seeds)
+        yield map(timed, seeds)
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        yield pool.imap(_timed, seeds, AT_ONCE)
+        yield pool.imap(timed, seeds, AT_ONCE)
 
 
-def _timed(seed: int) -> tuple[Report, float]:
+def _timed(kind: type[Simulation], seed: int) -> tuple[Report, float]:
     began = time.process_time()
-    report = run(seed)
+    report = run(seed, kind)
     if report.finding is None:
         report.trace.clear()
     return report, time.process_time() - began

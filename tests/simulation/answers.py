@@ -32,6 +32,11 @@ def is_unknown(answer: object) -> bool:
     return isinstance(answer, ErrorKind) and answer in UNKNOWN
 
 
+def is_temporary(answer: object) -> bool:
+    """Return whether another answer may follow when the same is asked for again."""
+    return is_unknown(answer) or answer is ErrorKind.TENANT_MOVED
+
+
 def is_active(versions: Versions, version: int | None) -> bool:
     """Return whether a version is the active one; None: whether there is none."""
     active = len(versions) if versions and versions[-1].status == "active" else None

@@ -68,7 +68,7 @@ class Faults:
 
     def pause_gateway(self) -> None:
         """Pause a gateway."""
-        self._pause(self._choices.one_of(self._installation.gateways).process)
+        self._pause(self._choices.one_of(self._installation.gateways))
 
     def pause_service(self) -> None:
         """Pause a key service."""

@@ -6,7 +6,6 @@ again here, and doing again what the records say has to give the keys that there
 
 from __future__ import annotations
 
-import sqlite3
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -15,10 +14,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.crash_recovery.invariants import text
-from tests.simulation.database import Session
+from tests.simulation.database import Server, Session
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.ledger.records import Row
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 Record = Row
 """A row of the table of records, in the order of its columns."""
@@ -74,12 +76,69 @@ class FindingError(Exception):
         self.invariant = invariant
 
 
-class History:
-    """Everything that was ever committed."""
+class Whereabouts:
+    """Where tenants are by the logs of all shards, and the keys of those that are in none."""
 
-    def __init__(self, reader: sqlite3.Connection, holder: Callable[[], Session | None]) -> None:
-        self._reader = reader
-        self._holder = holder
+    def __init__(self, placed: Mapping[TenantId, str]) -> None:
+        self._shards: dict[str, str | None] = {str(each): name for each, name in placed.items()}
+        """By tenant; None while it is on its way."""
+        self._left: dict[str, dict[KeyName, Versions]] = {}
+        """By the digest of the bundle."""
+        self._tenants: dict[str, set[str]] = {}
+        """That have keys, by shard."""
+
+    def leave(self, shard: str, record: Any, keys: dict[KeyName, Versions]) -> None:
+        """Take a tenant's keys away. Raises FindingError."""
+        self._require(shard, record)
+        self._shards[record.tenant_id] = None
+        names = [name for name in keys if name.tenant == record.tenant_id]
+        self._left[record.request_id] = {name: keys.pop(name) for name in names}
+
+    def arrive(self, shard: str, record: Any, keys: dict[KeyName, Versions]) -> None:
+        """Add what left with the same bundle. Raises FindingError."""
+        if record.request_id not in self._left or self._shards[record.tenant_id] is not None:
+            raise FindingError("one shard", f"{record.tenant_id} arrives in {shard} again")
+        self._shards[record.tenant_id] = shard
+        keys.update(self._left.pop(record.request_id))
+
+    def check_record(self, shard: str, record: Any) -> None:
+        """Check that something was done where the tenant is. Raises FindingError."""
+        is_of_move = record.operation in MOVE_OPERATIONS or record.outcome == MOVED
+        if record.event_id is None and not is_of_move:
+            self._require(shard, record)
+
+    def _require(self, shard: str, record: Any) -> None:
+        at = self._shards.get(record.tenant_id, shard)
+        if at != shard:
+            raise FindingError(
+                "one shard", f"{record.operation} in {shard}, and the tenant in {at}"
+            )
+
+    def check_keys(self, shard: str, keys: Iterable[KeyName]) -> None:
+        """Check that no tenant has keys in two shards. Raises FindingError."""
+        here = self._tenants[shard] = {name.tenant for name in keys} - {str(INSTALLATION)}
+        for other, there in self._tenants.items():
+            if other != shard and here & there:
+                raise FindingError("one shard", f"{here & there} are in {shard} and {other}")
+
+
+MOVED = ErrorKind.TENANT_MOVED
+Moving = Callable[[Whereabouts, str, Any, dict[KeyName, Versions]], None]
+MOVES: Mapping[tuple[str, str], Moving] = {
+    (KeyServiceEvent.TENANT_MOVED_OUT, Outcome.BEGUN): Whereabouts.leave,
+    (KeyServiceEvent.TENANT_MOVED_IN, Outcome.COMPLETED): Whereabouts.arrive,
+}
+MOVE_OPERATIONS = frozenset(operation for operation, _ in MOVES)
+
+
+class History:
+    """Everything that was ever committed in a shard."""
+
+    def __init__(self, server: Server, whereabouts: Whereabouts, shard: str) -> None:
+        self._reader = server.looker
+        self._server = server
+        self._whereabouts = whereabouts
+        self._shard = shard
         self.records: list[Any] = []
         self.commit_of: list[int] = []
         """The number of the commit of each record."""
@@ -96,7 +155,7 @@ class History:
 
     def committed(self, session: Session, *, has_changes: bool) -> None:
         """Check a commit. Raises FindingError."""
-        if session is not self._holder():
+        if session is not self._server.holder:
             raise FindingError("one writer", f"session {session.number} writes without the lock")
         if not has_changes:
             return  # what is there was checked when it was written
@@ -109,6 +168,10 @@ class History:
     def find(self, request_id: str) -> list[Any]:
         """Return the records of a request."""
         return [self.records[place] for place in self.by_request.get(request_id, ())]
+
+    def carried_out(self, request_id: str) -> list[Any]:
+        """Return the records of a request but for refusals because its tenant has left."""
+        return [each for each in self.find(request_id) if each.outcome != MOVED]
 
     def states_between(self, name: KeyName, first: int, last: int) -> Iterable[Versions]:
         """Yield what a key was between two commits, and at them."""
@@ -161,6 +224,9 @@ class History:
         limits = self._read_limits()
         expected = dict(self.keys)
         for record in new:
+            if (move := MOVES.get((record.operation, record.outcome))) is not None:
+                move(self._whereabouts, self._shard, record, expected)
+            self._whereabouts.check_record(self._shard, record)
             if record.outcome == "success" and record.algorithm is not None:
                 name = KeyName(record.tenant_id, record.keyring or "", record.algorithm)
                 change = CHANGES.get(record.operation)
@@ -174,6 +240,7 @@ class History:
             if stored != self.keys.get(name, ()):
                 self.states[name].append((commit, stored))
         self.keys = keys
+        self._whereabouts.check_keys(self._shard, keys)
 
     def _check_schedule(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple, cast
@@ -26,7 +26,8 @@ from pqkeep_keyservice.audit import checkpoint_signer
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
-from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, Listener
+from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE, TransferKey
+from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, OPERATOR_REQUESTS, Listener
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
@@ -35,12 +36,13 @@ from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol import codec
 from pqkeep_protocol.codec import ToGateway
 from pqkeep_protocol.connection import FramedConnection
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-PATHS = ("a", "b")
+Paths = tuple[str, str]
+PATHS: Paths = ("a", "b")
+TRANSFER_KEY = TransferKey(Secret(bytearray(TRANSFER_KEY_SIZE)))
 SETTINGS = WorkerSettings("pqcrypto", None)
 MAX_FRAME = 128 * 1024
 """Bytes; every connection has a buffer of this size, and the real one takes a millisecond."""
@@ -137,25 +139,26 @@ class SimulatedListener(Listener):
 class AnyAddress:
     """Wherever a key service listens: as a rule, that which has the database's lock."""
 
-    def __init__(self, choices: Choices, database: DatabaseServer) -> None:
+    def __init__(self, choices: Choices, database: DatabaseServer, paths: Paths) -> None:
         self._choices = choices
         self._database = database
+        self._paths = paths
 
     async def connect(self, new_connection: NewConnection) -> FramedConnection[ToGateway]:
         """Return an open connection. Raises OSError."""
         holder = self._database.holder
         first = self._choices.below(2)
         if holder is not None and self._choices.happens(0.8):
-            first = int(holder.process.name.startswith(f"service {PATHS[1]}"))
+            first = int(holder.process.name.startswith(f"service {self._paths[1]}"))
         loop = asyncio.get_running_loop()
 
         def connection() -> FramedConnection[ToGateway]:
             return new_connection(lambda _: True)
 
         try:
-            _, made = await loop.create_unix_connection(connection, PATHS[first])
+            _, made = await loop.create_unix_connection(connection, self._paths[first])
         except OSError:
-            _, made = await loop.create_unix_connection(connection, PATHS[1 - first])
+            _, made = await loop.create_unix_connection(connection, self._paths[1 - first])
         return made
 
 
@@ -163,9 +166,10 @@ class KeyService:
     """A key service's process: what ``process.serve`` does, without signals and settings."""
 
     def __init__(
-        self, path: str, number: int, loop: SimulatedLoop, database: DatabaseServer
+        self, path: str, number: int, loop: SimulatedLoop, database: DatabaseServer, shard: str
     ) -> None:
         self.path = path
+        self.shard = shard
         self.process = Process(f"service {path}{number}")
         self.stop = asyncio.Event()
         self._loop = loop
@@ -179,8 +183,15 @@ class KeyService:
         await database.open()
         store = KeyStore(cast(Database, database), sealer)
         try:
-            self.parts = parts = wire(store, sealer, SETTINGS, Path("none"))
-            await parts.activation.start(DEFAULT_SHARD)
+            self.parts = parts = wire(
+                store,
+                sealer,
+                SETTINGS,
+                Path("none"),
+                shard=self.shard,
+                transfer_key=lambda: TRANSFER_KEY,
+            )
+            await parts.activation.start(self.shard)
         except DatabaseUnavailableError:
             await database.close()
             return
@@ -191,9 +202,13 @@ class KeyService:
             parts.administration,
             parts.metrics,
             parts.activation,
+            shard=self.shard,
         )
         await server.listen(
             SimulatedListener(Path(self.path), frozenset(), GATEWAY_REQUESTS, 0o600)
+        )
+        await server.listen(
+            SimulatedListener(Path(operator_path(self.path)), frozenset(), OPERATOR_REQUESTS, 0o600)
         )
         tasks = [
             asyncio.create_task(work)
@@ -212,19 +227,13 @@ class KeyService:
         await database.close()
 
 
-class Gateway:
-    """A gateway's process, of which only the key service's client is simulated."""
-
-    def __init__(
-        self, number: int, loop: SimulatedLoop, seed: int, database: DatabaseServer
-    ) -> None:
-        self.process = Process(f"gateway {number}")
-        self.client = KeyClient(AnyAddress(Choices(seed, f"gateway {number}"), database))
-        self.connecting = loop.start(self.process, self.client.run())
+def operator_path(path: str) -> str:
+    """Return where a key service answers the operator."""
+    return f"{path} operator"
 
 
 class Installation:
-    """All processes, and who starts key services again."""
+    """A shard's processes, and who starts key services again."""
 
     def __init__(
         self,
@@ -233,16 +242,26 @@ class Installation:
         network: Network,
         database: DatabaseServer,
         tell: Callable[..., None],
+        paths: Paths,
+        shard: str,
+        gateways: Sequence[Process],
     ) -> None:
+        self.paths = paths
         self._loop = loop
         self._database = database
+        self._shard = shard
         self._choices = Choices(seed, "supervision")
         self.network = network
         self.tell = tell
         self.services: dict[str, KeyService] = {}
         self.all_processes: list[Process] = []
-        self.gateways = [Gateway(number, loop, seed, database) for number in range(2)]
-        self.all_processes += [gateway.process for gateway in self.gateways]
+        self.gateways = gateways
+        self.clients = {
+            each: KeyClient(AnyAddress(Choices(seed, each.name), database, paths), shard=shard)
+            for each in gateways
+        }
+        self._connecting = [loop.start(each, client.run()) for each, client in self.clients.items()]
+        self.all_processes += gateways
         self._count = 0
         database.locked = self._lead_to_the_holder
 
@@ -252,8 +271,9 @@ class Installation:
 
         def cut() -> None:
             for connection in self.network.connections:
+                is_own = connection.server in self.all_processes
                 is_other = holder is not None and connection.server is not holder.process
-                if connection.is_open and is_other:
+                if connection.is_open and is_own and is_other:
                     connection.cut()
 
         self._loop.call_later(self._choices.delay(0.0, 0.5), cut, context=self._database.context)
@@ -262,7 +282,7 @@ class Installation:
         """Start a key service, again and again."""
         while True:
             self._count += 1
-            service = KeyService(path, self._count, self._loop, self._database)
+            service = KeyService(path, self._count, self._loop, self._database, self._shard)
             self.services[path] = service
             self.all_processes.append(service.process)
             killed = asyncio.Event()

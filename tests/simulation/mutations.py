@@ -10,15 +10,17 @@ import asyncio
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import sqlalchemy as sa
 from tests.simulation import event_loop, faults
 from tests.simulation import run as running
 from tests.simulation.database import Server
 from tests.simulation.installation import replaced
+from tests.simulation.two_shards import TwoShards
 
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.key_connection import KeyConnection
@@ -30,9 +32,13 @@ from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.ledger.append import LogState, load_log_state
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.live.key_cache import RevisionCache
-from pqkeep_keyservice.storage import key_versions
+from pqkeep_keyservice.live.tenant_gate import TenantGate
+from pqkeep_keyservice.moves import TenantMoves, _cancelled
+from pqkeep_keyservice.storage import key_versions, tenants
 from pqkeep_keyservice.storage.due_keys import list_due_keys
+from pqkeep_keyservice.storage.schema import TENANT_BUNDLES
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus
 
@@ -44,6 +50,9 @@ _execute: Any = KeyClient.execute
 _lock: Any = Server.lock
 _first_due: Any = KeyVersions.first_due
 _list_due_keys: Any = list_due_keys
+_move_out: Any = tenants._move_out
+_arrived_keys: Any = TenantMoves._arrived_keys
+_cancel: Any = TenantMoves._cancel
 _template = running.template
 _ONLY_LOST_SESSIONS = {"end session": faults.Faults.end_session}
 _ONLY_PAUSES = {"pause service": faults.Faults.pause_service}
@@ -60,6 +69,7 @@ class Mutation:
     attributes: Sequence[Attribute]
     seeds: int = 40
     """How many of them suffice."""
+    kind: type[running.Simulation] = running.Simulation
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -191,6 +201,40 @@ async def _send_again(self: Any, request: Any, attribution: Any) -> Any:
     return await _execute(self, request, attribution)
 
 
+def _stay_too(connection: Any, change: Any) -> CommitOutcome:
+    connection.exec_driver_sql("SAVEPOINT kept")
+    outcome: CommitOutcome = _move_out(connection, change)
+    bundle = connection.execute(sa.select(TENANT_BUNDLES)).all()
+    connection.exec_driver_sql("ROLLBACK TO kept")
+    if bundle:
+        connection.execute(sa.insert(TENANT_BUNDLES), [each._asdict() for each in bundle])
+    return outcome
+
+
+def _forget_a_version(self: Any, seal: Any, keys: Any) -> Any:
+    arrived = _arrived_keys(self, seal, keys)
+    return tuple(replace(each, entries=each.entries[:-1]) for each in arrived)
+
+
+async def _take_back_without_proof(self: Any, request: Any) -> Any:
+    last = await self._last_move(request.tenant)
+    if last is None or not last.is_out or last.is_finished or last.outcome is Outcome.BEGUN:
+        return await _cancel(self, request)
+    seal, content = await self._open_own_bundle(self._require_transfer_key(), last)
+    back = last._replace(
+        is_out=False,
+        outcome=Outcome.COMPLETED,
+        target=last.source,
+        generation=last.generation + 1,
+    )
+    await self._commit_again(last.tenant, lambda: self._arrive(back, seal, content))
+    return _cancelled(last, cancelled=True)
+
+
+async def _let_in(*_: object) -> None:
+    return None
+
+
 async def _no_previous(*_: object) -> None:
     return None
 
@@ -320,5 +364,29 @@ MUTATIONS = (
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
         seeds=80,
+    ),
+    Mutation(
+        "a tenant that has left stays, too",
+        frozenset({"keys", "one shard"}),
+        [(tenants, "_move_out", _stay_too)],
+        kind=TwoShards,
+    ),
+    Mutation(
+        "a version does not arrive",
+        frozenset({"keys"}),
+        [(TenantMoves, "_arrived_keys", _forget_a_version)],
+        kind=TwoShards,
+    ),
+    Mutation(
+        "a tenant comes back that may have arrived",
+        frozenset({"one shard"}),
+        [(TenantMoves, "_cancel", _take_back_without_proof)],
+        kind=TwoShards,
+    ),
+    Mutation(
+        "the gate is open when a tenant has left",
+        frozenset({"one shard"}),
+        [(TenantGate, "require", _let_in)],
+        kind=TwoShards,
     ),
 )

@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from tests.fixtures.schema import migrated
 from tests.simulation import answers
 from tests.simulation.choices import Choices
 from tests.simulation.database import Server, Session
-from tests.simulation.event_loop import SimulatedLoop, StalledError
+from tests.simulation.event_loop import Process, SimulatedLoop, StalledError
 from tests.simulation.faults import Faults
-from tests.simulation.history import FindingError, History
-from tests.simulation.installation import PATHS, Installation, WallClock, deterministic
+from tests.simulation.gateways import Gateway, Placements
+from tests.simulation.history import FindingError, History, Whereabouts
+from tests.simulation.installation import (
+    PATHS,
+    Installation,
+    Paths,
+    WallClock,
+    deterministic,
+)
 from tests.simulation.network import Network
+from tests.simulation.shard import Shard
 from tests.simulation.workload import (
     KEM,
     TENANTS,
@@ -35,7 +43,9 @@ from tests.simulation.workload import (
 from pqkeep_keyservice.keys.key_versions import IDEMPOTENCY_KEY_LIFETIME
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.schema import KEYS
+from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Batch, BatchResults, GetActiveKey, Item, ListKeys
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 CLIENTS = 4
 STEPS = 14
@@ -49,6 +59,8 @@ LATER_DAYS = 40
 SCHEDULE_SECONDS = 700.0
 """More than twice what a key rests whose change failed."""
 AT_ONCE = 100
+NEXT_SEED = 1 << 40
+"""Added to the seed for what each further shard draws."""
 
 Line = tuple[object, ...]
 
@@ -94,8 +106,8 @@ def new_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(seed: int) -> Report:
-    """Simulate once."""
+def run(seed: int, kind: type[Simulation] | None = None) -> Report:
+    """Simulate once, an installation with one shard or of another kind."""
     report = Report(seed)
     with new_folder() as folder:
         file = folder / "keys.sqlite3"
@@ -103,7 +115,7 @@ def run(seed: int) -> Report:
         loop = SimulatedLoop(Choices(seed, "loop"))
         wall_clock = WallClock(loop)
         with deterministic(wall_clock):
-            simulation = Simulation(seed, loop, file, wall_clock, report)
+            simulation = (kind or Simulation)(seed, loop, file, wall_clock, report)
             try:
                 loop.run_until_complete(simulation.main())
             except FindingError as finding:
@@ -112,13 +124,18 @@ def run(seed: int) -> Report:
                 report.invariant = report.finding = "progress"
             finally:
                 report.seconds = loop.time()
-                report.records = len(simulation.history.records)
+                report.records = sum(len(each.records) for each in simulation.histories)
                 simulation.close()
     return report
 
 
 class Simulation:
     """An installation, its clients, and what goes wrong."""
+
+    paths: ClassVar[Mapping[str, Paths]] = {DEFAULT_SHARD: PATHS}
+    """Where key services listen, by shard."""
+    placed: ClassVar[Mapping[TenantId, str]] = dict.fromkeys(TENANTS, DEFAULT_SHARD)
+    """In which shard each tenant is at first."""
 
     def __init__(
         self, seed: int, loop: SimulatedLoop, file: Path, wall_clock: WallClock, report: Report
@@ -129,24 +146,53 @@ class Simulation:
         self._problem: asyncio.Future[None] = loop.create_future()
         self._is_closing = False
         loop.set_exception_handler(self._handle)
-        self._server = server = Server(file, loop, seed, self.tell)
-        self.history = History(server.looker, lambda: server.holder)
-        server.committed = self._committed
         self._network = Network(loop, seed, self.tell)
-        self._installation = Installation(loop, seed, self._network, server, self.tell)
-        self._faults = Faults(loop, seed, self._installation, server, wall_clock)
+        processes = [Process(f"gateway {number}") for number in range(2)]
+        self.shards = self._new_shards(seed, file, processes)
+        self._placements = Placements(self.placed, Choices(seed, "placements"))
+        gateways = [
+            Gateway(
+                process,
+                {name: each.installation.clients[process] for name, each in self.shards.items()},
+                self._placements,
+            )
+            for process in processes
+        ]
         self._acknowledged = Acknowledged()
         self._clients = [
             Client(
                 f"client{number}",
-                self._installation.gateways[number % 2],
+                gateways[number % 2],
                 Choices(seed, f"client {number}"),
-                self.history,
-                server,
+                self.shards,
                 self._acknowledged,
+                self.tell,
             )
             for number in range(CLIENTS)
         ]
+
+    def _new_shards(
+        self, seed: int, file: Path, gateways: Sequence[Process]
+    ) -> Mapping[str, Shard]:
+        shards: dict[str, Shard] = {}
+        whereabouts = Whereabouts(self.placed)
+        for number, (name, paths) in enumerate(self.paths.items()):
+            own = seed + number * NEXT_SEED
+            place = shutil.copyfile(file, file.with_name(f"{name}.sqlite3"))
+            server = Server(place, self._loop, own, self.tell)
+            history = History(server, whereabouts, name)
+            server.committed = partial(self._committed, history)
+            installation = Installation(
+                self._loop, own, self._network, server, self.tell, paths, name, gateways
+            )
+            faults = Faults(self._loop, own, installation, server, self._wall_clock)
+            shards[name] = Shard(server, history, installation, faults)
+        return shards
+
+    @property
+    def histories(self) -> Sequence[History]:
+        """What was committed, by shard."""
+        return [each.history for each in self.shards.values()]
 
     def tell(self, *said: object) -> None:
         """Add a line to the trace."""
@@ -156,22 +202,29 @@ class Simulation:
 
     async def main(self) -> None:
         """Run everything to its end. Raises FindingError."""
-        outside = [asyncio.create_task(self._installation.supervise(path)) for path in PATHS]
-        faults = asyncio.create_task(self._faults.run())
+        outside = [
+            asyncio.create_task(shard.installation.supervise(path))
+            for shard in self.shards.values()
+            for path in shard.installation.paths
+        ]
+        troubles = self._start_troubles()
         work = asyncio.gather(
-            *(
-                self._loop.start(self._installation.gateways[number % 2].process, each.work(STEPS))
-                for number, each in enumerate(self._clients)
-            )
+            *(self._loop.start(each.gateway.process, each.work(STEPS)) for each in self._clients)
         )
         await self._until(work)
-        faults.cancel()
-        self._faults.heal()
+        for task in troubles:
+            task.cancel()
+        for shard in self.shards.values():
+            shard.faults.heal()
         self.tell("healed")
         await self._until(asyncio.ensure_future(self._end()))
-        for task in outside:
-            if task.done():
+        for task in (*outside, *troubles):
+            if task.done() and not task.cancelled():
                 task.result()
+
+    def _start_troubles(self) -> list[asyncio.Task[None]]:
+        """Start what goes on until all clients have done their work."""
+        return [asyncio.create_task(each.faults.run()) for each in self.shards.values()]
 
     async def _until(self, work: asyncio.Future[Any]) -> None:
         await asyncio.wait(
@@ -209,11 +262,11 @@ class Simulation:
             await client.ask(verifying(statement))
         self._check_once()
 
-    async def _recovered(self, client: Client) -> None:
+    async def _recovered(self, client: Client, tenant: TenantId = TENANTS[0]) -> None:
         until = self._loop.time() + RECOVERY_SECONDS
         while self._loop.time() < until:
-            answer = await client.ask(GetActiveKey(tenant=TENANTS[0], algorithm=KEM))
-            if not answers.is_unknown(answer):
+            answer = await client.ask(GetActiveKey(tenant=tenant, algorithm=KEM))
+            if not answers.is_temporary(answer):
                 return
             for connection in self._network.connections:
                 if connection.is_open and connection.client is client.gateway.process:
@@ -225,7 +278,8 @@ class Simulation:
         until = self._loop.time() + SCHEDULE_SECONDS
         while overdue := [
             name
-            for name, versions in self.history.keys.items()
+            for history in self.histories
+            for name, versions in history.keys.items()
             for version in versions
             if version.archive_at_us is not None
             and version.archive_at_us <= self._wall_clock.now_us()
@@ -237,30 +291,33 @@ class Simulation:
     def _check_once(self) -> None:
         """Check that nothing was done twice, answered or not. Raises FindingError."""
         for request_id, count in self._acknowledged.asked.items():
-            if len(self.history.find(request_id)) not in (0, count):
+            made = [len(each.carried_out(request_id)) for each in self.histories]
+            if max(made) not in (0, count) or sum(map(bool, made)) > 1:
                 raise FindingError("one record", f"{request_id} has another number of records")
-        events = [each.event_id for each in self.history.records if each.event_id is not None]
+        records = [each for history in self.histories for each in history.records]
+        events = [each.event_id for each in records if each.event_id is not None]
         if len(set(events)) != len(events):
             raise FindingError("once", "an event is recorded twice")
         missing = set(self._acknowledged.events) - set(events)
         if missing:
             raise FindingError("lost", f"events are not recorded: {missing}")
-        self._check_idempotency()
+        for shard in self.shards.values():
+            self._check_idempotency(shard.server.reader)
 
-    def _check_idempotency(self) -> None:
+    def _check_idempotency(self, reader: sa.Connection) -> None:
         lifetime = IDEMPOTENCY_KEY_LIFETIME.total_seconds() * 1_000_000
         columns = KEYS.c.tenant_id, KEYS.c.idempotency_key, KEYS.c.created_at_us
         query = sa.select(*columns).where(KEYS.c.idempotency_key.is_not(None)).order_by(*columns)
         last: tuple[object, object, int] = (None, None, 0)
-        for tenant, key, created_at_us in self._server.reader.execute(query):
+        for tenant, key, created_at_us in reader.execute(query):
             if (tenant, key) == last[:2] and created_at_us - last[2] < lifetime:
                 raise FindingError("once", "one Idempotency-Key made two versions")
             last = tenant, key, created_at_us
 
-    def _committed(self, session: Session, has_changes: bool) -> None:  # noqa: FBT001
-        before = len(self.history.records)
-        self.history.committed(session, has_changes=has_changes)
-        new = self.history.records[before:]
+    def _committed(self, history: History, session: Session, has_changes: bool) -> None:  # noqa: FBT001
+        before = len(history.records)
+        history.committed(session, has_changes=has_changes)
+        new = history.records[before:]
         said = [f"{each.operation}:{each.outcome}" for each in new]
         self.tell("commit", session.process.name, *said)
 
@@ -280,10 +337,16 @@ class Simulation:
         self._is_closing = True
         if self._problem.done():
             self._problem.exception()
-        self._server.down_until = float("inf")
-        for process in self._installation.all_processes:
-            self._loop.resume(process)
+        for shard in self.shards.values():
+            shard.server.down_until = float("inf")
+            for process in shard.installation.all_processes:
+                self._loop.resume(process)
+        self._end_tasks()
+        for shard in self.shards.values():
+            shard.server.close()
+        self._loop.close()
 
+    def _end_tasks(self) -> None:
         async def end() -> None:
             for _ in range(100):
                 others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -295,5 +358,3 @@ class Simulation:
 
         with suppress(StalledError):
             self._loop.run_until_complete(end())
-        self._server.close()
-        self._loop.close()

@@ -12,7 +12,12 @@ def test_a_mutation_is_found(mutation: Mutation) -> None:
     """Within so many seeds, one fails, by an invariant of those that the mutation breaks."""
     with mutation.applied():
         found = next(
-            (report for seed in range(mutation.seeds) if (report := run(seed)).finding), None
+            (
+                report
+                for seed in range(mutation.seeds)
+                if (report := run(seed, mutation.kind)).finding
+            ),
+            None,
         )
     assert found is not None
     assert found.invariant in mutation.found_by, found.finding

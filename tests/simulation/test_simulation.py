@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from tests.simulation.run import run
+from tests.simulation.two_shards import TwoShards
 
 SEEDS = 60
 MORE_SEEDS = 300
@@ -26,6 +27,17 @@ def test_no_invariant_breaks(first: int) -> None:
     reports = [run(seed) for seed in range(first, first + AT_ONCE)]
     assert [report.finding for report in reports if report.finding] == []
     assert sum(report.answers for report in reports) > 20 * AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 5), pytest.param(5, 60, marks=pytest.mark.campaign)]
+)
+def test_tenants_move_between_shards(first: int, count: int) -> None:
+    """Whatever is killed, the command too: a tenant's keys are in one shard, and all of them are."""
+    reports = [run(seed, TwoShards) for seed in range(first, first + count)]
+    assert [report.finding for report in reports if report.finding] == []
+    moved = sum("tenant-moved-in:completed" in line for each in reports for line in each.trace)
+    assert moved > count
 
 
 @pytest.mark.parametrize("seed", [29])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
@@ -11,9 +11,9 @@ from uuid import UUID
 
 from tests.simulation import answers
 from tests.simulation.choices import Choices
-from tests.simulation.database import Server
-from tests.simulation.history import FindingError, History, KeyName
-from tests.simulation.installation import Gateway
+from tests.simulation.gateways import Gateway
+from tests.simulation.history import FindingError, KeyName
+from tests.simulation.shard import Shard
 
 from pqkeep_keyservice import clock
 from pqkeep_protocol.algorithms import Algorithm
@@ -52,6 +52,7 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
     Verify,
 )
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 TENANTS = tuple(TenantId(UUID(int=1 + number)) for number in range(2))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -103,16 +104,16 @@ class Client:
         name: str,
         gateway: Gateway,
         choices: Choices,
-        history: History,
-        server: Server,
+        shards: Mapping[str, Shard],
         acknowledged: Acknowledged,
+        tell: Callable[..., None],
     ) -> None:
         self._name = name
         self.gateway = gateway
         self._choices = choices
-        self._history = history
-        self._server = server
+        self._shards = shards
         self._acknowledged = acknowledged
+        self._tell = tell
         self._count = 0
         self._idempotency = 0
 
@@ -129,21 +130,30 @@ class Client:
         if isinstance(request, Batch) or hasattr(request, "operation"):
             count = len(request.items) if isinstance(request, Batch) else 1
             self._acknowledged.asked[request_id] = count
-        known = self._server.known_commits
+        known = {name: each.server.known_commits for name, each in self._shards.items()}
         attribution = Attribution(request_id, f"api-key:{self._name}", "192.0.2.7", "allows")
         try:
-            answer: Any = await self.gateway.client.execute(request, attribution)
+            answer: Any = await self.gateway.execute(request, attribution)
         except KeyServiceError as error:
             answer = error.kind
         said = str(answer) if isinstance(answer, ErrorKind) else type(answer).__name__
-        self._server.tell("answered", request_id, type(request).__name__, said)
+        self._tell("answered", request_id, type(request).__name__, said)
         self._check(request, request_id, answer, known)
         return answer
 
-    def _check(self, request: Request[Any], request_id: str, answer: Any, known: int) -> None:
+    def _check(
+        self, request: Request[Any], request_id: str, answer: Any, known: Mapping[str, int]
+    ) -> None:
         if isinstance(answer, ErrorKind) and answer in answers.NEVER:
             raise FindingError("answers", f"{request_id}: {request!r} is refused: {answer}")
         if answers.is_unknown(answer):
+            return
+        carried_out = [
+            name for name, each in self._shards.items() if each.history.carried_out(request_id)
+        ]
+        if len(carried_out) > (answer is not ErrorKind.TENANT_MOVED):
+            raise FindingError("one record", f"{request_id} is answered {answer}: {carried_out}")
+        if answer is ErrorKind.TENANT_MOVED:
             return
         if isinstance(request, Batch):
             results = cast(BatchResults, answer).results
@@ -157,13 +167,14 @@ class Client:
             raise FindingError("answers", f"{request_id}: {request!r} is refused: {answer}")
         else:
             return
-        answers.check(self._history, request_id, expected, known)
+        shard = next(iter(carried_out), DEFAULT_SHARD)
+        answers.check(self._shards[shard].history, request_id, expected, known[shard])
 
     async def repeat(self, request: Request[Any]) -> Any:
         """Ask until there is an answer, or too often."""
         answer = await self.ask(request)
         for _ in range(TRIES):
-            if not answers.is_unknown(answer):
+            if not answers.is_temporary(answer):
                 break
             await asyncio.sleep(self._choices.delay(0.05, 2.0))
             answer = await self.ask(request)
@@ -179,7 +190,8 @@ class Client:
 
     def version(self, tenant: TenantId, algorithm: Algorithm) -> KeyVersion:
         """Return a version that there is, or the one after."""
-        count = len(self._history.keys.get(key_name(tenant, algorithm), ()))
+        name = key_name(tenant, algorithm)
+        count = max(len(each.history.keys.get(name, ())) for each in self._shards.values())
         return KeyVersion(1 + self._choices.below(count + 1))
 
     def idempotency(self) -> Idempotency | None:
@@ -310,14 +322,17 @@ class Client:
     async def read_log(self) -> None:
         """Read the newest records of a tenant, and a checkpoint."""
         tenant = self.tenant()
-        before = self._history.numbers[str(tenant)]
-        known = self._server.known_commits == self._server.commits
+        before = min(each.history.numbers[str(tenant)] for each in self._shards.values())
+        servers = [each.server for each in self._shards.values()]
+        known = all(each.known_commits == each.commits for each in servers)
         answer = await self.ask(ListRecords(tenant=tenant, limit=1000))
         if not isinstance(answer, ErrorKind) and known and len(answer.lines) < before:
             raise FindingError("lost", f"{len(answer.lines)} of {before} records are listed")
         answer = await self.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE))
         if not isinstance(answer, ErrorKind):
-            self._history.check_root(answer.checkpoint.size, answer.checkpoint.root)
+            self._shards[DEFAULT_SHARD].history.check_root(
+                answer.checkpoint.size, answer.checkpoint.root
+            )
 
     async def report(self) -> None:
         """Report events of the gateway, until they are recorded."""

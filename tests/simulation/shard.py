@@ -1,0 +1,20 @@
+"""A shard, as a simulation sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.database import Server
+from tests.simulation.faults import Faults
+from tests.simulation.history import History
+from tests.simulation.installation import Installation
+
+
+@dataclass
+class Shard:
+    """A database server and its key services, what is committed there, and what goes wrong."""
+
+    server: Server
+    history: History
+    installation: Installation
+    faults: Faults
