@@ -247,10 +247,12 @@ def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
     ("cookies", "host"),
     [("loopback", "127.0.0.1"), ("loopback", "localhost"), ("secure", EVERYWHERE)],
 )
-def test_cookies_that_fit(folder: Path, cookies: str, host: str) -> None:
+def test_cookies_that_fit(
+    gateway: Sequence[str | Path], folder: Path, cookies: str, host: str
+) -> None:
     """On loopback cookies may go without TLS, and where they do not, any address is served."""
     _set(folder, f'cookies = "{cookies}"\nhost = "{host}"\ntrusted_proxies = ["192.0.2.1/32"]')
-    process = _start(folder)
+    process = _start(folder, program=gateway)
     assert process.stdout is not None
     with process:
         try:
@@ -271,11 +273,13 @@ def connected(address: tuple[str, int], context: ssl.SSLContext) -> Iterator[ssl
         yield client
 
 
-def test_a_certificate_is_replaced_while_serving(folder: Path) -> None:
+def test_a_certificate_is_replaced_while_serving(
+    gateway: Sequence[str | Path], folder: Path
+) -> None:
     """SIGHUP brings a new certificate to new connections, and the ones that are open go on."""
     _tls(folder)
     old = ssl.create_default_context(cafile=folder / "certificate.pem")
-    process = _start(folder)
+    process = _start(folder, program=gateway)
     assert process.stdout is not None
     with process:
         try:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from tests.sampling import step
 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.codec import (
@@ -28,9 +29,10 @@ NewDecoder = Callable[[], FrameDecoder[Any]]
 Feed = Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]
 LENGTH = 4
 quick = settings(max_examples=60, deadline=None)
+of_each_kind = settings(max_examples=60 // step(6), deadline=None)
 
 
-@settings(max_examples=20, deadline=None)
+@of_each_kind
 @given(data=st.data())
 def test_every_kind_of_frame_round_trips(
     data: st.DataObject,
@@ -71,7 +73,7 @@ def test_byte_by_byte_a_frame_comes_with_its_last_byte() -> None:
     assert list(decoder.filled(1)) == [Ping(7)]
 
 
-@quick
+@of_each_kind
 @given(data=st.data())
 def test_nothing_secret_is_printed(
     data: st.DataObject, kinds_of_frame: list[SearchStrategy[Any]], marker: str

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from tests.sampling import step
 
 from pqkeep_protocol.codec import TO_GATEWAY, TO_KEY_SERVICE, FrameDecoder, ProtocolError, encode
 
 NewDecoder = Callable[[], FrameDecoder[Any]]
 Feed = Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]
-fuzzing = settings(max_examples=300, deadline=None)
+fuzzing = settings(max_examples=300 // step(3), deadline=None)
 
 
 def framed(body: bytes) -> bytes:
