@@ -7,6 +7,7 @@ import gc
 import socket
 import struct
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import pytest
 import uvloop
@@ -19,6 +20,7 @@ from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.http.responses import send_response
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 LARGE = 16 * 1024 * 1024
 """Bytes of an answer that fits into no buffer of the kernel's."""
 RESET = struct.pack("ii", 1, 0)
@@ -133,6 +135,47 @@ def test_pipelined_requests_wait_as_bytes() -> None:
         return parsed
 
     assert uvloop.run(ask()) == 1
+
+
+@pytest.mark.parametrize("request_", [GET, POST], ids=["without bodies", "with bodies"])
+def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
+    """A client that always sends more than is answered has no more in memory for each answer."""
+
+    async def ask() -> int:
+        answered, most = 0, 0
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal answered, most
+            await _echo(scope, receive, send)
+            answered += 1
+            for each in server.state.connections:
+                assert isinstance(each, BoundedHttpProtocol)
+                most = max(most, len(each.flow.waiting))
+
+        def send_much(client: socket.socket) -> None:
+            client.settimeout(None)
+            with suppress(OSError):
+                while True:
+                    client.sendall(1000 * request_)
+
+        def read_all(client: socket.socket) -> None:
+            with suppress(OSError):
+                while client.recv(1_048_576):
+                    pass
+
+        server = Server()
+        async with server.serving(app):
+            client = await server.sent(b"")
+            both = [asyncio.to_thread(each, client) for each in (send_much, read_all)]
+            running = asyncio.gather(*both)
+            await server.until(lambda: answered >= 200)
+            client.shutdown(socket.SHUT_RDWR)
+            await running
+            client.close()
+            await server.until(lambda: not server.state.connections)
+        return most
+
+    assert uvloop.run(ask()) <= 1_048_576
 
 
 def test_nothing_is_begun_while_an_answer_is_not_read() -> None:

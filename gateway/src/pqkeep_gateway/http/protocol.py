@@ -18,6 +18,7 @@ from typing import Any, Literal
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -154,8 +155,22 @@ def _check(connection: "BoundedHttpProtocol", now: float) -> bool:
         return True
 
 
+class _Flow(FlowControl):
+    """When a connection is read, and written to."""
+
+    waiting = b""
+    """What has come and is not parsed yet."""
+
+    def resume_reading(self) -> None:
+        """Read on, unless much waits: each request asks for it, also of those behind others."""
+        if len(self.waiting) < HIGH_WATER_LIMIT:
+            super().resume_reading()
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
+
+    flow: _Flow
 
     def __init__(
         self,
@@ -196,7 +211,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_head = False
         self._offers_upgrade = False
         self._segment = 0
-        self._waiting = b""
         self._head_size = 0
         self._head_is_measured = False
         self._body_left = 0
@@ -218,6 +232,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._tls = self._tls_server.session()
         self._gathering = GatheringTransport(transport, self.loop, self._tls)
         super().connection_made(self._gathering)
+        self.flow = _Flow(self._gathering)
         if not self._counted.add(self, self._address):
             self._hang_up(unavailable())
 
@@ -225,7 +240,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._has_arrived:
             return
         self._is_lost = True
-        self._waiting = b""
+        self.flow.waiting = b""
         self.pipeline.clear()
         self._counted.remove(self, self._address)
         if self._executed is not None:  # uvicorn tells the latest request only
@@ -248,8 +263,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             data = self._decrypt(self._tls, data)
             if not data:
                 return
-        self._waiting += data
-        self._parse_waiting()
+        data, self.flow.waiting = self.flow.waiting + data, b""
+        self._parse_received(data)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -331,7 +346,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._start_asgi_task(*self.pipeline.pop())
             elif self._refusal is not None:
                 self._hang_up(self._refusal)
-            if self._waiting:
+            if self.flow.waiting:
                 self.loop.call_soon(self._go_on)  # when the answer has been written
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -356,22 +371,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return received
 
     def _go_on(self) -> None:
-        if self._waiting:
+        data, self.flow.waiting = self.flow.waiting, b""
+        if data:
             self.flow.resume_reading()
-            self._parse_waiting()
+            self._parse_received(data)
 
-    def _parse_waiting(self) -> None:
+    def _parse_received(self, data: bytes) -> None:
         """Parse what has come, up to the end of a request: the next ones wait, as bytes.
 
         Thousands of parsed requests would be what the collector of cycles looks at, while everybody
         else waits.
         """
-        data, self._waiting = self._waiting, b""
         begin = 0
         try:
             while begin < len(data) and not self._gathering.is_closed and self._refusal is None:
                 if self.flow.write_paused or self.is_answering():
-                    self._waiting = data[begin:]
+                    self.flow.waiting = data[begin:]
                     self.flow.pause_reading()
                     return
                 piece = self._piece(data, begin)
