@@ -188,6 +188,15 @@ async def test_senders_take_turns(roomy: Bodies) -> None:
     assert ([each.done() for each in many], few.done()) == ([True, False, False], True)
 
 
+async def test_room_for_several_is_for_several(roomy: Bodies) -> None:
+    """Where a large body leaves, as many smaller ones of one sender are handled as fit at once."""
+    first, _ = await roomy.whole("one", MAX_HANDLED_OF_ONE)
+    waiting = [(await roomy.whole("one", 2 * MIB))[1] for _ in range(7)]
+    first.end()
+    await asyncio.sleep(0.01)
+    assert [each.done() for each in waiting] == [True] * 6 + [False]
+
+
 async def test_a_large_one_is_not_overtaken_for_ever(roomy: Bodies) -> None:
     """A body that does not fit yet is waited for by the smaller ones of others behind it."""
     full = [(await roomy.whole(sender, 5 * MIB))[0] for sender in "abc"]
@@ -229,7 +238,7 @@ async def test_nobody_waits_for_ever(roomy: Bodies, monkeypatch: pytest.MonkeyPa
 
 async def test_a_slow_one_leaves_its_room(roomy: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is handled for long counts on, and others are handled beside it."""
-    monkeypatch.setattr(large_bodies, "HANDLED_SECONDS", 0.01)
+    monkeypatch.setattr(large_bodies, "HANDLED_SECONDS", 0.2)
     for sender in "abcd":
         await roomy.whole(sender, 4 * MIB)
     _, other = await roomy.whole("other", 4 * MIB)

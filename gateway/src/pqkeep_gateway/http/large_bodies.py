@@ -95,19 +95,27 @@ class LargeBodies:
         )
 
     def _assign(self) -> None:
+        while self._begins_one_of_each():
+            pass
+
+    def _begins_one_of_each(self) -> bool:
+        """Begin the next body of each sender that there is room for; return whether to go on."""
+        has_begun = False
         for sender in tuple(self._waiting):
             queue = self._waiting[sender]
             own = self._handled_of[sender]
             if queue and (not own or own + queue[0].size <= MAX_HANDLED_OF_ONE):
                 size = queue[0].size
                 if self._handled and self._handled + size > MAX_HANDLED:
-                    return  # and none that is smaller takes its room
+                    return False  # and none that is smaller takes its room
                 self._handled += size
                 self._handled_of[sender] += size
                 queue.popleft().begin()
                 self._waiting.move_to_end(sender)
+                has_begun = True
             if not queue:
                 del self._waiting[sender]
+        return has_begun
 
 
 class _State(Enum):
