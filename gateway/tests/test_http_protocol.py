@@ -178,7 +178,11 @@ def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
     assert uvloop.run(ask()) <= 1_048_576
 
 
-def test_nothing_is_begun_while_an_answer_is_not_read() -> None:
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [GET, CHUNKED], ids=["behind a head", "behind chunks"])
+def test_nothing_is_begun_while_an_answer_is_not_read(first: bytes) -> None:
     """The second request of a client that reads nothing is begun when it has read the first answer."""
 
     async def ask() -> list[int]:
@@ -191,7 +195,7 @@ def test_nothing_is_begun_while_an_answer_is_not_read() -> None:
 
         server = Server()
         async with server.serving(app):
-            client = await server.sent(2 * GET)
+            client = await server.sent(first + GET)
             await server.until(lambda: begun > 0)
             await asyncio.sleep(0.1)
             before = begun

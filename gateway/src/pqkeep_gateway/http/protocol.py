@@ -342,11 +342,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if not self._gathering.is_closed:
             self.flow.resume_reading()
-            if self.pipeline and (self._refusal is None or not self.pipeline[-1][0].more_body):
-                self._start_asgi_task(*self.pipeline.pop())
-            elif self._refusal is not None:
+            if self._refusal is not None and not self.pipeline:
                 self._hang_up(self._refusal)
-            if self.flow.waiting:
+            if self.pipeline or self.flow.waiting:
                 self.loop.call_soon(self._go_on)  # when the answer has been written
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -371,6 +369,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return received
 
     def _go_on(self) -> None:
+        """Begin what waits next, unless the client is still to read an answer or to be sent one."""
+        answered = self._executed is not None and self._executed.response_complete
+        if self.pipeline and answered and not (self.flow.write_paused or self._gathering.is_closed):
+            if self._refusal is None or not self.pipeline[-1][0].more_body:
+                self._start_asgi_task(*self.pipeline.pop())
+            else:
+                self._hang_up(self._refusal)
         data, self.flow.waiting = self.flow.waiting, b""
         if data:
             self.flow.resume_reading()
