@@ -304,6 +304,21 @@ async def test_programs_are_removed(stage: Stage) -> None:
         assert len(_of(stage, "b")) == 1
 
 
+async def test_what_was_to_be_removed_is_stopped_with_the_others(stage: Stage) -> None:
+    """Told to stop while a removal waits for another program's start, it leaves nothing running."""
+    a, b = (replace(stage.program(name), is_one_of="kind") for name in ("a", "b"))
+    supervisor = Supervisor([a, b])
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    await stage.until(lambda events: len(events) == 2)
+    supervisor.add([replace(a, name="c")])
+    supervisor.remove("kind", {"a", "c"})
+    stop.set()
+    await asyncio.wait_for(running, SECONDS)
+    stopped = [name for name, what, _ in stage.events() if what == "stopped" and name != "c"]
+    assert stopped == ["b", "a"]
+
+
 def _of(stage: Stage, name: str) -> list[int]:
     """Return the processes of a program that were started."""
     return [pid for of, what, pid in stage.events() if (of, what) == (name, "started")]

@@ -120,7 +120,8 @@ class Supervisor:
             ended = await asyncio.gather(*self._keepers.values(), return_exceptions=True)
             await asyncio.gather(*changes, return_exceptions=True)
             await asyncio.gather(*(_end(each, of.name) for each, of in self._others.items()))
-            for program in reversed(self._programs):
+            removed = [each for each in self._running if each not in self._programs]
+            for program in (*removed, *reversed(self._programs)):
                 if program in self._running:
                     await _end(self._running[program], program.name)
         for outcome in ended:
