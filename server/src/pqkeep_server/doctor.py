@@ -2,6 +2,7 @@
 
 import hmac
 import http.client
+import os
 import shutil
 import socket
 import stat
@@ -26,7 +27,7 @@ from pqkeep_server.progress import counted
 from pqkeep_server.settings_check import check_settings
 from pqkeep_server.shards import ShardError, ShardMoves
 from pqkeep_server.start import users_of
-from pqkeep_server.users import UsersError
+from pqkeep_server.users import UsersError, require_program
 
 SECONDS = 10.0
 LEAST_FREE = 1 << 30
@@ -36,6 +37,8 @@ LOST = frozenset({"key_service", "keys_database", "shard_settings"})
 """What a gateway that is ready can lack of a shard."""
 MOST_READ = 64 * 1024
 """Bytes of an answer."""
+FAILURES = (ConfigError, UsersError, OSError, http.client.HTTPException, ImportError)
+"""What a check can raise; ImportError where the user whose rights it takes cannot read a library."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -63,7 +66,7 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
             continue
         try:
             problems = list(check(host))
-        except (ConfigError, UsersError, OSError, http.client.HTTPException) as error:
+        except FAILURES as error:
             problems = [message_of(error)]
         yield subject, problems
 
@@ -130,7 +133,9 @@ def _shards(host: Host) -> list[Layout]:
 
 
 def _users(host: Host) -> Iterator[str]:
-    users_of(host.layout)
+    users = users_of(host.layout)
+    if os.geteuid() == 0:
+        require_program(users)
     yield from ()
 
 

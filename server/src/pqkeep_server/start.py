@@ -28,7 +28,7 @@ from pqkeep_server.key_services import NAME as KEY_SERVICE
 from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.start_settings import StartSettings
 from pqkeep_server.supervise import FatalExitError, Identity, Program, Supervisor
-from pqkeep_server.users import User, Users, UsersError
+from pqkeep_server.users import User, Users, UsersError, require_program
 from pqkeep_server.valkey import (
     NoValkeyError,
     environment_of,
@@ -63,6 +63,7 @@ def start(layout: Layout) -> None:
         require_own(layout)
         with locked(layout.directory), ExitStack() as stack:
             users = users_of(layout)
+            require_program(users)
             chosen = start_settings.read(layout.start_settings)
             _require_shards(layout, chosen)
             settings = gateway_config.read(layout.gateway_settings)

@@ -5,13 +5,17 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import pqkeep_protocol
 
 GATEWAY = "pqkeep-gateway"
 KEY_SERVICE = "pqkeep-keyservice"
 GROUP = "pqkeep"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_READS = "import sqlite3, sys; open(sys.argv[1])"
 
 
 class UsersError(Exception):
@@ -55,18 +59,44 @@ def find_or_create() -> Users:
 
 
 def chosen(ids: tuple[int, int, int] | None) -> Users:
-    """Return the users with these ids and the group's, or pqkeep's own. Raises UsersError.
+    """Return the users with these ids and the group's, or pqkeep's own, who can run pqkeep.
 
-    The primary group of a user by id has the same id.
+    The primary group of a user by id has the same id. Raises UsersError.
     """
     if os.geteuid() != 0:
         raise UsersError(
             "this must be root, to give each process's files to its own user; to try pqkeep without"
             " root, there is pqkeepd dev"
         )
-    if ids is None:
-        return find_or_create()
-    gateway, key_service, group = ids
+    users = find_or_create() if ids is None else _by_ids(*ids)
+    require_program(users)
+    return users
+
+
+def require_program(users: Users) -> None:
+    """Raise UsersError where one of them cannot run the Python that runs this, and pqkeep by it."""
+    for user in (users.gateway, users.key_service):
+        try:
+            ended = subprocess.run(  # noqa: S603 - itself
+                [sys.executable, "-I", "-c", _READS, pqkeep_protocol.__file__],
+                user=user.uid,
+                group=user.gid,
+                extra_groups=[users.group],
+                cwd="/",
+                capture_output=True,
+                check=False,
+            )
+            can_run = ended.returncode == 0
+        except PermissionError:
+            can_run = False
+        if not can_run:
+            raise UsersError(
+                f"the user {user.uid} cannot run pqkeep by {sys.executable}: Python and pqkeep must"
+                " be where every user may read them, such as /opt, and not in root's home directory"
+            )
+
+
+def _by_ids(gateway: int, key_service: int, group: int) -> Users:
     return Users(User(gateway, gateway), User(key_service, key_service), group)
 
 

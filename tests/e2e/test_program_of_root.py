@@ -1,0 +1,55 @@
+"""A Python that only root can run: said before anything is made or started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_two_users import folder
+from tests.fixtures.two_users import ENVIRONMENT, GATEWAY, IDS, SECONDS, initialised, python
+
+__all__ = ["folder"]
+CODE = "from pqkeep_server.cli import app; app()"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> Path:
+    """Name a Python in a folder of root's alone."""
+    own = folder / "own"
+    own.mkdir(mode=0o700)
+    (own / "python3").symlink_to(python())
+    return own / "python3"
+
+
+def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of pqkeepd by that Python."""
+    return subprocess.run(
+        [program, "-P", "-c", CODE, *map(str, arguments)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_init_makes_nothing(program: Path, folder: Path) -> None:
+    """It names the user and the Python, and there is no data directory."""
+    ended = run(program, "init", "--data", folder / "none", *IDS)
+    assert ended.returncode == 1
+    assert f"the user {GATEWAY} cannot run pqkeep by {program}" in ended.stderr
+    assert not (folder / "none").exists()
+
+
+def test_start_and_doctor_say_it(program: Path, folder: Path) -> None:
+    """Of an installation that another Python made, start ends with 78, and doctor names the user."""
+    layout, _ = initialised(folder / "data")
+    started = run(program, "start", "--data", layout.directory)
+    assert started.returncode == os.EX_CONFIG
+    assert f"cannot run pqkeep by {program}" in started.stderr
+    examined = run(program, "doctor", "--data", layout.directory)
+    assert f"users: wrong\n  the user {GATEWAY} cannot run pqkeep by {program}" in examined.stdout
