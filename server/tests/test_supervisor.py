@@ -306,12 +306,12 @@ async def test_programs_are_removed(stage: Stage) -> None:
 
 async def test_what_was_to_be_removed_is_stopped_with_the_others(stage: Stage) -> None:
     """Told to stop while a removal waits for another program's start, it leaves nothing running."""
-    a, b = (replace(stage.program(name), is_one_of="kind") for name in ("a", "b"))
+    a, b, c = (replace(stage.program(name), is_one_of="kind") for name in ("a", "b", "c"))
     supervisor = Supervisor([a, b])
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
     await stage.until(lambda events: len(events) == 2)
-    supervisor.add([replace(a, name="c")])
+    supervisor.add([c])
     supervisor.remove("kind", {"a", "c"})
     stop.set()
     await asyncio.wait_for(running, SECONDS)
