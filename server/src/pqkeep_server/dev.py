@@ -108,7 +108,9 @@ class Dev:
                 path = new_socket(self._layout.valkey, None)
                 windows = (valkey(find_program(None), path, VALKEY_MIB, None),)
                 environment = environment_of(path)
-        except (ListenError, NoValkeyError, OSError) as error:
+        except ListenError as error:
+            raise DevError(f"{error}; --port takes another one, and --port 0 a free one") from None
+        except (NoValkeyError, OSError) as error:
             self._sockets.close()
             raise DevError(str(error)) from None
         self._url = _url(listeners[0].public)

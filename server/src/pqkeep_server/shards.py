@@ -183,7 +183,7 @@ class ShardMoves:
         if source == target:
             self._report(f"{shown}: looking for a bundle to destroy")
             if not self._finish_elsewhere(tenant, target):
-                raise ShardError(f"{shown} is in the shard {target}")
+                raise ShardError(f"{shown} is in the shard {target} already")
             return
         self._socket(source)
         self._finish_elsewhere(tenant, source)  # of the move before this one
