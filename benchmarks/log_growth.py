@@ -7,9 +7,9 @@ service must not run. All are measured in turns, ``ROUNDS`` times, and the least
 microseconds of all threads, with a checkpoint for each ``RECORDS``.
 """
 
+import argparse
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import cycle
@@ -149,5 +149,8 @@ async def measure(directory: Path, filled: Sequence[Path]) -> Table:
 
 
 if __name__ == "__main__":
-    where, *databases = map(Path, sys.argv[1:])
-    results_console().print(uvloop.run(measure(where, databases)))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, help="where the new databases go, on a disk")
+    parser.add_argument("settings", type=Path, nargs="*", help="of a key service that is filled")
+    arguments = parser.parse_args()
+    results_console().print(uvloop.run(measure(arguments.directory, arguments.settings)))

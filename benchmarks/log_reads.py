@@ -4,7 +4,7 @@ Run as ``python -m benchmarks.log_reads SETTINGS…``: settings files of key ser
 whose databases log_fill.py has filled.
 """
 
-import sys
+import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -113,4 +113,6 @@ async def main(settings_files: Sequence[Path]) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main([Path(each) for each in sys.argv[1:]]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("settings", type=Path, nargs="+", help="of a key service that is filled")
+    uvloop.run(main(parser.parse_args().settings))
