@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from hashlib import sha256
@@ -90,8 +91,8 @@ def template() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "keys.sqlite3"
         migrated(f"sqlite:///{path}", migrate)
-        with sa.create_engine(f"sqlite:///{path}").connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
         return path.read_bytes()
 
 
