@@ -132,7 +132,7 @@ class Operator:
         self, path: Path, request_id: str, request: AnyMoveRequest, kind: type[R], why_not: str
     ) -> R:
         """Do what ``key_service_client._ask`` does, over the simulated network."""
-        seconds = key_service_client.TIMEOUT_SECONDS
+        seconds = key_service_client.seconds_for(request)
         attribution = Attribution(request_id, "operator", "", "")
         call = Call(1, int(seconds * 1000), attribution, request)
         try:

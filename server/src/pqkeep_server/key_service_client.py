@@ -9,6 +9,7 @@ from pqkeep_protocol.administration import (
     AnnounceBackup,
     AnyAdministrationRequest,
     AnyMoveRequest,
+    ListMoves,
     MoveRefusal,
     MoveRefused,
     NewestBackup,
@@ -30,6 +31,8 @@ from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, Result
 
 TIMEOUT_SECONDS = 30.0
+LIST_SECONDS = 5.0
+"""How long a list of moves is waited for: it is a few rows, and people look at it."""
 R = TypeVar("R", bound=Result)
 
 
@@ -101,14 +104,20 @@ def take_step(path: Path, request: AnyMoveRequest, kind: type[R]) -> R:
     return result
 
 
+def seconds_for(request: AnyAdministrationRequest) -> float:
+    """Return how long an answer is waited for."""
+    return LIST_SECONDS if isinstance(request, ListMoves) else TIMEOUT_SECONDS
+
+
 def _ask(
     path: Path, request_id: str, request: AnyAdministrationRequest, kind: type[R], why_not: str
 ) -> R:
     attribution = Attribution(request_id, "operator", "", "")
-    call = Call(1, int(TIMEOUT_SECONDS * 1000), attribution, request)
+    seconds = seconds_for(request)
+    call = Call(1, int(seconds * 1000), attribution, request)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(TIMEOUT_SECONDS)
+            connection.settimeout(seconds)
             connection.connect(str(path))
             connection.sendall(encode(call))
             answer = _receive(connection)
