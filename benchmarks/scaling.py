@@ -320,8 +320,8 @@ def run(
         server = None
         if arguments.postgresql:
             server = stack.enter_context(running_postgresql())
-            server.sql("ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 60")
-            server.sql("ALTER ROLE pqkeep_gateway CONNECTION LIMIT 60")
+            server.sql("ALTER ROLE pqkeep_keyservice CONNECTION LIMIT 30")  # six with five each
+            server.sql("ALTER ROLE pqkeep_gateway CONNECTION LIMIT 80")  # seven with ten each
         return measure(folder, server, arguments)
 
 
