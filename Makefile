@@ -30,7 +30,7 @@ run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --d
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
 test: $(VENV)/dev ## run the tests
-	$(BIN)/pytest -n 3 $(ARGS)
+	$(BIN)/pytest -n 4 $(ARGS)
 
 lint: $(VENV)/dev ## check style and the import contracts
 	$(BIN)/ruff check .

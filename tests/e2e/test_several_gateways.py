@@ -213,8 +213,8 @@ def test_reloads_under_load_refuse_and_break_nothing(several: SeveralGateways, t
         for number in range(1, times + 1):
             os.kill(several.pid, signal.SIGHUP)
             several.until("a process was renewed", renewed + COUNT * number)
+        several.until_gone(before)  # they wait for their connections' next requests
     assert set(seen) == {"200", "last of a connection"}
-    several.until_gone(before)
 
 
 @pytest.mark.timeout(600)
