@@ -313,6 +313,35 @@ def test_without_stripe_s_package(folder: Path) -> None:
     assert "pqkeep-gateway[stripe]" in said
 
 
+UNWATCHED = """
+import asyncio, sys
+from pqkeep_gateway import process
+
+async def fail(connections, _):
+    while not connections:
+        await asyncio.sleep(0.01)
+    raise LookupError
+
+process.watch_connections = fail
+sys.exit(process.main())
+"""
+
+
+def test_a_gateway_whose_connections_nobody_watches_ends(folder: Path) -> None:
+    """Where a background task fails, the log says so and the status is one to start again with."""
+    process = _start(folder, program=(*PYTHON, "-c", UNWATCHED))
+    assert process.stdout is not None
+    with process.stdout as log:
+        running = next(line for line in log if "running on" in line)
+        address = urlsplit(json.loads(running)["address"])
+        assert address.port is not None
+        with socket.create_connection(("127.0.0.1", address.port), SECONDS):
+            said = log.read()
+    assert process.wait(SECONDS) == os.EX_TEMPFAIL
+    assert "a background task failed, and the process ends" in said
+    assert [path.name for path in folder.glob("accounts*")] == ["accounts.sqlite3"]
+
+
 def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> None:
     """SIGTERM and SIGINT end it with status 0, and all of the database is in its one file."""
     for number in (signal.SIGTERM, signal.SIGINT):

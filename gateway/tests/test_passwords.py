@@ -1,6 +1,8 @@
 """Which passwords are accepted, and how many are hashed at a time."""
 
 import asyncio
+import threading
+from typing import Literal
 
 import pytest
 from argon2 import PasswordHasher
@@ -21,6 +23,19 @@ from pqkeep_gateway.unavailable import UnavailableError
 CHEAP = PasswordHasher(1, 8, 1)
 GOOD = "the horse prefers oats"
 HERE = "192.0.2.7"
+SECONDS = 60.0
+
+
+class HeldHasher(PasswordHasher):
+    """A cheap hasher that verifies nothing before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 8, 1)
+        self.go = threading.Event()
+
+    def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002
+        assert self.go.wait(SECONDS)
+        return super().verify(hash, password)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +120,8 @@ async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
 )
 async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: list[str]) -> None:
     """Behind two strangers who fill the queue, a third address is served, and soon."""
-    passwords = Passwords(pepper, CHEAP)
+    held = HeldHasher()
+    passwords = Passwords(pepper, held)
     stored = await passwords.hash(GOOD, HERE)
     done: list[str] = []
 
@@ -123,7 +139,10 @@ async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: 
     await asyncio.sleep(0)
     refused_at_once = len(done)
     assert refused_at_once > 0
-    await verify(HERE)
+    here = asyncio.create_task(verify(HERE))
+    await asyncio.sleep(0)
+    held.go.set()
+    await here
     assert done.count(HERE) == 1
     await asyncio.gather(*flood, return_exceptions=True)
     waited = len(done) - refused_at_once

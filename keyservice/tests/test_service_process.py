@@ -474,6 +474,32 @@ def test_a_failed_self_test_ends_the_process(installation: Installation) -> None
     assert installation.database.read_bytes() == b""
 
 
+UNCLEARED = """
+import sys
+from pqkeep_keyservice import process
+
+async def fail(*_):
+    raise LookupError
+
+process._run_housekeeping = fail
+sys.exit(process.main())
+"""
+
+
+def test_a_failed_background_task_ends_the_process(installation: Installation) -> None:
+    """Without the task that forgets keys, it stops in order, with a status to start again with."""
+    result = subprocess.run(
+        [sys.executable, "-c", UNCLEARED, installation.settings],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert result.returncode == os.EX_TEMPFAIL
+    assert "a background task failed, and the process ends" in result.stderr
+    assert "LookupError" in result.stderr
+
+
 def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) -> None:
     """A log that is not the one that was signed: exit status 78, and no byte is changed."""
     process = installation.serve()

@@ -1,7 +1,7 @@
 """The gateway's process: wired, run, drained.
 
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 75 (EX_TEMPFAIL): its database is
-unavailable, and a later start may succeed.
+unavailable, or a background task failed, and a later start may succeed.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.link import LinkTls
+from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 from pqkeep_protocol.startup.hardening import give_up_privileges
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.memory import collect_rarely, keep_freed_memory
@@ -82,13 +83,12 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
             settings, settings.host if listener is None else listener.getsockname()[0]
         )
         _allow_files(limits.connections + OTHER_FILES)
-        uvloop.run(serve(settings, listener, management, limits, arguments.ready_fd, others))
+        return uvloop.run(serve(settings, listener, management, limits, arguments.ready_fd, others))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
     except UnavailableError:  # logged where it was raised
         return os.EX_TEMPFAIL
-    return os.EX_OK
 
 
 def _allow_files(count: int) -> None:
@@ -138,10 +138,11 @@ class _Server(uvicorn.Server):
         others: Sequence[socket.socket],
     ) -> None:
         super().__init__(configuration)
+        self.tasks = BackgroundTasks(self._stop)
         self._scheme = scheme
         self._started = started
         self._others = others
-        self._taking: asyncio.Task[None] | None = None
+        self._leave_others: Callable[[], object] = lambda: None
         self._is_leaving = False
 
     def leave(self) -> None:
@@ -160,16 +161,15 @@ class _Server(uvicorn.Server):
         own = (each for server in self.servers for each in server.sockets)
         for listener in (*own, *self._others):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
-        self._taking = asyncio.create_task(take(self._others, self._new_connection))
+        self._leave_others = self.tasks.begin(take(self._others, self._new_connection))
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._leave_others()
         await super().shutdown(sockets)
 
-    def _leave_others(self) -> None:
-        if self._taking is not None:
-            self._taking.cancel()
+    def _stop(self) -> None:
+        self.should_exit = True
 
     def _new_connection(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
@@ -219,8 +219,8 @@ async def serve(
     limits: ConnectionLimits = LIMITS,
     ready: int | None = None,
     others: Sequence[socket.socket] = (),
-) -> None:
-    """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one.
+) -> int:
+    """Serve until SIGTERM or SIGINT, on the given listening socket or a new one; return the status.
 
     LEAVE has it end when others have its clients. ``ready``: a file descriptor that is written to
     when it serves. ``others``: listening sockets of other gateways on its port.
@@ -250,20 +250,23 @@ async def serve(
         others=others,
     )
     collect_rarely()
+    tasks = server.tasks
     jobs = _begin(
+        tasks,
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,
         *gateway.audit_streams.values(),
     )
-    tasks = _begin(
+    _begin(
+        tasks,
         *gateway.key_clients.values(),
         gateway.audit_delivery,
         gateway.last_uses,
         gateway.management.collection,
         *(() if gateway.link is None else (gateway.link,)),
     )
-    tasks.append(asyncio.create_task(watch_connections(server.server_state.connections, limits)))
+    tasks.begin(watch_connections(server.server_state.connections, limits))
     managing = AsyncExitStack()
 
     def stop(number: int, frame: object) -> None:
@@ -272,9 +275,9 @@ async def serve(
 
     def leave() -> None:
         server.leave()
-        for job in jobs:  # the gateway that has taken this one's place does them
-            job.cancel()
-        tasks.append(asyncio.create_task(managing.aclose()))
+        for cancel in jobs:  # the gateway that has taken this one's place does them
+            cancel()
+        tasks.begin(managing.aclose())
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, tls, gateway.link)
@@ -288,14 +291,13 @@ async def serve(
             loop.add_signal_handler(LEAVE, leave)
             await server.serve(None if listener is None else [listener])
     finally:
-        for task in (*jobs, *tasks):
-            task.cancel()
-        await asyncio.wait([*jobs, *tasks])  # their writes end before the database closes
+        await tasks.end()  # their writes end before the database closes
         await gateway.close()
+    return os.EX_TEMPFAIL if tasks.failed else os.EX_OK
 
 
-def _begin(*parts: _Runs) -> list[asyncio.Task[None]]:
-    return [asyncio.create_task(part.run()) for part in parts]
+def _begin(tasks: BackgroundTasks, *parts: _Runs) -> list[Callable[[], object]]:
+    return [tasks.begin(part.run()) for part in parts]
 
 
 def _tell(ready: int | None) -> None:

@@ -1,8 +1,8 @@
 """The key service's process: wired, run, drained.
 
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
-75 (EX_TEMPFAIL): its database or the token or command of a root key is unavailable, and a later
-start may succeed.
+75 (EX_TEMPFAIL): its database or the token or command of a root key is unavailable, or a background
+task failed, and a later start may succeed.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.memory import collect_rarely, keep_freed_memory
 from pqkeep_protocol.startup.secret_files import read_secret_file
@@ -60,7 +61,7 @@ def main() -> int:
         settings = config.read(arguments.settings)
         write_logs("key service", settings.log_format, {"shard": settings.shard})
         selftest.require(schemes_of(worker_settings(settings)))
-        uvloop.run(serve(settings, arguments.settings))
+        return uvloop.run(serve(settings, arguments.settings))
     except (DatabaseUnavailableError, RootKeyUnavailableError) as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_TEMPFAIL
@@ -70,11 +71,13 @@ def main() -> int:
     except selftest.SelfTestError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_SOFTWARE
-    return os.EX_OK
 
 
-async def serve(settings: Config, file: Path) -> None:
-    """Serve until SIGTERM or SIGINT. Root keys are read again from the settings file on request."""
+async def serve(settings: Config, file: Path) -> int:
+    """Serve until SIGTERM or SIGINT, and return the status.
+
+    Root keys are read again from the settings file on request.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -130,31 +133,28 @@ async def serve(settings: Config, file: Path) -> None:
         _LOG.info("ready to take over", slh_dsa=workers.slh_dsa)
     activation = asyncio.create_task(parts.activation.run())
     activation.add_done_callback(lambda _: stop.set())
-    tasks = [
-        activation,
-        *(
-            asyncio.create_task(work)
-            for work in (
-                _run_housekeeping(parts.material, database),
-                parts.checkpoint_signer.run(),
-                parts.root_keys.run(),
-                parts.schedule.run(),
-                *(() if link is None else (link.run(),)),
-                parts.metrics.run(),
-            )
-        ),
-    ]
+    tasks = BackgroundTasks(stop.set)
+    for work in (
+        _run_housekeeping(parts.material, database),
+        parts.checkpoint_signer.run(),
+        parts.root_keys.run(),
+        parts.schedule.run(),
+        *(() if link is None else (link.run(),)),
+        parts.metrics.run(),
+    ):
+        tasks.begin(work)
     await stop.wait()
 
     _LOG.info("stopping")
     await server.drain(DRAIN_SECONDS)
-    for task in tasks:  # not sooner: interrupting a write ends the database's session
-        task.cancel()
-    await asyncio.wait(tasks)  # their writes end before the database closes
+    activation.cancel()  # not sooner: interrupting a write ends the database's session
+    await asyncio.wait([activation])
+    await tasks.end()  # their writes end before the database closes
     parts.close()
     await database.close()
     with suppress(asyncio.CancelledError):
         activation.result()  # raises what it could not serve with
+    return os.EX_TEMPFAIL if tasks.failed else os.EX_OK
 
 
 def _transfer_key(settings: Config) -> TransferKey | None:
