@@ -17,7 +17,7 @@ Before it there is one for each key and keyring, with the outcome success and it
 revision, after which an earlier state of it is older than the log says.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -92,8 +92,8 @@ def list_tenants_away(connection: sa.Connection) -> frozenset[TenantId]:
     return frozenset(TenantId(UUID(each)) for each in connection.execute(query).scalars())
 
 
-def list_moves(connection: sa.Connection) -> Iterator[RecordedMove]:
-    """Yield each move of every tenant that has left or arrived, as far as it has come."""
+def list_moves(connection: sa.Connection) -> Sequence[RecordedMove]:
+    """Return each move of every tenant that has left or arrived, as far as it has come."""
     columns = AUDIT_RECORDS.c
     last = (
         sa.select(sa.func.max(columns.id))
@@ -101,8 +101,7 @@ def list_moves(connection: sa.Connection) -> Iterator[RecordedMove]:
         .group_by(columns.tenant_id, columns.operation, columns.keyring_revision)
     )
     query = sa.select(AUDIT_RECORDS).where(columns.id.in_(last)).order_by(columns.id)
-    for row in connection.execute(query):
-        yield _move(TenantId(UUID(row.tenant_id)), row)
+    return [_move(TenantId(UUID(row.tenant_id)), row) for row in connection.execute(query)]
 
 
 def _record(tenant: TenantId, event: KeyServiceEvent) -> NewRecord:
