@@ -258,6 +258,9 @@ def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
     assert (refused.status_code, refused.headers[RETRY]) == (503, "1")
     with pytest.raises(ShardError, match="on its way to another shard"):
         moves(two_shards).move(tenant_of(tenant), "b")
+    assert moves(two_shards).cancel(tenant_of(tenant)) == "default"
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
 
 
 @pytest.mark.campaign
