@@ -51,6 +51,8 @@ def row(number: int) -> NewRecord:
 
 
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+RENEWALS = 1
+"""Commits by which a server's session says meanwhile that it is in use."""
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ async def test_many_records_share_a_transaction(
     assert sql("SELECT request_id FROM audit_records ORDER BY id") == [
         (f"request-{number}",) for number in range(500)
     ]
-    assert transactions.count("COMMIT") <= 2
+    assert transactions.count("COMMIT") <= 2 + RENEWALS
 
 
 @BOTH
@@ -91,7 +93,7 @@ async def test_a_batch_has_a_limit(store: KeyStore, transactions: list[str], sql
     log = AuditLog(store)
     await asyncio.gather(*(log.commit(row(number)) for number in range(MAX_BATCH * 2 + 1)))
     assert sql(COUNT) == [(MAX_BATCH * 2 + 1, MAX_BATCH * 2 + 1)]
-    assert transactions == ["COMMIT"] * 3
+    assert 3 <= transactions.count("COMMIT") <= 3 + RENEWALS
 
 
 @BOTH

@@ -271,7 +271,10 @@ def rows(connection: sa.Connection, table: sa.Table) -> list[Mapping[str, Any]]:
 
 def update(engine: sa.Engine, table: sa.Table, row: Mapping[str, Any], **to: Any) -> None:
     """Change a row."""
-    is_same = (column == row[column.name] for column in table.primary_key)
+    key = (
+        table.primary_key if table is not keys.SERVICE_EPOCH else ()
+    )  # its one row is ever another
+    is_same = (column == row[column.name] for column in key)
     with engine.begin() as connection:
         assert connection.execute(sa.update(table).where(*is_same).values(to)).rowcount == 1
 

@@ -8,8 +8,8 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,8 @@ from pqkeep_server.initialise import IN_FILES
 ITEMS = 32
 THREADS = 3
 SECONDS = 120.0
+PAUSE = 0.25
+"""Seconds before another try: each item of a batch counts against the tenant's rate limit."""
 KILLS = [1, pytest.param(12, marks=pytest.mark.campaign)]
 KEM = "Kyber768"
 
@@ -63,21 +65,23 @@ def _send(installation: Installation, api_key: str, sent: Sent, stop: threading.
                 sent.lost.add(request_id)
                 continue
             if answer.status_code != 200:
-                assert answer.status_code in {502, 503, 504}, answer.text
+                assert answer.status_code in {429, 502, 503, 504}, answer.text
                 sent.lost.add(request_id)
-                time.sleep(0.02)
+                time.sleep(PAUSE)
                 continue
             results = answer.json()["data"]["results"]
             assert all("data" in each for each in results)
             sent.answered[request_id] = len(results)
 
 
-def _until_answered(sent: Sent, more: int) -> None:
+def _until_answered(sent: Sent, threads: Iterable[Future[None]], more: int) -> None:
     """Wait until so many more batches were answered."""
     enough = len(sent.answered) + more
     deadline = time.monotonic() + SECONDS
     while len(sent.answered) < enough:
         assert time.monotonic() < deadline
+        for each in threads:
+            assert not each.done(), each.exception()
         time.sleep(0.05)
 
 
@@ -105,9 +109,9 @@ def test_kill_in_the_middle_of_batches(installation: Installation, kills: int) -
         ]
         try:
             for _ in range(kills):
-                _until_answered(sent, THREADS)
+                _until_answered(sent, threads, THREADS)
                 os.kill(installation.children()["pqkeep_keyservice"], signal.SIGKILL)
-            _until_answered(sent, THREADS)
+            _until_answered(sent, threads, THREADS)
         finally:
             stop.set()
         for each in threads:
