@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pqkeep_gateway.access.entitlements import Tier
-from pqkeep_gateway.tenancy.names import name_key, normalized_name
+from pqkeep_gateway.tenancy import names
+from pqkeep_gateway.tenancy.names import MAX_NAME, name_key, normalized_name
 from pqkeep_gateway.tenancy.tenants import NameTakenError
 
 
@@ -52,6 +53,19 @@ def test_texts_that_are_no_names(text: str) -> None:
     """Nothing visible, too much, and control, bidirectional, private or unassigned characters."""
     with pytest.raises(ValueError):  # noqa: PT011 - without a message: nothing of the text is in it
         normalized_name(text)
+
+
+def test_marks_without_end_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is too long in any form is refused before NFC, whose time is quadratic in marks."""
+    monkeypatch.setattr(names, "unicodedata", None)
+    with pytest.raises(ValueError):  # noqa: PT011 - as above
+        normalized_name("a" + "\u0345\u0344\u0316" * 2600)
+
+
+def test_a_name_that_is_long_before_nfc() -> None:
+    """Four code points that are one in NFC count as one, and spaces around a name not at all."""
+    given = "\u03b1\u0313\u0300\u0345" * MAX_NAME
+    assert normalized_name(f"{' ' * 2000}{given}\u3000") == "\u1f82" * MAX_NAME
 
 
 @pytest.mark.parametrize(

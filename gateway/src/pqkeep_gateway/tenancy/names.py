@@ -5,6 +5,8 @@ import unicodedata
 
 MAX_NAME = 255
 """Code points in NFC."""
+_MAX_GIVEN = 4 * MAX_NAME
+"""Code points in any form: at most four are one in NFC, and sorting many marks takes quadratic time."""
 
 _MAJOR_CATEGORIES = frozenset("LMNPS")
 """Letters, marks, numbers, punctuation, symbols."""
@@ -22,7 +24,10 @@ def normalized_name(text: str) -> str:
     Raises ValueError for a text without a visible character, of more than MAX_NAME code
     points, or with anything but letters, marks, numbers, punctuation, symbols, joiners and spaces.
     """
-    name = unicodedata.normalize("NFC", text).strip(_SPACES + _JOINERS)
+    given = text.strip(_SPACES + _JOINERS)
+    if len(given) > _MAX_GIVEN:
+        raise ValueError
+    name = unicodedata.normalize("NFC", given).strip(_SPACES + _JOINERS)
     if not (0 < len(name) <= MAX_NAME and all(_may_be_used(each) for each in name)):
         raise ValueError
     return name
