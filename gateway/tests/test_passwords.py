@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+from string import ascii_letters
 from typing import Literal
 
 import pytest
 from argon2 import PasswordHasher
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import PasswordCosts
@@ -53,6 +56,19 @@ def test_common_passwords_are_refused(password: str) -> None:
     assert is_common(password)
     with pytest.raises(InvalidPasswordError):
         require_valid(password)
+
+
+@given(part=st.text(ascii_letters, min_size=1, max_size=64), length=st.integers(12, 1024))
+def test_what_repeats_is_refused(part: str, length: int) -> None:
+    """Up to 64 characters twice and more, the last time perhaps in part, are no password."""
+    repeated = (part * length)[: max(length, 2 * len(part))]
+    assert is_common(repeated)
+
+
+@pytest.mark.parametrize(("length", "common"), [(64, True), (65, False)])
+def test_repetitions_of_long_parts_are_not_looked_for(length: int, *, common: bool) -> None:
+    """Of 18,000 characters, which a password can have in NFKC, looking for them would take long."""
+    assert is_common(_varied(length) * 3) is common
 
 
 @pytest.mark.parametrize("word", ["123456", "password", "football", "telechargement", "pqkeep"])

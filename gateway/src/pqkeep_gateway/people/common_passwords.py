@@ -52,6 +52,8 @@ SHORTEST = 8
 """Of what is left without punctuation: where that is shorter, the punctuation is the password."""
 LONGEST = 64
 """No pair of entries with digits is longer."""
+LONGEST_REPEATED = 64
+"""Characters of what is repeated: nobody tries more, and one of 1,024 can have 18 in NFKC."""
 SHORTEST_WORD = 3
 DIGEST_SIZE = 6
 """Bytes kept of a word: of 20,000 words one in ten billion others is taken for one."""
@@ -81,9 +83,10 @@ def _is_run(text: str) -> bool:
 
 def _is_repetition(text: str) -> bool:
     """Return whether a text repeats something short, the last time perhaps in part."""
+    longest = min(len(text) // 2, LONGEST_REPEATED)
     return any(
-        text == (text[:size] * (len(text) // size + 1))[: len(text)]
-        for size in range(1, len(text) // 2 + 1)
+        text[:size] == text[size : 2 * size] and text[size:] == text[:-size]
+        for size in range(1, longest + 1)
     )
 
 
