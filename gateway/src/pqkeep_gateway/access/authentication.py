@@ -134,7 +134,8 @@ class Authenticator:
         addresses = principal.limits.addresses
         if addresses is not None and source_address not in addresses:
             is_recorded = digest in self._recorded
-            self._recorded[digest] = None
+            if not is_recorded:  # else its minute would begin anew with each attempt
+                self._recorded[digest] = None
             raise AddressNotAllowedError(principal, is_recorded=is_recorded)
         return known.shown
 
