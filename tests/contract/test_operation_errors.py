@@ -313,6 +313,7 @@ GET_ROWS = [
     pytest.param("?status=gone", "status", id="list 400 ERR_INVALID_001 bad status"),
     pytest.param("?status=ACTIVE", "status", id="list 400 ERR_INVALID_001 status in capitals"),
     pytest.param("?status=", "status", id="list 400 ERR_INVALID_001 empty status"),
+    pytest.param("?" + "a&" * 15_000, None, id="list 400 ERR_INVALID_001 15,000 parameters"),
 ]
 
 STATUSES = {

@@ -73,6 +73,9 @@ from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
+MAX_PARAMETERS = 64
+"""Of a query. No endpoint has as many."""
+
 Headers = Mapping[bytes, bytes]
 _UNREAD: Mapping[str, object] = MappingProxyType({})
 """The fields of a request that was refused before they were read."""
@@ -388,8 +391,13 @@ def _path_value(field: Field[Any], scope: Scope) -> object:
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
+    """Return the parameters, in their order. Raises FieldError for more than any endpoint has."""
     text = scope["query_string"].decode("latin-1")
-    return parse_qsl(text, keep_blank_values=True)
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        message = f"the query has more than {MAX_PARAMETERS} parameters"
+        raise FieldError("", Problem.UNKNOWN, message) from None
 
 
 def _key_version(endpoint: Endpoint, values: Mapping[str, object]) -> int | None:
