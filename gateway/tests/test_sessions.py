@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from os import urandom
+from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
@@ -20,13 +23,15 @@ from gateway.tests.world import (
 from msgspec.structs import replace
 
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.people.attempt_limits import EXCHANGES, TooManyAttemptsError
 from pqkeep_gateway.people.challenges import Factor
 from pqkeep_gateway.people.sessions import (
     AccountChangedError,
     InvalidRefreshTokenError,
     Sessions,
 )
-from pqkeep_gateway.storage.sessions import SqlSessions
+from pqkeep_gateway.storage.schema import SESSIONS
+from pqkeep_gateway.storage.sessions import MAX_SESSIONS, SqlSessions
 
 BROWSER = b"browser"
 
@@ -217,3 +222,55 @@ async def test_a_new_second_factor_stops_a_sign_in_that_has_begun(
         await world.codes.choose(person, ATTRIBUTION, wanted=True)
     with pytest.raises(AccountChangedError):
         await world.sessions.begin(before, ATTRIBUTION)
+
+
+async def _count(world: World) -> int:
+    async with world.engine.connect() as connection:
+        count = sa.select(sa.func.count()).select_from(SESSIONS)
+        return int((await connection.execute(count)).scalar_one())
+
+
+async def test_one_more_session_than_a_person_may_have_ends_the_least_used(world: World) -> None:
+    """Of the sessions that a person has, the one that was refreshed longest ago makes room."""
+    first = await world.join()
+    account = await world.account()
+    world.now += MOMENT
+    second = await world.sessions.begin(account, ATTRIBUTION)
+    world.now += MOMENT
+    first = await world.sessions.refresh(first.refresh, BROWSER, ATTRIBUTION)
+    for _ in range(MAX_SESSIONS - 1):
+        world.now += MOMENT
+        last = await world.sessions.begin(account, ATTRIBUTION)
+    assert await world.sessions.find(second.access, HERE) is None
+    for tokens in (first, last):
+        assert await world.sessions.find(tokens.access, HERE)
+    assert await _count(world) == MAX_SESSIONS
+
+
+async def test_however_many_sessions_there_are_they_end(world: World) -> None:
+    """More sessions than a statement on a server may have parameters end at once."""
+    await world.join()
+    account = await world.account()
+    async with world.engine.begin() as connection:
+        (row,) = (await connection.execute(sa.select(SESSIONS))).mappings()
+        copies = [
+            {**row, "id": uuid4(), "access_digest": urandom(32), "refresh_digest": urandom(32)}
+            for _ in range(33_000)
+        ]
+        await connection.execute(sa.insert(SESSIONS), copies)
+    await world.sessions.begin(account, ATTRIBUTION)
+    assert await _count(world) == MAX_SESSIONS
+
+
+async def test_a_session_is_refreshed_sixty_times_in_a_quarter_of_an_hour(world: World) -> None:
+    """More often is refused, and changes nothing: the same token is exchanged when it is time."""
+    tokens = await world.join()
+    for _ in range(EXCHANGES.events):
+        world.now += MOMENT
+        tokens = await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+    with pytest.raises(TooManyAttemptsError) as refused:
+        await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+    assert 0 < refused.value.wait <= EXCHANGES.seconds
+    assert await world.sessions.find(tokens.access, HERE)
+    world.now += refused.value.wait + MOMENT
+    await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)

@@ -119,7 +119,11 @@ def endpoints(
             permission=Permission.PUBLIC,
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_IN,
-            errors=(InvalidRefreshTokenError, TooManyUnknownCredentialsError),
+            errors=(
+                InvalidRefreshTokenError,
+                TooManyAttemptsError,
+                TooManyUnknownCredentialsError,
+            ),
         ),
         Endpoint(
             method="POST",

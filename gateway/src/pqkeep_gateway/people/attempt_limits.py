@@ -20,6 +20,8 @@ DELAYS = (0, 5, 20, 60)
 """Seconds between two passwords of one account, from all addresses where it is not known."""
 ATTEMPTS_PER_DELAY = Limit(20, HOUR)
 """Failures until the next delay holds; the last one holds for as long as they go on."""
+EXCHANGES = Limit(60, 15 * MINUTE)
+"""Of a session's refresh token: each is kept for a week, to know it if it comes again."""
 MAIL_PER_ACCOUNT = Limit(5, 15 * MINUTE)
 """Codes to somebody with the password, and invitations."""
 MAIL_BY_ANYBODY = Limit(2, 30 * MINUTE)

@@ -130,7 +130,8 @@ class SessionStore(Protocol):
 
         Returns the salt of the exchange that is in force: this one, or the latest, if the same
         client exchanged the same token within GRACE. No token is valid beyond the session's
-        lifetime. Raises InvalidRefreshTokenError; RefreshTokenReusedError after ending the session.
+        lifetime. Raises InvalidRefreshTokenError, TooManyAttemptsError; RefreshTokenReusedError
+        after ending the session.
         """
         ...
 
@@ -218,7 +219,7 @@ class Sessions:
     ) -> Tokens:
         """Exchange a refresh token for a new pair.
 
-        Raises InvalidRefreshTokenError, TooManyUnknownCredentialsError.
+        Raises InvalidRefreshTokenError, TooManyAttemptsError, TooManyUnknownCredentialsError.
         """
         if kind_of(refresh_token) is not CredentialKind.REFRESH:
             raise InvalidRefreshTokenError

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.people.attempt_limits import EXCHANGES, TooManyAttemptsError
 from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.sessions import (
     GRACE,
@@ -46,6 +47,13 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 
+MAX_SESSIONS = 100
+"""Of a person: one more ends the one that was refreshed least recently."""
+SECOND = 1_000_000
+"""Microseconds."""
+AT_ONCE = 1_000
+"""Sessions of one statement, whose parameters have a bound on a server."""
+
 
 class SqlSessions:
     """A SessionStore."""
@@ -61,7 +69,7 @@ class SqlSessions:
         network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
-        """Store a new session with its known network; remove expired ones.
+        """Store a new session with its known network; end those that expired or are too many.
 
         Raises AccountChangedError.
         """
@@ -73,9 +81,10 @@ class SqlSessions:
             USERS.c.email_codes.is_(account.email_codes),
         )
         sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
-        is_expired = sa.and_(
-            SESSIONS.c.user_id == session.user, SESSIONS.c.refresh_expires_at_us <= now
-        )
+        is_users = SESSIONS.c.user_id == session.user
+        latest = (SESSIONS.c.refreshed_at_us.desc(), SESSIONS.c.id)
+        kept = sa.select(SESSIONS.c.id).where(is_users).order_by(*latest).limit(MAX_SESSIONS - 1)
+        is_over = sa.or_(SESSIONS.c.refresh_expires_at_us <= now, SESSIONS.c.id.not_in(kept))
         row = {
             "id": session.id,
             "user_id": session.user,
@@ -90,7 +99,7 @@ class SqlSessions:
         async with transaction(self._engine) as connection:
             if (await connection.execute(sign_in)).rowcount == 0:
                 raise AccountChangedError
-            await end_sessions(connection, is_expired)
+            await end_sessions(connection, sa.and_(is_users, is_over))
             await connection.execute(sa.insert(SESSIONS), row)
             await remember_network(connection, session.user, network, session.created_at)
             await add_audit_event(connection, *audit_events)
@@ -134,8 +143,8 @@ class SqlSessions:
     async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:
         """Replace both tokens of the session with this refresh token.
 
-        Returns the salt of the exchange in force. Raises InvalidRefreshTokenError;
-        RefreshTokenReusedError after ending the session.
+        Returns the salt of the exchange in force. Raises InvalidRefreshTokenError,
+        TooManyAttemptsError; RefreshTokenReusedError after ending the session.
         """
         now_us, digests = microseconds(now), exchange.digests
         ends_at_us = SESSIONS.c.created_at_us + lifetime // MICROSECOND
@@ -170,6 +179,7 @@ class SqlSessions:
         async with transaction(self._engine) as connection:
             session = (await connection.execute(replace)).scalar()
             if session is not None:
+                await _require_seldom(connection, session, exchange)
                 await _save_spent(connection, session, exchange, now_us)
                 return exchange.salt
             salt: bytes | None = (await connection.execute(repeated)).scalar()
@@ -199,10 +209,11 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
     """Delete sessions with their spent tokens; return whether there were any."""
     query = sa.select(SESSIONS.c.id).where(condition).with_for_update()
     ids = list((await connection.execute(query)).scalars())
-    if ids:
-        of_sessions = SPENT_REFRESH_TOKENS.c.session_id.in_(ids)
+    for first in range(0, len(ids), AT_ONCE):
+        some = ids[first : first + AT_ONCE]
+        of_sessions = SPENT_REFRESH_TOKENS.c.session_id.in_(some)
         await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(of_sessions))
-        await connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id.in_(ids)))
+        await connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id.in_(some)))
     return bool(ids)
 
 
@@ -214,6 +225,20 @@ async def end_other_sessions(connection: AsyncConnection, user: UserId, session:
     await connection.execute(forget)
     is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
     await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))
+
+
+async def _require_seldom(
+    connection: AsyncConnection, session: SessionId, exchange: Exchange
+) -> None:
+    """Raise TooManyAttemptsError, which undoes the exchange, if a session has had too many of late."""
+    since_us = microseconds(exchange.digests.refresh_expires_at) - EXCHANGES.seconds * SECOND
+    recent = sa.select(sa.func.count(), sa.func.min(SPENT_REFRESH_TOKENS.c.expires_at_us)).where(
+        SPENT_REFRESH_TOKENS.c.session_id == session,
+        SPENT_REFRESH_TOKENS.c.expires_at_us > since_us,
+    )
+    count, first_us = (await connection.execute(recent)).one()
+    if count >= EXCHANGES.events:
+        raise TooManyAttemptsError(EXCHANGES, (first_us - since_us) / SECOND)
 
 
 async def _save_spent(
