@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from gateway.tests.world import ROUNDS, add_tenant, count_successes, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -19,7 +20,9 @@ from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.scopes import Scope, Scopes
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.schema import API_KEYS
 from pqkeep_gateway.tenancy.api_keys import (
+    MAX_LISTED,
     AlreadyRotatedError,
     ApiKey,
     ApiKeyDraft,
@@ -146,7 +149,7 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(engine: AsyncE
     added, revoked = await _rotate(store, tenant, 1, 2)
     assert (added, revoked) == (ApiKey(2, "0002", ApiKeyStatus.ACTIVE, NOW), 1)
     listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW, NOW + OVERLAP)
-    assert await store.list(tenant.id) == (listed, added)
+    assert await store.list(tenant.id, NOW) == (listed, added)
     found = await store.find((1).to_bytes(32, "big"))
     principal = ApiKeyPrincipal(
         tenant.id, Entitlements(Tier.FREE), 1, suspended=False, is_rotated=True
@@ -168,10 +171,10 @@ async def test_only_an_active_version_is_rotated(engine: AsyncEngine, version: i
     await _rotate(store, tenant, 1, 2)
     await _add(store, tenant, 3, quota=2)
     await store.revoke(tenant.id, 3, NOW, ATTRIBUTION)
-    before = await store.list(tenant.id)
+    before = await store.list(tenant.id, NOW)
     with pytest.raises(AlreadyRotatedError):
         await _rotate(store, tenant, version, 4)
-    assert await store.list(tenant.id) == before
+    assert await store.list(tenant.id, NOW) == before
     assert await store.find((4).to_bytes(32, "big")) is None
 
 
@@ -185,7 +188,7 @@ async def test_of_concurrent_rotations_of_one_version_one_succeeds(engine: Async
         *(_rotate(store, tenant, 1, n) for n in range(1, 17)), return_exceptions=True
     )
     assert sum(isinstance(outcome, AlreadyRotatedError) for outcome in outcomes) == 15
-    statuses = [key.status for key in await store.list(tenant.id)]
+    statuses = [key.status for key in await store.list(tenant.id, NOW)]
     assert statuses == [ApiKeyStatus.REVOKED, ApiKeyStatus.ACTIVE]
 
 
@@ -199,7 +202,7 @@ async def test_concurrent_rotations_of_the_newest_keep_the_number(engine: AsyncE
     outcomes = await asyncio.gather(*(_rotate(store, tenant, None, n) for n in range(16)))
     assert sorted(added.version for added, _ in outcomes) == list(range(3, 19))
     assert sorted(revoked or 0 for _, revoked in outcomes) == list(range(2, 18))
-    listed = await store.list(tenant.id)
+    listed = await store.list(tenant.id, NOW)
     assert [key.version for key in listed if key.status is ApiKeyStatus.ACTIVE] == [1, 18]
 
 
@@ -214,7 +217,7 @@ async def test_rotating_nothing_makes_a_key(engine: AsyncEngine) -> None:
         ApiKey(1, "0001", ApiKeyStatus.ACTIVE, NOW),
         None,
     )
-    assert [key.status for key in await store.list(other.id)] == [ApiKeyStatus.ACTIVE]
+    assert [key.status for key in await store.list(other.id, NOW)] == [ApiKeyStatus.ACTIVE]
 
 
 async def test_revoke_is_each_tenant_s_own(engine: AsyncEngine) -> None:
@@ -258,7 +261,7 @@ async def test_limits_are_stored_and_found(engine: AsyncEngine) -> None:
     store = SqlApiKeys(engine)
     draft = replace(_draft(1), name="worker", limits=LIMITS)
     added = (await store.add(tenant.id, draft, 1, ATTRIBUTION)).metadata
-    (listed,) = await store.list(tenant.id)
+    (listed,) = await store.list(tenant.id, NOW)
     found = await store.find((1).to_bytes(32, "big"))
     assert found is not None
     assert _stated(added) == _stated(listed) == EVERYTHING
@@ -298,7 +301,7 @@ async def test_a_rotation_keeps_what_it_does_not_change(
     draft = replace(_draft(1), name="worker", limits=LIMITS)
     await store.add(tenant.id, draft, 1, ATTRIBUTION)
     rotated = await store.rotate(tenant.id, None, changes, NOW + OVERLAP, ATTRIBUTION)
-    old, new = await store.list(tenant.id)
+    old, new = await store.list(tenant.id, NOW)
     assert _stated(old) == EVERYTHING
     assert _stated(rotated.metadata) == _stated(new) == expected
 
@@ -353,3 +356,27 @@ async def test_an_idempotency_key_does_not_give_another_key_s_successor(
     assert await rotate(1) == await rotate(None) == first
     with pytest.raises(IdempotencyKeyReusedError):
         await rotate(2)
+
+
+async def test_of_many_api_keys_the_valid_and_the_newest_are_listed(engine: AsyncEngine) -> None:
+    """However often one rotates itself, a list is short, and has every API key that is valid."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    oldest = await _add(store, tenant, 1, quota=2)
+    async with engine.begin() as connection:
+        (row,) = (await connection.execute(sa.select(API_KEYS))).mappings()
+        revoked = {**row, "status": ApiKeyStatus.REVOKED, "revoked_at_us": row["created_at_us"]}
+        rows = [
+            {**revoked, "version": version, "digest": version.to_bytes(32, "big")}
+            for version in range(2, MAX_LISTED + 52)
+        ]
+        await connection.execute(sa.insert(API_KEYS), rows)
+    newest = await _add(store, tenant, MAX_LISTED + 52, quota=2)
+    listed = await store.list(tenant.id, NOW)
+    assert (listed[0], listed[-1]) == (oldest, newest)
+    assert [key.version for key in listed[1:]] == [*range(54, MAX_LISTED + 53)]
+    assert await store.count(tenant.id) == MAX_LISTED + 52
+    assert await store.count(tenant.id, valid_at=NOW) == 2
+    assert await store.has(tenant.id, 2)
+    assert not await store.has(tenant.id, MAX_LISTED + 53)

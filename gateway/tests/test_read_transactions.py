@@ -41,7 +41,7 @@ NOBODY = TenantId(uuid4())
 
 READS: dict[str, Callable[[AsyncEngine, TenantId], Awaitable[Any]]] = {
     "API key": lambda engine, _: SqlApiKeys(engine).find(DIGEST),
-    "API keys": lambda engine, tenant: SqlApiKeys(engine).list(tenant),
+    "API keys": lambda engine, tenant: SqlApiKeys(engine).list(tenant, NOW),
     "session": lambda engine, _: SqlSessions(engine).find(DIGEST, NOW),
     "sessions": lambda engine, _: SqlSessions(engine).list(USER, NOW),
     "tenant": lambda engine, tenant: SqlTenants(engine).get(tenant),

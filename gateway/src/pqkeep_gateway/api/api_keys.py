@@ -1,5 +1,6 @@
 """/api/v1/tenants/{tenant_id}/api-keys: made, listed, rotated, revoked."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -42,6 +43,8 @@ from pqkeep_protocol.keys import TenantId
 MAX_VERSION = 10**9 - 1
 """No tenant has an API key of a larger version."""
 MAX_KEY_ID = 32
+_VERSION_TEXT = re.compile(r"[1-9][0-9]{0,8}")
+"""A version up to MAX_VERSION."""
 MAX_OVERLAP = 86_400
 """Seconds; an installation may allow less."""
 
@@ -259,14 +262,17 @@ class _ApiKeys:
         return _new_api_key(made, call)
 
     async def list_keys(self, call: ApiCall) -> ApiKeysData:
-        """List a tenant's API keys, by version, without the keys themselves."""
+        """List a tenant's API keys, by version, without the keys themselves.
+
+        Of more than 1,000, the valid ones and the newest others; total counts all.
+        """
         tenant = await visible_tenant(call, self._tenants)
-        listed = await self._api_keys.list(tenant.id)
+        listed, total = await self._api_keys.list(tenant.id), await self._api_keys.count(tenant.id)
         if not call[_DETAILS]:
-            return ApiKeysData(api_keys=tuple(map(_api_key, listed)), total=len(listed))
+            return ApiKeysData(api_keys=tuple(map(_api_key, listed)), total=total)
         return ApiKeysData(
             api_keys=tuple(map(_in_detail, listed)),
-            total=len(listed),
+            total=total,
             max_overlap_seconds=self._longest_overlap,
         )
 
@@ -319,9 +325,8 @@ class _ApiKeys:
             raise FieldError(_KEY_ID.name, Problem.MALFORMED, "an API key replaces only itself")
         if named is None:
             return own
-        listed = await self._api_keys.list(tenant)
-        version = next((each.version for each in listed if str(each.version) == named), None)
-        if version is None:
+        version = int(named) if _VERSION_TEXT.fullmatch(named) else 0
+        if not await self._api_keys.has(tenant, version):
             raise ApiKeyNotFoundError
         return version
 

@@ -22,6 +22,7 @@ from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenant_lock import lock_tenant, lock_tenant_to_add
 from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of
 from pqkeep_gateway.tenancy.api_keys import (
+    MAX_LISTED,
     AlreadyRotatedError,
     ApiKey,
     ApiKeyDraft,
@@ -67,11 +68,27 @@ class SqlApiKeys:
             await _record(connection, attribution, tenant, AuditEvent.CREATE_API_KEY, version)
             return added
 
-    async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version."""
-        query = sa.select(API_KEYS).where(_of(tenant)).order_by(API_KEYS.c.version)
+    async def list(self, tenant: TenantId, now: datetime) -> tuple[ApiKey, ...]:
+        """Return a tenant's API keys, by version: the valid ones and the newest others."""
+        order = (_is_valid(now).desc(), API_KEYS.c.version.desc())
+        query = sa.select(API_KEYS).where(_of(tenant)).order_by(*order).limit(MAX_LISTED)
         async with read_transaction(self._engine) as connection:
-            return tuple(_api_key(row) for row in await connection.execute(query))
+            rows = (await connection.execute(query)).all()
+        return tuple(_api_key(row) for row in sorted(rows, key=lambda row: row.version))
+
+    async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
+        """Return how many API keys a tenant has, or has had."""
+        is_counted = sa.true() if valid_at is None else _is_valid(valid_at)
+        return await self._count(_of(tenant), is_counted)
+
+    async def has(self, tenant: TenantId, version: int) -> bool:
+        """Return whether a tenant has, or has had, an API key of a version."""
+        return await self._count(_of(tenant), API_KEYS.c.version == version) > 0
+
+    async def _count(self, *conditions: sa.ColumnElement[bool]) -> int:
+        query = sa.select(sa.func.count()).select_from(API_KEYS).where(*conditions)
+        async with read_transaction(self._engine) as connection:
+            return int((await connection.execute(query)).scalar_one())
 
     async def rotate(
         self,

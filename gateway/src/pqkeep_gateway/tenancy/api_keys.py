@@ -45,11 +45,6 @@ class ApiKey:
     name: str | None = None
     limits: ApiKeyLimits = UNLIMITED
 
-    def is_valid(self, now: datetime) -> bool:
-        """Return whether it is active, and has not expired."""
-        expires_at = self.limits.expires_at
-        return self.status is ApiKeyStatus.ACTIVE and (expires_at is None or expires_at > now)
-
 
 @dataclass(frozen=True, slots=True)
 class NewApiKey:
@@ -57,6 +52,10 @@ class NewApiKey:
 
     metadata: ApiKey
     plaintext: str = field(repr=False)
+
+
+MAX_LISTED = 1_000
+"""An API key may rotate itself as often as it may be used, and each of its versions is kept."""
 
 
 class QuotaReachedError(Exception):
@@ -118,8 +117,16 @@ class ApiKeyStore(Protocol):
         """
         ...
 
-    async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version."""
+    async def list(self, tenant: TenantId, now: datetime) -> tuple[ApiKey, ...]:
+        """Return a tenant's API keys, by version: MAX_LISTED, the valid ones and the newest others."""
+        ...
+
+    async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
+        """Return how many API keys a tenant has or has had, or how many are valid."""
+        ...
+
+    async def has(self, tenant: TenantId, version: int) -> bool:
+        """Return whether a tenant has, or has had, an API key of a version."""
         ...
 
     async def rotate(
@@ -194,13 +201,16 @@ class ApiKeys:
         return self._new_api_key(tenant.id, plaintext, draft, stored, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version. An overlap that is over is not shown."""
+        """Return a tenant's API keys, by version: MAX_LISTED, the valid ones and the newest others.
+
+        An overlap that is over is not shown.
+        """
         now = date_of(self._clock())
         return tuple(
             replace(key, accepted_until=None)
             if key.accepted_until is not None and key.accepted_until <= now
             else key
-            for key in await self._store.list(tenant)
+            for key in await self._store.list(tenant, now)
         )
 
     async def rotate(
@@ -247,8 +257,15 @@ class ApiKeys:
 
     async def count_valid(self, tenant: TenantId) -> int:
         """Return how many API keys count against the plan's quota."""
-        now = date_of(self._clock())
-        return sum(each.is_valid(now) for each in await self._store.list(tenant))
+        return await self._store.count(tenant, valid_at=date_of(self._clock()))
+
+    async def count(self, tenant: TenantId) -> int:
+        """Return how many API keys there are, also those that are not valid any more."""
+        return await self._store.count(tenant)
+
+    async def has(self, tenant: TenantId, version: int) -> bool:
+        """Return whether a tenant has, or has had, an API key of a version."""
+        return await self._store.has(tenant, version)
 
     def _draft(
         self,
