@@ -88,6 +88,21 @@ def test_an_api_key_is_bound_to_the_client_s_address(ask: Ask) -> None:
     assert [status(PROXY, ANOTHER), status(OTHER, CLIENT), status(PROXY, PROXY)] == [401] * 3
 
 
+def test_an_api_key_is_bound_where_a_client_hides_its_address(ask: Ask) -> None:
+    """A header that the client adds does not open what is allowed to the proxy's own network."""
+    made = ask(PROXY, "POST", "/tenants", ANOTHER, json={"name": f"hidden {uuid.uuid4()}"})
+    keys = f"/tenants/{made.json()['data']['id']}/api-keys"
+    allowed = {"allowed_addresses": [f"{PROXY}/32"]}
+    api_key = ask(PROXY, "POST", keys, ANOTHER, json=allowed).json()["data"]["api_key"]
+
+    def status(**headers: str) -> int:
+        shown = {"X-API-Key": api_key, **headers}
+        return ask(PROXY, "GET", "/kms/keys", CLIENT, headers=shown).status_code
+
+    assert [status(), status(Forwarded=f"for={CLIENT}"), status(Forwarded="")] == [401] * 3
+    assert ask(PROXY, "GET", "/kms/keys", PROXY, headers={"X-API-Key": api_key}).status_code == 200
+
+
 def test_budgets_are_the_client_s(ask: Ask) -> None:
     """A client that uses its budget up, with whatever nobody has, stops no one else and nothing known."""
 

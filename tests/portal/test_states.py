@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -28,6 +27,7 @@ from pqkeep_gateway.access.principals import (
     UserId,
 )
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, unavailable
 from pqkeep_gateway.portal.app import portal
@@ -107,9 +107,7 @@ class Service:
     asked: set[str] = field(default_factory=set)
     principal: Principal = OPERATOR
     apps: Mapping[str, Any] = field(default_factory=dict)
-    trusted_proxies: Any = field(
-        default_factory=lambda: SimpleNamespace(client_of=lambda peer, _: peer)
-    )
+    trusted_proxies: TrustedProxies = field(default_factory=lambda: TrustedProxies(()))
 
     def __post_init__(self) -> None:
         """Make the pages, which take the longest."""

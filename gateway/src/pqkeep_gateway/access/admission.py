@@ -7,6 +7,7 @@ gets another role, need not be announced.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator
@@ -106,14 +107,16 @@ class Admission:
         self._departures = departures or Departures()
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
-    async def admit(self, credential: str, source_address: str) -> Admitted:
-        """Return who is asking.
+    async def admit(
+        self, credential: str, source_address: str, *, is_told: bool = True
+    ) -> Admitted:
+        """Return who is asking. ``is_told``: whether the address is the client's.
 
         Raises UnknownCredentialError, TooManyUnknownCredentialsError, AddressNotAllowedError,
         SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
-            shown = await self._authenticate(credential, source_address)
+            shown = await self._authenticate(credential, source_address, is_told=is_told)
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
@@ -127,15 +130,18 @@ class Admission:
                 return admitted
 
     async def _authenticate(
-        self, credential: str, source_address: str
+        self, credential: str, source_address: str, *, is_told: bool
     ) -> Authenticated | OperatorPrincipal | None:
         """Return who shows a credential, of a tenant on its way elsewhere as the database has it."""
-        shown = await self._authenticator.authenticate(credential, source_address)
+        authenticate = partial(
+            self._authenticator.authenticate, credential, source_address, is_told=is_told
+        )
+        shown = await authenticate()
         if isinstance(shown, Authenticated):
             principal = shown.principal
             if not self._departures.is_current(principal.tenant, principal.placement):
                 self._authenticator.forget(credential)
-                return await self._authenticator.authenticate(credential, source_address)
+                return await authenticate()
         return shown
 
     async def admit_session(self, access_token: str, source_address: str) -> Admitted:

@@ -9,6 +9,7 @@ own: a proxy's address for many clients limits too much, and an invented one wou
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv6Address, ip_address
+from typing import NamedTuple
 
 from pqkeep_gateway.access.networks import Networks
 
@@ -19,8 +20,17 @@ _NODE = re.compile(
     r"\[(?P<v6>[0-9A-Fa-f:.]+)\](?::\d{1,5})?|(?P<v4>[0-9.]+)(?::\d{1,5})?|(?P<bare>[0-9A-Fa-f:.]+)"
 )
 """An address, with a port or without one. IPv6 is in brackets, but not in every X-Forwarded-For."""
-_PAIR = re.compile(r'[ \t]*([A-Za-z]+)=(?:"([^"\\]*)"|([^",; \t]+))[ \t]*([,;]|\Z)')
+_PAIR = re.compile(r'[ \t]*([A-Za-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^",; \t]+))[ \t]*([,;]|\Z)')
 """One parameter of Forwarded, and what separates it from the next one."""
+
+
+class Client(NamedTuple):
+    """Whose request it is."""
+
+    address: str
+    is_told: bool = True
+    """False: a proxy's address, since what it says of the client is unclear. A client can send such
+    headers, so that nothing may be allowed to it for the address."""
 
 
 class TrustedProxies:
@@ -33,23 +43,26 @@ class TrustedProxies:
     def __contains__(self, address: object) -> bool:
         return address in self._networks
 
-    def client_of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """Return the source address of a request: the peer's, unless that is a trusted proxy."""
+    def client_of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> Client:
+        """Return who sent a request: the peer, unless that is a trusted proxy."""
         if peer not in self:
-            return peer
+            return Client(peer)
+        nodes = _forwarding_nodes(headers)
+        if nodes is None:
+            return Client(peer, is_told=False)
         address = peer
-        for node in reversed(_forwarding_nodes(headers)):
+        for node in reversed(nodes):
             forwarded_for = _address(node)
             if forwarded_for is None:
-                return peer
+                return Client(peer, is_told=False)
             address = forwarded_for
             if address not in self:
                 break
-        return address
+        return Client(address)
 
 
-def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str]:
-    """Return what the headers name, the nearest last; nothing if they are not unambiguous.
+def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str] | None:
+    """Return what the headers name, the nearest last; None if they are not unambiguous.
 
     A header may be there several times. Both headers together are ambiguous: a proxy adds to one
     of them, and lets a client's own through as the other.
@@ -59,15 +72,17 @@ def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str]:
         for name in (FORWARDED, X_FORWARDED_FOR)
         if any(each == name for each, _ in headers)
     }
-    if len(found) != 1:
+    if not found:
         return ()
+    if len(found) > 1:
+        return None
     if X_FORWARDED_FOR in found:
         return [each.strip(" \t") for each in found[X_FORWARDED_FOR].split(",")]
     return _nodes_of_forwarded(found[FORWARDED])
 
 
-def _nodes_of_forwarded(text: str) -> Sequence[str]:
-    """Return the "for" of each element, "" where an element has none; nothing if it is malformed."""
+def _nodes_of_forwarded(text: str) -> Sequence[str] | None:
+    """Return the "for" of each element, "" where an element has none; None if it is malformed."""
     nodes: list[str] = []
     node = ""
     position = 0
@@ -75,11 +90,11 @@ def _nodes_of_forwarded(text: str) -> Sequence[str]:
     while separator:
         pair = _PAIR.match(text, position)
         if pair is None:
-            return ()
+            return None
         name, quoted, token, separator = pair.groups()
         if name.lower() == "for":
             if node:
-                return ()
+                return None
             node = token or quoted
         if separator != ";":
             nodes.append(node)

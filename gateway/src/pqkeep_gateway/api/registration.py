@@ -52,7 +52,6 @@ def endpoints(
             name="confirm_registration",
             handler=handlers.complete,
             permission=Permission.PUBLIC,
-            disabled="" if open_signup else _CLOSED,
             fields=(_TOKEN, NAME, NEW_PASSWORD),
             field_codes=UNPROCESSABLE_FIELDS,
             example=USER,

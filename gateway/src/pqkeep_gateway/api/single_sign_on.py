@@ -141,7 +141,7 @@ class _Visit:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         peer = scope["client"][0] if scope["client"] else ""
         self.request_id = request_id_of(headers)
-        self.source_address = proxies.client_of(peer, scope["headers"])
+        self.source_address = proxies.client_of(peer, scope["headers"]).address
         self.cookies = read_cookies(headers.get(b"cookie"))
         self.user_agent = headers.get(b"user-agent", b"")
         self._query: dict[str, list[str]] = parse_qs(

@@ -28,7 +28,7 @@ from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
-from pqkeep_gateway.access.trusted_proxies import TrustedProxies
+from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.http.body import read_json_object
 from pqkeep_gateway.http.compression import accepts_gzip
@@ -99,20 +99,20 @@ class Pipeline:
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     async def admit(
-        self, permission: Permission, headers: Headers, source_address: str
+        self, permission: Permission, headers: Headers, client: Client
     ) -> tuple[Principal, Usage | None]:
         """Return who is asking, and what there is of their limit. Raises what Admission raises."""
         credential = headers.get(b"x-api-key")
         if credential is not None:
             text = credential.strip(b" \t").decode("latin-1")
-            return await self.admission.admit(text, source_address)
+            return await self.admission.admit(text, client.address, is_told=client.is_told)
         cookies = read_cookies(headers.get(b"cookie"))
         operator_token = cookies.get(OPERATOR)
         if operator_token and permission is not Permission.PUBLIC:
-            return await self.admission.admit_operator_session(operator_token, source_address)
+            return await self.admission.admit_operator_session(operator_token, client.address)
         if Credential.NONE in GRANTS[permission]:
             return AnonymousPrincipal(), None
-        return await self.admission.admit_session(cookies.get(ACCESS, ""), source_address)
+        return await self.admission.admit_session(cookies.get(ACCESS, ""), client.address)
 
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
         """Refuse what another site's page asks for, and what table or scopes do not grant."""
@@ -260,32 +260,32 @@ class Resource:
         method = "GET" if is_head else scope["method"]
         endpoint = self._endpoints.get(method)
         pipeline = self._pipeline
-        source_address = pipeline.trusted_proxies.client_of(_peer(scope), scope["headers"])
+        client = pipeline.trusted_proxies.client_of(_peer(scope), scope["headers"])
         if endpoint is None:
             refused = method_not_allowed(self._methods)
             await send_error(send, refused, request_id)
             pipeline.observer.finish(
-                self._no_route, scope, began, refused, {}, None, request_id, source_address
+                self._no_route, scope, began, refused, {}, None, request_id, client.address
             )
             return
-        attribution = Attribution(request_id, "", source_address)
+        attribution = Attribution(request_id, "", client.address)
         principal: Principal | None = None
         usage: Usage | None = None
         values = _UNREAD
         answer: ApiError | int | None = None
         try:
-            principal, usage = await pipeline.admit(endpoint.permission, headers, source_address)
-            attribution = Attribution(request_id, str(principal), source_address)
+            principal, usage = await pipeline.admit(endpoint.permission, headers, client)
+            attribution = Attribution(request_id, str(principal), client.address)
             pipeline.authorize(endpoint, principal, headers)
             usage = await pipeline.count(endpoint, principal, attribution) or usage
             signed = NOT_SIGNED
             body: Mapping[str, object] = {}
             if endpoint.signature_header:
                 signed = await pipeline.signed_bodies.read(
-                    endpoint.signature_header, headers, receive, source_address
+                    endpoint.signature_header, headers, receive, client.address
                 )
             elif endpoint.takes_body:
-                sender = principal.tenant or network_of(source_address)
+                sender = principal.tenant or network_of(client.address)
                 body = await self._fields[method].read_body(headers, receive, large.of(sender))
             values = self._fields[method].values(scope, body)
             call = ApiCall(
@@ -293,7 +293,7 @@ class Resource:
                 attribution=attribution,
                 values=values,
                 idempotency_key=_idempotency_key(
-                    endpoint, scope, headers, principal, source_address, body
+                    endpoint, scope, headers, principal, client.address, body
                 ),
                 cookie_header=headers.get(b"cookie"),
                 user_agent=headers.get(b"user-agent", b""),
@@ -305,7 +305,7 @@ class Resource:
             response = await pipeline.handle(endpoint, call)
             large.answer()
             if endpoint.signature_header:
-                pipeline.signed_bodies.accept(source_address)
+                pipeline.signed_bodies.accept(client.address)
             await send_response(
                 receive,
                 send,
@@ -335,7 +335,7 @@ class Resource:
                 values,
                 principal,
                 request_id,
-                source_address,
+                client.address,
             )
 
 

@@ -13,6 +13,7 @@ from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialErr
 from pqkeep_gateway.access.callers import Caller, Credential, Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Usage
+from pqkeep_gateway.access.trusted_proxies import Client
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import (
     ApiError,
@@ -115,8 +116,8 @@ class PageResource:
             await send_error(send, method_not_allowed(", ".join(METHODS)), request_id)
             return
         peer = scope["client"][0] if scope["client"] else ""
-        source_address = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
-        attribution = Attribution(request_id, "", source_address)
+        client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
+        attribution = Attribution(request_id, "", client.address)
         try:
             status, body, location = await self._answer(scope, headers, attribution)
         except Exception:  # noqa: BLE001 - a fault of a page is answered, as those of the API are
@@ -150,7 +151,7 @@ class PageResource:
         if not page.is_public:
             try:
                 principal, usage = await self._pipeline.admit(
-                    page.permission, headers, attribution.source_address
+                    page.permission, headers, Client(attribution.source_address)
                 )
             except Exception as raised:  # noqa: BLE001 - a fault is answered by a page too
                 return await self._refuse(raised, page, scope, attribution)
@@ -163,7 +164,7 @@ class PageResource:
         frame: Mapping[str, Any] = {}
         try:
             principal, usage = await self._pipeline.admit(
-                Permission.VIEW_TENANT, headers, attribution.source_address
+                Permission.VIEW_TENANT, headers, Client(attribution.source_address)
             )
             attribution = attribution.by(str(principal))
             reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
