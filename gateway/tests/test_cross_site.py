@@ -27,8 +27,18 @@ def test_pages_of_the_public_address_are_ours(origin: bytes, is_cross_site: bool
     assert BEHIND_A_PROXY.is_cross_site("POST", headers) is is_cross_site
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("site", [b"same-site", b"cross-site"])
-def test_the_browser_s_word_counts_more(site: bytes) -> None:
+def test_the_browser_s_word_counts_more(site: bytes, method: str) -> None:
     """What a browser calls another site's page is refused, whatever its Origin says."""
     headers = {b"origin": b"https://keep.example.org", b"sec-fetch-site": site}
-    assert BEHIND_A_PROXY.is_cross_site("POST", headers)
+    assert BEHIND_A_PROXY.is_cross_site(method, headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {b"origin": b"null"}, {b"sec-fetch-site": b"none"}, {b"sec-fetch-site": b"same-origin"}],
+)
+def test_what_people_type_or_our_pages_link_to_is_read(headers: dict[bytes, bytes]) -> None:
+    """Without another site's page nothing that only reads is refused."""
+    assert not BEHIND_A_PROXY.is_cross_site("GET", headers)

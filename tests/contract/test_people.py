@@ -220,7 +220,17 @@ def test_other_sites_change_nothing(
 ) -> None:
     """What another site's page sends with the cookies is 403, and nothing is done."""
     assert refused(owner.ask("POST", "/auth/logout", headers=headers)) == FORBIDDEN
-    assert owner.ask("GET", "/auth/me", headers=headers).status_code == 200
+    assert owner.ask("GET", "/auth/me").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/auth/me", "/kms/keys/import-key?algorithm=Kyber768"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_links_of_other_sites_are_not_followed(
+    owner: Caller, refused: Refused, path: str, site: str
+) -> None:
+    """A browser that goes there from another site sends the cookies, and uses nothing up."""
+    assert refused(owner.ask("GET", path, headers={"Sec-Fetch-Site": site})) == FORBIDDEN
+    assert owner.ask("GET", "/billing/plans", headers={"Sec-Fetch-Site": site}).status_code == 200
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])

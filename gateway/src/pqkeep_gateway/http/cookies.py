@@ -67,17 +67,16 @@ class Cookies:
         return self._cookie(self.single_sign_on, "", "/", 0)
 
     def is_cross_site(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether another site's page makes a browser send this, to change something.
+        """Return whether another site's page makes a browser send this.
 
-        Programs send neither header; browsers send at least one, and pages cannot choose it.
+        Programs send neither header; browsers send the first, or with a change at least the second,
+        and pages cannot choose them.
         """
-        if method in SAFE_METHODS:
-            return False
         site = headers.get(b"sec-fetch-site")
         if site is not None:
             return site not in _OURS
         origin = headers.get(b"origin")
-        if origin is None:
+        if origin is None or method in SAFE_METHODS:
             return False
         hosts = {headers.get(b"host", b"").decode("latin-1").lower()}
         hosts.update(_host(each) for each in self.origins if each is not None)

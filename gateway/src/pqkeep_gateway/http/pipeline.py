@@ -117,7 +117,9 @@ class Pipeline:
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
         """Refuse what another site's page asks for, and what table or scopes do not grant."""
         is_credential = b"x-api-key" in headers
-        if not is_credential and self.cookies.is_cross_site(endpoint.method, headers):
+        is_for_all = endpoint.permission is Permission.PUBLIC and endpoint.method in SAFE_METHODS
+        may_be_cross_site = is_credential or is_for_all
+        if not may_be_cross_site and self.cookies.is_cross_site(endpoint.method, headers):
             raise forbidden("another site's page may not ask for this")
         if not may(principal.caller, endpoint.permission):
             if not is_credential:
