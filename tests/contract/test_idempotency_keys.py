@@ -151,6 +151,22 @@ def test_the_api_key_that_comes_again_works(
     assert installation.caller(made).get("/kms/keys")["total"] == 1
 
 
+@pytest.mark.parametrize("rest", ["", "/rotate"])
+def test_an_api_key_is_repeated_for_nobody_else(
+    rest: str, installation: Installation, tenant: Caller, refused: Refused
+) -> None:
+    """Another API key of the tenant, which guesses the key and the body, is told of a conflict."""
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    other = installation.caller(tenant.post(path, status=201)["api_key"])
+    headers = {"Idempotency-Key": f"key-{uuid.uuid4()}"}
+    assert tenant.ask("POST", path + rest, {}, headers=headers).status_code in {200, 201}
+    assert refused(other.ask("POST", path + rest, {}, headers=headers)) == (
+        409,
+        "ERR_CONFLICT_001",
+        "Idempotency-Key",
+    )
+
+
 def test_a_refusal_is_not_remembered(operator: Caller, tenant: Caller) -> None:
     """What was refused with a key can be done with it once nothing is in its way."""
     made = Change("generation", operator, tenant)

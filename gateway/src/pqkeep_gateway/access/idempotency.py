@@ -1,7 +1,7 @@
 """Idempotency keys: for asking again, safely, when no answer came."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -36,16 +36,14 @@ def is_idempotency_key(text: str) -> bool:
 
 
 def idempotency_key(
-    text: str,
-    principal: Principal,
-    source_address: str,
-    method: str,
-    path: str,
-    body: Mapping[str, object],
+    text: str, principal: Principal, source_address: str, request: Sequence[object]
 ) -> IdempotencyKey:
-    """Return the key of a request. A tenant's keys are its own, whoever asks for it."""
+    """Return the key of a request, which is another one if anything in it is.
+
+    A tenant's keys are its own, whoever asks for it.
+    """
     owner = f"{principal} {source_address}" if principal.tenant is None else str(principal.tenant)
-    return IdempotencyKey(text, Idempotency(_digest([owner, text]), _digest([method, path, body])))
+    return IdempotencyKey(text, Idempotency(_digest([owner, text]), _digest(request)))
 
 
 def _digest(value: object) -> bytes:

@@ -182,6 +182,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             example=_NEW,
             status=201,
             idempotent=True,
+            answers_secret=True,
             body_optional=True,
             errors=(
                 TenantNotFoundError,
@@ -211,6 +212,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             field_codes=BAD_REQUEST_FIELDS,
             example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
             idempotent=True,
+            answers_secret=True,
             needs_step_up=True,
             body_optional=True,
             errors=(

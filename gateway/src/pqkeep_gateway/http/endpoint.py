@@ -161,6 +161,8 @@ class Endpoint:
     """Whether the body may be missing, though it can have fields."""
     idempotent: bool = False
     """Whether asking again with the same Idempotency-Key gives the first answer again."""
+    answers_secret: bool = False
+    """Whether that answer is only for the credential or person who asked first."""
     needs_step_up: bool = False
     """Whether a signed-in person must send a step-up token, which is used up then."""
     step_up_for: Field[Any] | None = None

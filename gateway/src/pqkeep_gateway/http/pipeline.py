@@ -436,4 +436,7 @@ def _idempotency_key(
     if not is_idempotency_key(text):
         message = f"Idempotency-Key must be 1 to {MAX_LENGTH} printable ASCII characters"
         raise invalid(message, "Idempotency-Key")
-    return idempotency_key(text, principal, source_address, scope["method"], scope["path"], body)
+    request = [scope["method"], scope["path"], body]
+    if endpoint.answers_secret:
+        request.append(str(principal))
+    return idempotency_key(text, principal, source_address, request)
