@@ -132,7 +132,7 @@ class Service:
         """Let the visitor in: as the pipeline does."""
         return self.principal, None
 
-    def authorize(self, *_: object) -> None:
+    def check_access(self, *_: object) -> None:
         """Allow everything."""
 
     async def error_for(self, raised: Exception, *_: object) -> ApiError:

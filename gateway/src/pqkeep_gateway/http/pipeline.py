@@ -115,12 +115,19 @@ class Pipeline:
         return await self.admission.admit_session(cookies.get(ACCESS, ""), client.address)
 
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
-        """Refuse what another site's page asks for, and what table or scopes do not grant."""
-        is_credential = b"x-api-key" in headers
-        is_for_all = endpoint.permission is Permission.PUBLIC and endpoint.method in SAFE_METHODS
-        may_be_cross_site = is_credential or is_for_all
+        """Refuse what another site's page asks for, and what table or scopes do not grant.
+
+        What anybody may read, other pages may read.
+        """
+        is_for_all = principal.caller is Credential.NONE and endpoint.method in SAFE_METHODS
+        may_be_cross_site = is_for_all or b"x-api-key" in headers
         if not may_be_cross_site and self.cookies.is_cross_site(endpoint.method, headers):
             raise forbidden("another site's page may not ask for this")
+        self.check_access(endpoint, principal, headers)
+
+    def check_access(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
+        """Refuse what table or scopes do not grant: alone for pages, to which any page may link."""
+        is_credential = b"x-api-key" in headers
         if not may(principal.caller, endpoint.permission):
             if not is_credential:
                 raise forbidden("your role does not allow this")

@@ -51,7 +51,7 @@ class Reader:
             raise ValueError(f"{name} is not a GET")
         given = {key: value for key, value in values.items() if value is not None}
         try:
-            self.pipeline.authorize(endpoint, self.principal, self.headers)
+            self.pipeline.check_access(endpoint, self.principal, self.headers)
             return await endpoint.handler(
                 ApiCall(
                     principal=self.principal,
