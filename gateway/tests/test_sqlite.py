@@ -1,8 +1,10 @@
 """The accounts database in a SQLite file: what is refused, and how SQLite is configured."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,15 @@ async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """The refusal names the path."""
     with pytest.raises(ConfigError, match="nowhere"):
         await open_database(str(tmp_path / "nowhere" / "accounts.sqlite3"))
+
+
+async def test_a_new_file_that_another_one_is_writing_is_waited_for(tmp_path: Path) -> None:
+    """Of several gateways that start at once on a new file, each opens it."""
+    path = tmp_path / "accounts.sqlite3"
+    path.touch(0o600)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("PRAGMA user_version = 1")
+        threading.Timer(0.3, other.execute, ["ROLLBACK"]).start()
+        engine = await open_database(str(path))
+        await engine.dispose()

@@ -1,6 +1,8 @@
 """The accounts database in a SQLite file."""
 
 import os
+import sqlite3
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +16,9 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA busy_timeout = 5000",
 )
+TRIES, PAUSE = 50, 0.1
+"""Of a pragma, and seconds between them: of several that open a new file, one makes it a WAL's, for
+which the others are not made to wait."""
 
 SQLITE_READ_ONLY = "sqlite_readonly"
 """The option of a connection whose transaction cannot write: named after PostgreSQL's."""
@@ -37,11 +42,24 @@ def _on_connect(connection: Any, _: object) -> None:
     cursor = connection.cursor()
     try:
         for pragma in PRAGMAS:
-            cursor.execute(pragma)
+            _execute(cursor, pragma)
     except Exception:
         connection.close()  # not in the pool yet
         raise
     cursor.close()
+
+
+def _execute(cursor: Any, pragma: str) -> None:
+    for _ in range(TRIES):
+        try:
+            cursor.execute(pragma)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(PAUSE)
+        else:
+            return
+    cursor.execute(pragma)
 
 
 def _on_begin(connection: sa.Connection) -> None:
