@@ -2,8 +2,9 @@
 
 A lock alone is not enough: a process that is paused keeps its session, and with it the lock. So the
 session says again and again, in the one row of ``service_epoch``, until when no other may end it.
-A key service that waits for the lock ends a session whose time is over, unless the server is at work
-for it just then: that is a slow disk, and no silent process. All times are the database server's. Each transaction that writes locks that row and so requires that its epoch is the current
+A key service that waits for the lock ends a session whose time is over, unless the server is at
+work for it just then: that is a slow disk, and no silent process. All times are the database
+server's. Each transaction that writes locks that row and so requires that its epoch is the current
 one: what an earlier epoch's session still tried could not be committed, even without the lock.
 """
 
