@@ -3,6 +3,7 @@
 import datetime as dt
 import ipaddress
 import os
+import re
 import ssl
 import threading
 from collections.abc import Callable
@@ -327,11 +328,18 @@ def test_ca_file(
         assert connect(proxy.url, idle_api_key).keys.list() == ()
 
 
-@pytest.mark.parametrize("content", [None, "", "no certificate"])
-def test_impossible_ca_files(tmp_path: Path, content: str | None) -> None:
-    """A CA file that is not there, or none, makes no client."""
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("", "has no certificate in PEM"),
+        ("no certificate", "has no certificate in PEM"),
+    ],
+)
+def test_impossible_ca_files(tmp_path: Path, content: str | None, problem: str) -> None:
+    """A CA file that is not there, or none, makes no client; the error names it and says which."""
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigurationError, match="the CA file"):
+    with pytest.raises(ConfigurationError, match=f"^the CA file {re.escape(str(path))} {problem}$"):
         Client("https://pqkeep.example", NEVER_MADE, ca_file=path)

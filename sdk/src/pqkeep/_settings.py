@@ -70,8 +70,14 @@ class Settings:
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody
         try:
             return ssl.create_default_context(cafile=self.ca_file)
-        except OSError:
-            raise ConfigurationError("the CA file cannot be read, or is none") from None
+        except ssl.SSLError:
+            raise ConfigurationError(
+                f"the CA file {self.ca_file} has no certificate in PEM"
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(
+                f"the CA file {self.ca_file} cannot be read: {error.strerror}"
+            ) from None
 
     @classmethod
     def of(cls, profile: Profile, timeout: float, retries: int) -> Self:

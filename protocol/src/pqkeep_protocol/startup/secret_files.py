@@ -75,7 +75,11 @@ def _check(path: Path, what: str, descriptor: int, owners: set[int | None]) -> N
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(path, what, "it is not a regular file")
     if status.st_uid not in owners:
-        raise _refusal(path, what, f"it belongs to another user ({status.st_uid})")
+        problem = (
+            f"it belongs to another user ({status.st_uid}); this process runs as user"
+            f" {os.geteuid()}"
+        )
+        raise _refusal(path, what, problem)
     if _is_open_to_others(descriptor, status.st_mode):
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         problem = f"other users have access to it (mode {mode}); its mode must be 0400 or 0600"
