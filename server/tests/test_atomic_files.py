@@ -25,6 +25,14 @@ def test_somebody_else_is_first(tmp_path: Path) -> None:
     assert path.read_bytes() == b"theirs"
 
 
+def test_a_missing_folder_is_said_of_the_file_s_own_name(tmp_path: Path) -> None:
+    """Where no file can be made, the error names the file that was asked for, and no temporary one."""
+    path = tmp_path / "none" / "file"
+    with pytest.raises(FileNotFoundError) as raised, atomic_file(path, 0o600):
+        pass
+    assert raised.value.filename == str(path)
+
+
 def test_there_is_one_name(tmp_path: Path) -> None:
     """A file has its mode, its content, and no name but its own."""
     path = tmp_path / "file"

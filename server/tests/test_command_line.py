@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.fixtures.certificate import new_certificate
 from tests.fixtures.processes import PQKEEPD
 
 from pqkeep_server.initialise import Layout, initialise
@@ -119,6 +120,62 @@ def test_an_address_without_tls_is_found_before_the_start(run: Run, layout: Layo
     status, said = run("config", "check", layout.gateway_settings, **environment)
     assert status == os.EX_CONFIG
     assert "tls_certificate" in said
+
+
+def test_the_certificate_is_checked(run: Run, layout: Layout, tmp_path: Path) -> None:
+    """Config check loads the certificate and its key as the gateway does, and says what is wrong."""
+    certificate = new_certificate(tmp_path)
+    environment = {
+        "PQKEEP_GATEWAY_TLS_CERTIFICATE": str(certificate.path),
+        "PQKEEP_GATEWAY_TLS_KEY": str(certificate.key),
+    }
+    assert run("config", "check", layout.gateway_settings, **environment)[0] == os.EX_OK
+    other = tmp_path / "other"
+    other.mkdir()
+    key = new_certificate(other).key
+    environment["PQKEEP_GATEWAY_TLS_KEY"] = str(key)
+    mismatched = run("config", "check", layout.gateway_settings, **environment)
+    key.unlink()
+    missing = run("config", "check", layout.gateway_settings, **environment)
+    assert (mismatched[0], missing[0]) == (os.EX_CONFIG, os.EX_CONFIG)
+    assert "KEY_VALUES_MISMATCH" in mismatched[1]
+    assert f"{key}: No such file or directory" in missing[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("dev", "--data", "{file}"), "cannot use the data directory {file}: Not a directory"),
+        (
+            ("dev", "--ready-file", "{file}/ready"),
+            "cannot write {file}/ready: {file} is no directory",
+        ),
+        (
+            ("dev", "--data", "{none}", "--redis-url", "redis://127.0.0.1:1"),
+            "--redis-url: no Redis or Valkey can be reached at 127.0.0.1 port 1: Connection refused",
+        ),
+        (("dev", "--data", "{made}"), "{made} has an installation that pqkeepd init made"),
+        (
+            ("recovery-key", "create", "--private", "{file}/none/private", "--public", "public"),
+            "cannot write the recovery key: {file}/none/private: Not a directory",
+        ),
+        (("transfer-key", "rotate", "--data", "{none}"), "{none}/keyservice: No such file"),
+    ],
+)
+def test_a_wrong_path_is_one_line(
+    run: Run, tmp_path: Path, arguments: Sequence[str], problem: str
+) -> None:
+    """A path that cannot be is named as it was given, on one line, before anything is made."""
+    made = tmp_path / "made"
+    made.mkdir(mode=0o711)
+    names = {"file": tmp_path / "file", "none": tmp_path / "none", "made": made}
+    names["file"].touch()
+    (made / "start.toml").touch()
+    status, said = run(*(each.format(**names) for each in arguments))
+    assert status == 1
+    assert said.startswith(f"pqkeepd: {problem.format(**names)}")
+    assert said.count("\n") == 1
+    assert not names["none"].exists()
 
 
 def test_the_key_service_is_checked_too(run: Run, layout: Layout) -> None:

@@ -22,6 +22,7 @@ from pqkeep_server.initialise import (
     has_stores,
     initialise,
 )
+from pqkeep_server.users import User, Users
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
 ON_SERVER = Stores(keys="postgresql://k@localhost/keys")
@@ -92,6 +93,29 @@ def test_nothing_is_written_over(layout: Layout) -> None:
         initialise(layout, OPERATOR, signup="open")
     after = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
     assert after == before
+
+
+TWO = Users(User(61001, 61001), User(61002, 61002), 61003)
+
+
+def test_a_directory_with_other_files_stays_as_it_is(layout: Layout) -> None:
+    """An installation is made in no directory that has anything else: it would get other modes."""
+    layout.directory.mkdir(mode=0o755)
+    (layout.directory / "notes.txt").touch()
+    before = mode(layout.directory)
+    with pytest.raises(InitialiseError, match=r"has other files, such as notes\.txt"):
+        initialise(layout, OPERATOR, signup="operator", users=TWO)
+    assert mode(layout.directory) == before
+    assert [path.name for path in layout.directory.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_new_file_system_is_empty(layout: Layout) -> None:
+    """Neither lost+found nor what an interrupted run left keeps an installation from being made."""
+    for name in ("lost+found", ".new-begun", "run"):
+        (layout.directory / name).mkdir(parents=True)
+    initialise(layout, OPERATOR, signup="operator", users=TWO)
+    assert layout.gateway_settings.exists()
 
 
 def test_what_was_begun_is_finished(layout: Layout) -> None:

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.caller import REQUEST_SECONDS, Caller, client_of
+from tests.fixtures.certificate import new_certificate
 from tests.fixtures.two_users import (
     ENVIRONMENT,
     GATEWAY,
@@ -309,6 +310,31 @@ def test_the_gateway_gets_no_administration(production: Production) -> None:
     assert events == "recorded not-an-event not-an-event out-of-time out-of-time"
 
 
+def test_operators_are_the_gateways_user_s_too(production: Production) -> None:
+    """The gateway's user lists the operators, though the data directory's names are root's to read."""
+    ended = subprocess.run(
+        [*pqkeepd_program(), "operator", "list", "--data", production.layout.directory],
+        user=GATEWAY,
+        group=GATEWAY,
+        extra_groups=[GROUP],
+        cwd="/",
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_start_says_what_makes_an_installation(folder: Path) -> None:
+    """Start without an installation names the directory, and the command that makes one."""
+    none = folder / "nothing"
+    ended = pqkeepd("start", "--data", none)
+    assert ended.returncode == os.EX_CONFIG
+    assert ended.stderr == f"pqkeepd: {none} has no installation; pqkeepd init makes one\n"
+
+
 def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
     """Doctor finds a running installation good, and names a file that others may read."""
     layout = production.layout
@@ -351,6 +377,21 @@ def test_the_links_files_are_read_as_the_process_would(folder: Path) -> None:
     assert refused.returncode == os.EX_CONFIG
     assert "Permission denied" in refused.stderr
     for path in (link, *link.rglob("*")):
+        os.chown(path, GATEWAY, GATEWAY)
+    assert pqkeepd("config", "check", settings).returncode == os.EX_OK
+
+
+def test_the_certificate_is_read_as_the_gateway_would(folder: Path) -> None:
+    """Config check by root finds a TLS key that the gateway's own user may not read."""
+    layout, _ = initialised(folder / "certified")
+    certificate = new_certificate(layout.gateway)
+    settings = layout.gateway_settings
+    changed = {"tls_certificate": certificate.path.name, "tls_key": certificate.key.name}
+    settings.write_text(edited(settings.read_text(), changed))
+    refused = pqkeepd("config", "check", settings)
+    assert refused.returncode == os.EX_CONFIG
+    assert f"{certificate.key}: Permission denied" in refused.stderr
+    for path in (certificate.path, certificate.key):
         os.chown(path, GATEWAY, GATEWAY)
     assert pqkeepd("config", "check", settings).returncode == os.EX_OK
 

@@ -21,7 +21,10 @@ def atomic_file(
     """
     if not replace:
         _require_free(path)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:  # nobody knows the temporary file's name
+        raise OSError(error.errno, error.strerror, str(path)) from None
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_protocol.startup.settings import ConfigError
@@ -35,6 +35,8 @@ HOST = "127.0.0.1"
 PLAN = "enterprise_plus"
 OWNER = "owner@localhost"
 READY_SECONDS = 120.0
+CONNECT_SECONDS = 5.0
+REDIS_PORT = 6379
 """Far more than a start takes, on a machine with much else to do."""
 POLL_SECONDS = 0.02
 VALKEY_MIB = 64
@@ -75,6 +77,21 @@ def require_shared_rate_limits(data: Path | None, gateways: int, redis_url: str 
         find_program(None)
     except NoValkeyError as error:
         raise DevError(str(error)) from None
+
+
+def require_reachable(redis_url: str) -> None:
+    """Raise DevError where nobody listens, before the address is kept: all would be answered 503."""
+    address = urlsplit(redis_url)
+    if address.hostname is None:
+        return
+    place = (address.hostname, address.port or REDIS_PORT)
+    try:
+        socket.create_connection(place, CONNECT_SECONDS).close()
+    except OSError as error:
+        raise DevError(
+            f"--redis-url: no Redis or Valkey can be reached at {place[0]} port {place[1]}:"
+            f" {error.strerror or error}"
+        ) from None
 
 
 class Dev:

@@ -20,6 +20,7 @@ from pqkeep_server.atomic_files import write_private_json
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import (
     IN_FILES,
+    START_FILE,
     InitialiseError,
     Layout,
     Stores,
@@ -60,6 +61,10 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
         try:
             chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
             if mode := stat.S_IMODE(chosen.stat().st_mode) & 0o077:
+                if (chosen / START_FILE).exists():
+                    raise DevError(
+                        f"{chosen} has an installation that pqkeepd init made: pqkeepd start runs it"
+                    )
                 raise DevError(
                     f"other users have access to the data directory {chosen} (mode ..{mode:02o}); "
                     "its mode must be 0700"
@@ -67,6 +72,8 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
             stack.enter_context(locked(chosen))
         except BlockingIOError:
             raise DevError(f"another pqkeepd uses the data directory {chosen}") from None
+        except FileExistsError:
+            raise DevError(f"cannot use the data directory {chosen}: Not a directory") from None
         except OSError as error:
             raise DevError(f"cannot use the data directory {chosen}: {error.strerror}") from None
         yield chosen.resolve()

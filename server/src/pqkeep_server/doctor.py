@@ -57,7 +57,7 @@ class Note(str):
 
 def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
     """Yield what is looked at, and what is wrong with it, or a Note."""
-    if not any(folder.is_dir() for folder in (layout.gateway, layout.key_service)):
+    if not layout.is_present:
         yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
         return
     host = Host(layout, _roles(layout))
@@ -147,7 +147,10 @@ def _files(host: Host) -> Iterator[str]:
         for path in (folder, *folder.rglob("*")):
             status = path.lstat()
             if status.st_uid != owner:
-                yield f"{path} belongs to user {status.st_uid}, and its folder to {owner}"
+                yield (
+                    f"{path} belongs to user {status.st_uid}, and its folder to {owner}:"
+                    f" chown {owner} {path}"
+                )
             if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OTHERS:
                 yield f"other users have access to {path}: chmod go= {path}"
     if KEY_SERVICE in host.roles and layout.run.stat().st_uid != layout.key_service.stat().st_uid:
@@ -192,7 +195,10 @@ def _key_service(layout: Layout) -> Iterator[str]:
     if status.get("NoNewPrivs") != ["1"]:
         yield f"{its} can gain privileges"
     if status.get("VmLck", ["0"])[0] == "0":
-        yield f"the memory of {its} is not locked: raise its limit (LimitMEMLOCK=infinity)"
+        yield (
+            f"the memory of {its} is not locked: raise its limit (LimitMEMLOCK=infinity in a unit,"
+            " ulimit -l unlimited before pqkeepd start)"
+        )
 
 
 def _epoch(shard: Layout) -> Iterator[str]:

@@ -46,6 +46,9 @@ DEVELOPMENT: Settings = {
 
 
 _OTHER_SHARD = "keyservice-"
+_DRAFT = ".new-"
+_OWN = (_DRAFT, "keyservice", "run", START_FILE, f".{START_FILE}.", "lost+found")
+"""How the names begin that an interrupted run leaves, and what a new file system has."""
 
 
 class InitialiseError(Exception):
@@ -143,6 +146,11 @@ class Layout:
         return tuple(sorted(self.directory.glob("keyservice*/settings.toml")))
 
     @property
+    def is_present(self) -> bool:
+        """Whether there is a folder of one of the processes."""
+        return self.gateway.is_dir() or self.key_service.is_dir()
+
+    @property
     def pepper(self) -> Path:
         """The key of credential digests."""
         return self.gateway / "pepper"
@@ -177,15 +185,18 @@ def initialise(
     """Make a data directory's files, with a digest of the operator's credential.
 
     Open sign-up makes it an installation for development. With users each process's files are given
-    to its own, and the settings files explain every line; without, one user runs both. The files are made in a temporary folder
-    and moved into place, the gateway's last: a directory is complete, or is completed by the next
-    run. Raises InitialiseError, and overwrites and removes nothing.
+    to its own, and the settings files explain every line; without, one user runs both. The files
+    are made in a temporary folder and moved into place, the gateway's last: a directory is
+    complete, or is completed by the next run. Raises InitialiseError, and overwrites and removes
+    nothing.
     """
     if layout.gateway.exists():
         raise InitialiseError(f"{layout.gateway} exists already")
+    if users is not None:
+        _require_own(layout)
     try:
         layout.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.directory) as temporary:
+        with tempfile.TemporaryDirectory(prefix=_DRAFT, dir=layout.directory) as temporary:
             draft = Layout(Path(temporary))
             _write_files(draft, operator, signup, stores, users)
             for database in (
@@ -280,6 +291,20 @@ def write_key_service(
     write_atomically(layout.root_key, secrets.token_bytes(ROOT_KEY_SIZE), 0o400)
     write_atomically(layout.transfer_key, transfer_key, 0o400)
     write_atomically(layout.key_service_settings, text.encode(), 0o600)
+
+
+def _require_own(layout: Layout) -> None:
+    """Raise InitialiseError where the directory has other files: its mode is changed."""
+    try:
+        names = [each.name for each in layout.directory.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    others = sorted(name for name in names if not name.startswith(_OWN))
+    if others:
+        raise InitialiseError(
+            f"{layout.directory} has other files, such as {others[0]}: name a new or an empty"
+            " directory"
+        )
 
 
 def _is_begun(layout: Layout, draft: Layout) -> bool:

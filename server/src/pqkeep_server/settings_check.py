@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
@@ -56,20 +57,37 @@ def settings_files(path: Path) -> Sequence[Path]:
 def check_settings(file: Path) -> Checked:
     """Return whose settings a file has. Raises ConfigError for what that process would refuse.
 
-    The link's files are read with the rights of the settings' owner. Raises OSError, too.
+    Certificates and their keys are read with the rights of the settings' owner. Raises OSError, too.
     """
     role = _role_of(file)
     settings = role.read(file)
+    link = None if role.end is None else settings.link
     if isinstance(settings, gateway_config.Config):
         gateway_config.check_address(settings, settings.host)
-    link = None if role.end is None else settings.link
-    if link is None or role.end is None:
-        return Checked(role.name, None)
-    with acting_as_owner_of(file.resolve().parent):
-        identity = Identity(
-            role.end, link.certificate, link.key, link.ca, link.require_post_quantum
+    try:
+        with acting_as_owner_of(file.resolve().parent):
+            if isinstance(settings, gateway_config.Config):
+                _check_certificate(settings)
+            if link is None or role.end is None:
+                return Checked(role.name, None)
+            identity = Identity(
+                role.end, link.certificate, link.key, link.ca, link.require_post_quantum
+            )
+            return Checked(role.name, LinkTls(identity))
+    except ImportError as error:  # Python loads some of its library when it is first used
+        raise ConfigError(
+            f"the user that {file} belongs to cannot read {error.name} of Python's library: Python"
+            " must be where every user may read it, and not in root's home directory"
+        ) from None
+
+
+def _check_certificate(settings: gateway_config.Config) -> None:
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        TlsServer(
+            settings.tls_certificate,
+            settings.tls_key,
+            require_post_quantum=settings.require_post_quantum,
         )
-        return Checked(role.name, LinkTls(identity))
 
 
 def _role_of(file: Path) -> Role:

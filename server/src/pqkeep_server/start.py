@@ -22,6 +22,7 @@ from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import start_settings
 from pqkeep_server.data_lock import locked
+from pqkeep_server.exit_status import message_of
 from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, listening
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_services import NAME as KEY_SERVICE
@@ -60,6 +61,8 @@ def start(layout: Layout) -> None:
             " without root, there is pqkeepd dev"
         )
     try:
+        if not layout.is_present:
+            raise StartError(f"{layout.directory} has no installation; pqkeepd init makes one")
         require_own(layout)
         with locked(layout.directory), ExitStack() as stack:
             users = users_of(layout)
@@ -77,7 +80,7 @@ def start(layout: Layout) -> None:
     except (ConfigError, FatalExitError, ListenError, NoValkeyError, UsersError) as error:
         raise StartError(str(error)) from None
     except OSError as error:
-        raise StartError(f"cannot start: {error}") from None
+        raise StartError(f"cannot start: {message_of(error)}") from None
 
 
 def require_own(layout: Layout) -> None:

@@ -11,6 +11,7 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import write_atomically
+from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.shards import ShardError, ShardMoves
@@ -30,7 +31,7 @@ def rotate_transfer_key(layout: Layout) -> Sequence[Path]:
                 with acting_as_owner_of(Layout(layout.directory, shard).key_service):
                     write_atomically(file, key, 0o400, replace=True)
     except (ConfigError, OSError) as error:
-        raise ShardError(str(error)) from None
+        raise ShardError(message_of(error)) from None
     return tuple(files.values())
 
 

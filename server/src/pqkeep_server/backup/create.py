@@ -43,6 +43,7 @@ from pqkeep_server.backup.encrypted_file import Origin, ShardOrigin, Writer
 from pqkeep_server.backup.placements import unsettled
 from pqkeep_server.backup.recovery_key import PublicHalf, read_public
 from pqkeep_server.backup.tables import DatabaseError, revision, rows, tables
+from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.root_key_owner import read_root_keys
@@ -72,7 +73,7 @@ async def backup(
     except (ConfigError, DatabaseError) as error:
         raise BackupError(str(error)) from None
     except OSError as error:
-        raise BackupError(f"cannot make the backup {to}: {error}") from None
+        raise BackupError(f"cannot make the backup: {message_of(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)

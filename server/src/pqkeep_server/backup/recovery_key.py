@@ -20,6 +20,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import write_atomically
+from pqkeep_server.exit_status import message_of
 
 KEM_NAMES: Mapping[str, Algorithm] = {
     "ML-KEM-1024": Algorithm.ML_KEM_1024,
@@ -68,7 +69,7 @@ def create(kem: str, private_file: Path, public_file: Path) -> None:
         write_atomically(private_file, text, 0o400)
         write_atomically(public_file, _text("public", kem, fingerprint, public_key), 0o644)
     except OSError as error:
-        raise RecoveryKeyError(f"cannot write the recovery key: {error}") from None
+        raise RecoveryKeyError(f"cannot write the recovery key: {message_of(error)}") from None
 
 
 def read_public(path: Path) -> PublicHalf:

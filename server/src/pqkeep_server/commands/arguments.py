@@ -12,7 +12,8 @@ KeysDatabase = Annotated[
     str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for keys.")
 ]
 PasswordFile = Annotated[Path | None, typer.Option(help="Its password file, in libpq's format.")]
-Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False)]
+Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False, readable=False)]
+"""What is in it may be for others than its owner: each command says itself what it cannot read."""
 UserIds = Annotated[
     tuple[int, int, int] | None,
     typer.Option(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_server.atomic_files import write_private_json
-from pqkeep_server.dev import OWNER, Dev, Ready, require_shared_rate_limits
+from pqkeep_server.dev import OWNER, Dev, Ready, require_reachable, require_shared_rate_limits
 from pqkeep_server.dev_directory import DevError, data_directory
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
@@ -82,7 +82,11 @@ def dev(
         redis_url=redis_url,
     )
     with fail_on(DevError):
+        if ready_file is not None and not ready_file.parent.is_dir():
+            raise DevError(f"cannot write {ready_file}: {ready_file.parent} is no directory")
         require_shared_rate_limits(data, gateways, redis_url)
+        if redis_url is not None:
+            require_reachable(redis_url)
     with fail_on(DevError), data_directory(data) as directory:
         installation = Dev(directory, port, stores, gateways, shards, further)
         asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
