@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 import uvloop
 from gateway.tests.served import Server
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from pqkeep_gateway.http.endpoint import JsonLines
@@ -274,6 +274,117 @@ def test_line_ends_are_parsed_together(
 
     assert uvloop.run(ask())[0] == body
     assert pieces < 1000
+
+
+MANY = 40_000
+HEADERS = b"GET / HTTP/1.1\r\nHost: x\r\n" + MANY * b"a:b\r\n"
+CHUNKS = CHUNKED.removesuffix(b"0\r\n\r\n") + MANY * b"1\r\nx\r\n" + b"0\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [HEADERS + b"\r\n", HEADERS, CHUNKED.removesuffix(b"\r\n") + MANY * b"a:b\r\n"],
+    ids=["a head", "a head without end", "trailers"],
+)
+def test_too_many_headers_are_not_parsed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of forty thousand headers some are parsed before the request is refused, not all."""
+    parsed, parse = 0, BoundedHttpProtocol.on_header
+
+    def counted(protocol: BoundedHttpProtocol, name: bytes, value: bytes) -> None:
+        nonlocal parsed
+        parsed += 1
+        parse(protocol, name, value)
+
+    monkeypatch.setattr(BoundedHttpProtocol, "on_header", counted)
+    (answer,) = uvloop.run(_ask(_echo, sent, 1))
+    assert b"ERR_INVALID_001" in answer
+    assert parsed < MANY / 20
+
+
+def test_a_body_is_not_parsed_when_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a body in small chunks that is answered before it is read, a part is parsed."""
+    chunks = _counted_chunks(monkeypatch)
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    assert uvloop.run(_ask(refuse, CHUNKS + b"\r\n", 1)) == [b""]
+    assert len(chunks) < MANY / 20
+
+
+def test_small_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight clients send bodies in small chunks: in most turns of the event loop a part of one is read."""
+    chunks = _counted_chunks(monkeypatch)
+    turns: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            before = len(chunks)
+            await asyncio.sleep(0)
+            turns.append(len(chunks) - before)
+
+    async def ask() -> list[bytes]:
+        watching = asyncio.create_task(watch())
+        answers = await _ask(_echo, CHUNKS + b"\r\n", 8)
+        watching.cancel()
+        return answers
+
+    assert uvloop.run(ask()) == 8 * [b"/ %d" % MANY]
+    busy = sorted(each for each in turns if each)
+    assert busy[len(busy) // 2] < MANY / 20
+    assert busy[-1] < MANY / 4
+
+
+def test_a_body_in_small_chunks_may_be_cut_anywhere() -> None:
+    """A body of 200 chunks and the request behind it are answered, wherever they are cut."""
+    sent = CHUNKED.removesuffix(b"0\r\n\r\n") + 200 * b"1\r\nx\r\n" + b"0\r\n\r\n" + GET
+
+    async def ask() -> None:
+        server = Server()
+        async with server.serving(_echo):
+            client = await server.sent(b"")
+            for cut in range(1, len(sent), 5):
+                for piece in (sent[:cut], sent[cut:]):
+                    await asyncio.get_running_loop().sock_sendall(client, piece)
+                    await asyncio.sleep(0.0005)
+                assert await _answers(client, 2) == [b"/ 200", b"/ 0"], cut
+            client.close()
+            await server.until(lambda: not server.state.connections)
+
+    uvloop.run(ask())
+
+
+def _counted_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return what gets the size of each chunk that is parsed."""
+    chunks: list[int] = []
+    parse = BoundedHttpProtocol.on_body
+
+    def counted(protocol: BoundedHttpProtocol, body: bytes) -> None:
+        chunks.append(len(body))
+        parse(protocol, body)
+
+    monkeypatch.setattr(BoundedHttpProtocol, "on_body", counted)
+    return chunks
+
+
+async def _ask(app: ASGIApp, sent: bytes, clients: int) -> list[bytes]:
+    """Return the answers to what so many clients send at once."""
+    loop, server = asyncio.get_running_loop(), Server()
+    async with server.serving(app):
+        sockets = [await server.sent(b"") for _ in range(clients)]
+
+        async def ask(client: socket.socket) -> bytes:
+            sending = asyncio.create_task(loop.sock_sendall(client, sent))
+            (answer,) = await _answers(client, 1)
+            await asyncio.gather(sending, return_exceptions=True)
+            client.close()
+            return answer
+
+        answers = await asyncio.gather(*map(ask, sockets))
+        await server.until(lambda: not server.state.connections)
+    return list(answers)
 
 
 async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b"") -> None:

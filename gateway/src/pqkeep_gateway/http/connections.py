@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.turns import Turns
 from pqkeep_gateway.http.unread_bodies import UnreadBodies
 
 MAX_EXAMINED = 64
@@ -49,6 +50,7 @@ class Connections:
         self._proxies = proxies
         self._per_address = per_address
         self.unread_bodies = UnreadBodies()
+        self.small_chunks = Turns()
         self.count = 0
         """How many there are."""
         self.closed = {"too_fast": 0, "full": 0, "evicted": 0, "unread": 0}

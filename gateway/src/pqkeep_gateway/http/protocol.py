@@ -40,8 +40,12 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 HEAD_END = b"\r\n\r\n"
-BODY_STEP = 4096
-"""Bytes of a body in chunks that are parsed at least, with what is in them behind its end."""
+STEP = 4096
+"""Bytes of a head, or of a body in chunks with what is behind its end, that are parsed at once: in
+between it is found that there are too many headers, or that the body has an answer already."""
+MANY_CHUNKS = 64
+"""Chunks of one step. A body that has more is parsed in turns with others that have: 256 KB in chunks
+of one byte take some 15 ms."""
 MAX_PIPELINED = 16
 """Requests behind such a body that may wait, parsed, for the answers to those before them."""
 MAX_HEAD = 32 * 1024
@@ -214,6 +218,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_size = 0
         self._head_is_measured = False
         self._body_left = 0
+        self._chunks = 0
+        self._has_a_turn = False
         self._tail_size = 0
         self._keeps_alive = False
         self._is_draining = False
@@ -264,7 +270,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if not data:
                 return
         data, self.flow.waiting = self.flow.waiting + data, b""
-        self._parse_received(data)
+        if self._has_a_turn:
+            self._wait(data)
+        else:
+            self._parse_received(data)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -323,6 +332,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._gathering.expects_more = True
 
     def on_body(self, body: bytes) -> None:
+        self._chunks += 1
         self._body_left -= len(body)
         super().on_body(body)
 
@@ -391,33 +401,44 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         try:
             while begin < len(data) and not self._gathering.is_closed and self._refusal is None:
                 if self.flow.write_paused or self.is_answering():
-                    self.flow.waiting = data[begin:]
-                    self.flow.pause_reading()
+                    self._wait(data[begin:])
                     return
                 piece = self._piece(data, begin)
                 begin += len(piece)
+                self._chunks = 0
                 self._parse(piece)
+                if self._chunks > MANY_CHUNKS:
+                    self._wait(data[begin:])
+                    self._has_a_turn = True
+                    self._counted.small_chunks.wait(self._take_turn)
+                    return
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
         except ApiError as error:
             self._refuse(error)
 
+    def _wait(self, data: bytes) -> None:
+        """Keep what has come as bytes, and read nothing more for now."""
+        self.flow.waiting = data
+        self.flow.pause_reading()
+
+    def _take_turn(self) -> None:
+        self._has_a_turn = False
+        if not self.flow.waiting:
+            self.flow.resume_reading()
+        self._go_on()
+
     def _piece(self, data: bytes, begin: int) -> bytes:
-        """Return what is parsed next: at least up to where a request can end.
+        """Return what is parsed next: a body of known size, or a step, up to the end of a head.
 
         Line ends before a request, and in a body, end nothing: a piece for each would take long.
         """
         if self._is_receiving and self._has_head:
-            if self._body_left > 0:
-                return data[begin : begin + self._body_left]
-            first = begin + BODY_STEP
-        elif self._is_receiving:
-            first = begin
-        else:
-            first = len(data) - len(data[begin:].lstrip(b"\r\n"))
-        end = data.find(HEAD_END, first)
-        return data[begin:] if end < 0 else data[begin : end + len(HEAD_END)]
+            return data[begin : begin + (self._body_left if self._body_left > 0 else STEP)]
+        first = begin if self._is_receiving else len(data) - len(data[begin:].lstrip(b"\r\n"))
+        end = data.find(HEAD_END, first, first + STEP)
+        return data[begin : first + STEP if end < 0 else end + len(HEAD_END)]
 
     def _parse(self, piece: bytes) -> None:
         if self._is_receiving:

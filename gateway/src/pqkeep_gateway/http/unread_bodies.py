@@ -4,31 +4,24 @@ Whoever refuses a body has to take it from the client, which could lose the answ
 hundred clients that send as fast as they can would have the event loop do nothing else.
 """
 
-import asyncio
-from collections import deque
+from functools import partial
 
 from pqkeep_gateway.http.transport import GatheringTransport
+from pqkeep_gateway.http.turns import Turns
 
 
 class UnreadBodies:
     """Takes one piece of one connection in each turn of the event loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[GatheringTransport] = deque()
+        self._turns = Turns()
 
     def wait(self, transport: GatheringTransport) -> None:
         """Read nothing more of a connection until it is its turn."""
         transport.pause_reading()
-        self._waiting.append(transport)
-        if len(self._waiting) == 1:
-            self._next_turn()
+        self._turns.wait(partial(_read_on, transport))
 
-    def _go_on(self) -> None:
-        transport = self._waiting.popleft()
-        if self._waiting:
-            self._next_turn()
-        if not transport.is_gone():
-            transport.resume_reading()
 
-    def _next_turn(self) -> None:
-        asyncio.get_running_loop().call_soon(self._go_on)
+def _read_on(transport: GatheringTransport) -> None:
+    if not transport.is_gone():
+        transport.resume_reading()
