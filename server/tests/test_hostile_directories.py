@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +17,6 @@ from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_check import check_settings
 from pqkeep_server.start import StartError, require_own
 from pqkeep_server.valkey import NoValkeyError, new_socket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_what_is_left_in_the_valkey_folder_stops_no_start(tmp_path: Path) -> None:
@@ -63,6 +63,65 @@ def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str
         file.symlink_to("/dev/zero")
     with pytest.raises(ConfigError, match="is not a regular file"):
         check_settings(file)
+
+
+@pytest.mark.parametrize("command", [("add", "c"), ("remove", "b")], ids=lambda each: each[0])
+def test_a_command_that_changes_settings_waits_for_nobody(
+    tmp_path: Path, command: tuple[str, str]
+) -> None:
+    """In place of the gateway's settings its user may leave a FIFO: nothing is changed then."""
+    layout = Layout(tmp_path)
+    for folder in (layout.gateway, layout.key_service, Layout(tmp_path, "b").key_service):
+        folder.mkdir()
+        os.mkfifo(folder / "settings.toml")
+    program = "from pqkeep_server.cli import app; app()"
+    words = [sys.executable, "-c", program, "shard", *command, "--data", str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert f"{layout.gateway_settings} is not a regular file" in ended.stderr
+
+
+LOOKS = """#!/bin/sh
+test -t 0 && echo "a terminal"
+(: <>/dev/tty) 2>/dev/null && echo "the controlling terminal"
+test -n "$OF_ROOT" && echo "the environment"
+id -u
+"""
+CHECKS = """
+import fcntl, sys, termios
+from pqkeep_server.users import User, Users, require_program
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+sys.executable = sys.argv[1]
+users = Users(User(64101, 64101), User(64102, 64102), 64103)
+require_program(users)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_check_as_the_user_has_nothing_of_roots() -> None:
+    """A process of the gateway's user, which its others could take over, has no terminal of root's."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "found").touch()
+        (folder / "found").chmod(0o666)
+        program = folder / "looks"
+        program.write_text(LOOKS.replace("#!/bin/sh", f"#!/bin/sh\nexec >>{folder}/found"))
+        program.chmod(0o755)
+        controlling, terminal = os.openpty()
+        try:
+            subprocess.run(
+                [sys.executable, "-c", CHECKS, str(program)],
+                env={**os.environ, "OF_ROOT": "secret"},
+                stdin=terminal,
+                start_new_session=True,
+                timeout=60,
+                check=True,
+            )
+        finally:
+            os.close(controlling)
+            os.close(terminal)
+        assert (folder / "found").read_text().splitlines() == ["64101", "64102"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

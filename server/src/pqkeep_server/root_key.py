@@ -19,7 +19,7 @@ from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.root_key_sources.token import create_token_key, destroy_token_key
 from pqkeep_protocol.administration import RootKeys
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, read_text
 from pqkeep_server.atomic_files import rewrite, sync, write_atomically
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service_client import (
@@ -70,7 +70,7 @@ def rotate(
         found = config.read(settings)
         if found.operator_socket is None:
             raise RootKeyError(f"{settings} has no operator_socket, which this command needs")
-        tables = root_key_tables(settings.read_text())
+        tables = root_key_tables(read_text(settings))
         if tables.keys() != found.root_key_sources.keys():
             raise RootKeyError("the environment sets the root keys; they can be changed there only")
         if len(tables) == 1:
@@ -112,7 +112,7 @@ def _begin(
     elif source.pkcs11 is not None:
         _as_owner(settings, create_token_key, source.pkcs11)
     both = {newest: table, newest + 1: new}
-    before = settings.read_text()
+    before = read_text(settings)
     _write_settings(settings, both)
     try:
         reload_root_keys(socket)
@@ -126,7 +126,7 @@ def _put_back(settings: Path, socket: Path, before: str) -> None:
 
     It does not if the new root key is in use already. Raises RootKeyError if they are restored.
     """
-    both = settings.read_text()
+    both = read_text(settings)
     rewrite(settings, before)
     try:
         reload_root_keys(socket)
@@ -175,7 +175,7 @@ def _wait(socket: Path, newest: int, report: Report) -> None:
 
 
 def _write_settings(path: Path, tables: Mapping[int, Settings]) -> None:
-    rewrite(path, edited(path.read_text(), root_key_settings(tables)))
+    rewrite(path, edited(read_text(path), root_key_settings(tables)))
 
 
 def _described(source: RootKeySource) -> str:

@@ -21,7 +21,7 @@ from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_protocol.shards import DEFAULT_SHARD, SHARD_NAME
 from pqkeep_protocol.startup.secret_files import read_secret_file
-from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_text
 from pqkeep_server.atomic_files import rewrite, write_atomically
 from pqkeep_server.initialise import KEYS_FILE, InitialiseError, Layout, write_key_service
 from pqkeep_server.owner import acting_as_owner_of
@@ -81,7 +81,7 @@ def remove_shard(layout: Layout, name: str, note: Callable[[], None]) -> Removed
             if name not in layout.shards:
                 raise InitialiseError(f"there is no shard {name} in {layout.directory}")
             with acting_as_owner_of(layout.gateway):
-                text = layout.gateway_settings.read_text()
+                text = read_text(layout.gateway_settings)
             unnamed = _without_shard(text, name)
             with acting_as_owner_of(shard.key_service):
                 database = key_service_config.read(shard.key_service_settings).database
@@ -129,7 +129,7 @@ def _add(layout: Layout, name: str, database: str | None, password_file: Path | 
         )
     with acting_as_owner_of(layout.gateway):
         gateway = gateway_config.read(layout.gateway_settings)
-        text = layout.gateway_settings.read_text()
+        text = read_text(layout.gateway_settings)
     if name in gateway.key_services:
         raise InitialiseError(f"the gateway's settings name the shard {name} already")
     named = _with_shard(text, gateway, shard)
@@ -233,7 +233,7 @@ def _transfer_key(layout: Layout, first: Config) -> tuple[bytes, bool]:
         if not layout.transfer_key.exists():
             write_atomically(layout.transfer_key, secrets.token_bytes(TRANSFER_KEY_SIZE), 0o400)
         key = read_secret_file(layout.transfer_key, "transfer key")
-        text = layout.key_service_settings.read_text()
+        text = read_text(layout.key_service_settings)
         changed = edited(text, {"transfer_key_file": layout.transfer_key.name})
         rewrite(layout.key_service_settings, changed)
     return key, True
@@ -242,7 +242,7 @@ def _transfer_key(layout: Layout, first: Config) -> tuple[bytes, bool]:
 def _require_same(shard: Layout, settings: Settings) -> None:
     """Raise InitialiseError unless a folder that is there is what an interrupted run has made."""
     with acting_as_owner_of(shard.key_service):
-        found = parse_table(shard.key_service_settings.read_text())
+        found = parse_table(read_text(shard.key_service_settings))
     if any(found.get(name) != value for name, value in settings.items()):
         raise InitialiseError(
             f"{shard.key_service} exists already, with other settings, and the gateway's settings do"

@@ -21,7 +21,7 @@ from pqkeep_keyservice.ledger.checkpoints import check_log
 from pqkeep_keyservice.ledger.merkle import Frontier, leaf_hash
 from pqkeep_keyservice.ledger.search import record_texts
 from pqkeep_keyservice.ledger.tree import log_size
-from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_text
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.databases import (
     ACCOUNTS,
@@ -179,6 +179,6 @@ def _write_settings(path: Path, target: Database) -> None:
         "database": target.address.location,
         "database_password_file": None if passwords is None else str(passwords),
     }
-    text = edited(path.read_text(), settings)
+    text = edited(read_text(path), settings)
     mode = stat.S_IMODE(path.stat().st_mode)
     write_atomically(path.resolve(), text.encode(), mode, replace=True)

@@ -16,6 +16,8 @@ KEY_SERVICE = "pqkeep-keyservice"
 GROUP = "pqkeep"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _READS = "import sqlite3, sys; open(sys.argv[1])"
+SECONDS = 30.0
+"""For that: the user could stop the process, and root would wait."""
 
 
 class UsersError(Exception):
@@ -74,7 +76,12 @@ def chosen(ids: tuple[int, int, int] | None) -> Users:
 
 
 def require_program(users: Users) -> None:
-    """Raise UsersError where one of them cannot run the Python that runs this, and pqkeep by it."""
+    """Raise UsersError where one of them cannot run the Python that runs this, and pqkeep by it.
+
+    What runs as a user is in the hands of that user's other processes: it gets neither root's
+    terminal, into which they could type, nor root's environment.
+    """
+    libraries = {each: of for each, of in os.environ.items() if each == "LD_LIBRARY_PATH"}
     for user in (users.gateway, users.key_service):
         try:
             ended = subprocess.run(  # noqa: S603 - itself
@@ -83,11 +90,15 @@ def require_program(users: Users) -> None:
                 group=user.gid,
                 extra_groups=[users.group],
                 cwd="/",
+                env=libraries,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
                 capture_output=True,
+                timeout=SECONDS,
                 check=False,
             )
             can_run = ended.returncode == 0
-        except PermissionError:
+        except (PermissionError, subprocess.TimeoutExpired):
             can_run = False
         if not can_run:
             raise UsersError(

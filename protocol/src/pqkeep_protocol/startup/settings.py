@@ -132,7 +132,7 @@ def open_without_waiting(path: str, _: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
 
 
-def read_toml(file: Path) -> dict[str, Any]:
+def read_text(file: Path) -> str:
     """Read a settings file, which root reads too: its owner cannot make root wait, or fill memory.
 
     Raises ConfigError.
@@ -142,12 +142,22 @@ def read_toml(file: Path) -> dict[str, Any]:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise ConfigError(f"the settings file {file} is not a regular file")
             data = opened.read(MAX_SETTINGS + 1)
-        if len(data) > MAX_SETTINGS:
-            raise ConfigError(f"the settings file {file} is longer than {MAX_SETTINGS} bytes")
-        return msgspec.toml.decode(data, type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    if len(data) > MAX_SETTINGS:
+        raise ConfigError(f"the settings file {file} is longer than {MAX_SETTINGS} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return what a settings file has. Raises ConfigError."""
+    text = read_text(file)
+    try:
+        return msgspec.toml.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
