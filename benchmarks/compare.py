@@ -6,7 +6,6 @@ says that pqkeep takes less CPU for an operation.
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.console import results_console
-from benchmarks.errors import BenchmarkError
+from benchmarks.command import (
+    Report,
+    exit_status,
+    number_of_connections,
+    number_of_seconds,
+    publish,
+    within,
+)
 from benchmarks.installation import MESSAGE_SIZE, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
 from benchmarks.openbao import TOKENS, built, openbao, version
-from benchmarks.run import end, number_of_connections, number_of_seconds, within
 from benchmarks.suite import WARM_UP_SECONDS, file_system_of
 
 SECONDS = 3
@@ -139,8 +142,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the command line asks for. Exit status 1: there is nothing to report."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, end)
-    console, progress = results_console(), Console(stderr=True, style="dim")
     plan = Plan(
         operations=given.only or tuple(ROWS),
         connections=given.connections or CONNECTIONS,
@@ -150,18 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         token=given.token,
         directory=given.directory,
     )
-    try:
-        with built(given.openbao, progress.print) as program:
-            comparison = run(plan, program, progress.print)
-    except BenchmarkError as error:
-        progress.print(f"compare: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    comparison.show(console)
-    if given.json is not None:
-        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(comparison)) + b"\n")
-    return 0
+
+    def work(report: Report) -> None:
+        with built(given.openbao, report) as program:
+            comparison = run(plan, program, report)
+        publish(comparison, given.json)
+
+    return exit_status("compare", work)
 
 
 def run(plan: Plan, program: Path, report: Callable[[str], None]) -> Comparison:

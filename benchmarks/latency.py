@@ -9,7 +9,6 @@ import argparse
 import http.client
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,14 +19,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import cpu, open_loop
-from benchmarks.console import results_console
+from benchmarks.command import (
+    LONGEST_SECONDS,
+    Report,
+    exit_status,
+    number_of_connections,
+    number_of_seconds,
+    publish,
+)
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import (
     ANSWER_SECONDS,
@@ -41,7 +46,6 @@ from benchmarks.installation import (
 from benchmarks.load import Target, measure, require_wrk
 from benchmarks.open_loop import Latency
 from benchmarks.processes import running
-from benchmarks.run import LONGEST_SECONDS, end, number_of_connections, number_of_seconds
 from benchmarks.suite import WARM_UP_SECONDS, file_system_of
 
 SECONDS = 20
@@ -160,8 +164,6 @@ class Plan:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the command line asks for. Exit status 1: there is nothing to report."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, end)
-    console, progress = results_console(), Console(stderr=True, style="dim")
     plan = Plan(
         operations=given.only or MEASURED,
         seconds=given.seconds,
@@ -169,17 +171,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         alone=given.alone,
         directory=given.directory,
     )
-    try:
-        results = run(plan, progress.print)
-    except BenchmarkError as error:
-        progress.print(f"latency: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    results.show(console)
-    if given.json is not None:
-        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
-    return 0
+
+    def work(report: Report) -> None:
+        publish(run(plan, report), given.json)
+
+    return exit_status("latency", work)
 
 
 def run(plan: Plan, report: Callable[[str], None]) -> Results:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import cpu
-from benchmarks.console import results_console
+from benchmarks.command import Report, exit_status, publish
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import API, PRODUCT, parts_of, service
 from benchmarks.log_fill import MANY_VERSIONS, Filled
@@ -265,7 +265,8 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     arguments = parser.parse_args()
-    try:
+
+    def work(report: Report) -> None:
         with _place(arguments.directory) as directory:
             with service(directory, PRODUCT) as (_, ready):
                 tenant_id = ready["tenant_id"]
@@ -275,13 +276,9 @@ def main() -> int:
             text = output_of(["nice", *command], seconds=FILL_SECONDS)
             filled = msgspec.json.decode(text.splitlines()[-1], type=Filled)
             numbers = measure(directory, filled, arguments.export)
-    except BenchmarkError as error:
-        Console(stderr=True).print(f"benchmark: {error}", markup=False)
-        return 1
-    numbers.show(results_console())
-    if arguments.json is not None:
-        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(numbers)) + b"\n")
-    return 0
+        publish(numbers, arguments.json)
+
+    return exit_status("benchmark", work)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import http.client
 import multiprocessing
 import os
 import re
-import signal
 import sys
 import tempfile
 import threading
@@ -20,8 +19,7 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median, quantiles
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -31,6 +29,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.command import Report, exit_status
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import ANSWER_SECONDS, API, RATE, ask, service
 
@@ -97,38 +96,28 @@ BASICS = """() => [
 def main() -> int:
     """Measure and report. Exit status 1: there is nothing to report."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    signal.signal(signal.SIGTERM, _end)  # through the with blocks, which end what was started
+    return exit_status("benchmark", _measure)
+
+
+def _measure(report: Report) -> None:
     if not Path(CHROMIUM).exists():
-        print(f"benchmark: {CHROMIUM} is not installed", file=sys.stderr)
-        return 1
-    try:
-        with (
-            tempfile.TemporaryDirectory() as directory,
-            service(Path(directory)) as (_, ready),
-        ):
-            cookies = _prepare(ready)
-            paths = _existing(ready["base_url"], cookies)
-            _report_times("alone", _times(ready["base_url"], paths, cookies), 0)
-            with _load(ready) as counted:
-                began = time.monotonic()
-                times = _times(ready["base_url"], paths, cookies)
-                seconds = time.monotonic() - began
-            _report_times("beside load", times, counted[0] / seconds)
-            _report_assets(ready["base_url"])
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(
-                    executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-                )
-                _report_browser(browser, ready["base_url"], paths, cookies)
-                browser.close()
-    except BenchmarkError as error:
-        print(f"benchmark: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+        raise BenchmarkError(f"{CHROMIUM} is not installed")
+    with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as (_, ready):
+        cookies = _prepare(ready)
+        paths = _existing(ready["base_url"], cookies)
+        _report_times("alone", _times(ready["base_url"], paths, cookies), 0)
+        with _load(ready) as counted:
+            began = time.monotonic()
+            times = _times(ready["base_url"], paths, cookies)
+            seconds = time.monotonic() - began
+        _report_times("beside load", times, counted[0] / seconds)
+        _report_assets(ready["base_url"])
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            )
+            _report_browser(browser, ready["base_url"], paths, cookies)
+            browser.close()
 
 
 def _prepare(ready: dict[str, str]) -> str:

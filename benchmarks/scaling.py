@@ -1,16 +1,16 @@
 """Several gateways and shards beside one of each: ``make bench-scaling``, or with ``--postgresql``.
 
-Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and with
-two of each, and loads them alternately, half of the connections for a tenant of each shard. Several gateways
-are loaded with as many connections as one, and with as many for each. Two installations of one each, loaded
-at once in the same ways, show what more processes cost that have nothing to do with each other. It reports what one operation
-costs in each kind of process, and does not judge.
+Runs ``pqkeepd dev`` with one gateway and one shard, the same with a Valkey, with two gateways, and
+with two of each, and loads them alternately, half of the connections for a tenant of each shard.
+Several gateways are loaded with as many connections as one, and with as many for each. Two
+installations of one each, loaded at once in the same ways, show what more processes cost that have
+nothing to do with each other. It reports what one operation costs in each kind of process, and does
+not judge.
 """
 
 import argparse
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,11 +34,15 @@ from tests.fixtures.processes import free_port
 from tests.fixtures.redis import running_valkey
 
 from benchmarks import cpu
+from benchmarks.command import (
+    Report,
+    exit_status,
+    number_of_connections,
+    number_of_seconds,
+)
 from benchmarks.console import results_console
-from benchmarks.errors import BenchmarkError
 from benchmarks.installation import API, RATE, ask, service
 from benchmarks.load import Summary, Target, load, require_wrk
-from benchmarks.run import end, number_of_connections, number_of_seconds
 
 OPERATIONS: Mapping[str, Mapping[str, object]] = {
     "encapsulate": {"key_version": 1},
@@ -296,19 +300,17 @@ def main() -> int:
     parser.add_argument("--connections", type=number_of_connections, default=32)
     parser.add_argument("--only", action="append", choices=tuple(OPERATIONS), help="one operation")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, end)
-    console = results_console()
-    try:
+
+    def work(report: Report) -> None:
         rounds, used = run(arguments)
-    except BenchmarkError as error:
-        sys.stderr.write(f"scaling: {error}\n")
-        return 1
-    kinds = [*OURS, "Valkey", *(["PostgreSQL"] if arguments.postgresql else [])]
-    show(console, rounds, kinds, arguments.connections)
-    for name, found in used.items():
-        sizes = ", ".join(f"{kind} {each}" for kind, each in found.items())
-        console.print(f"{name}: private MiB: {sizes}", markup=False)
-    return 0
+        console = results_console()
+        kinds = [*OURS, "Valkey", *(["PostgreSQL"] if arguments.postgresql else [])]
+        show(console, rounds, kinds, arguments.connections)
+        for name, found in used.items():
+            sizes = ", ".join(f"{kind} {each}" for kind, each in found.items())
+            console.print(f"{name}: private MiB: {sizes}", markup=False)
+
+    return exit_status("scaling", work)
 
 
 def run(

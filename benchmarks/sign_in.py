@@ -8,15 +8,13 @@ import argparse
 import http.client
 import json
 import secrets
-import signal
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.box import SIMPLE_HEAD
@@ -25,6 +23,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.command import Report, exit_status
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import ANSWER_SECONDS, API, ask, service
 
@@ -46,9 +45,9 @@ class Tries:
 def main() -> int:
     """Measure and report. Exit status 1: there is nothing to report."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    signal.signal(signal.SIGTERM, _end)  # through the with blocks, which end what was started
-    known, unknown = Tries(), Tries()
-    try:
+
+    def work(report: Report) -> None:
+        known, unknown = Tries(), Tries()
         with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as (_, ready):
             accounts = [_join(ready) for _ in range(ADDRESSES)]
             others = [_address() for _ in range(ADDRESSES)]
@@ -56,15 +55,9 @@ def main() -> int:
                 for account, other in zip(accounts, others, strict=True):
                     _try(ready["base_url"], account, known)
                     _try(ready["base_url"], other, unknown)
-    except BenchmarkError as error:
-        print(f"benchmark: {error}", file=sys.stderr)
-        return 1
-    _show(known, unknown)
-    return 0
+        _show(known, unknown)
 
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+    return exit_status("benchmark", work)
 
 
 def _address() -> str:

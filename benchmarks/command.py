@@ -1,0 +1,74 @@
+"""What the programs that measure have in common: their numbers, how they end, and what they print."""
+
+import argparse
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import msgspec
+from rich.console import Console
+
+from benchmarks.console import results_console
+from benchmarks.errors import BenchmarkError
+
+LONGEST_SECONDS = 60
+MOST_CONNECTIONS = 256
+"""The key service's limit of concurrent requests on one connection; more get 503."""
+
+Report = Callable[[str], None]
+"""Shows what is done next."""
+
+
+class Results(Protocol):
+    """What was measured."""
+
+    def show(self, console: Console) -> None:
+        """Print it."""
+        ...
+
+
+def number_of_seconds(text: str) -> int:
+    """Read the length of a step."""
+    return within(text, LONGEST_SECONDS)
+
+
+def number_of_connections(text: str) -> int:
+    """Read how many connections there shall be."""
+    return within(text, MOST_CONNECTIONS)
+
+
+def within(text: str, most: int) -> int:
+    """Read a number from 1 to the most there can be."""
+    number = int(text)
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"must be 1 to {most}")
+    return number
+
+
+def exit_status(name: str, work: Callable[[Report], None]) -> int:
+    """Do the work of a program; return its exit status, 1 where there is nothing to report.
+
+    SIGTERM ends it as Ctrl-C does, through every ``with`` block.
+    """
+    signal.signal(signal.SIGTERM, _end)
+    progress = Console(stderr=True, style="dim")
+    try:
+        work(progress.print)
+    except BenchmarkError as error:
+        progress.print(f"{name}: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def publish(results: Results, file: Path | None) -> None:
+    """Print results, and write them to a file as JSON if one is named."""
+    results.show(results_console())
+    if file is not None:
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
