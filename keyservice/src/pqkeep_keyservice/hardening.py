@@ -1,6 +1,7 @@
 """Privileges that the process gives up before it holds a key."""
 
 import ctypes
+import multiprocessing
 import os
 import resource
 import signal
@@ -27,7 +28,16 @@ def harden() -> bool:
     return True
 
 
-def die_with_parent(parent: int) -> None:
+def harden_worker() -> None:
+    """Do the same in a worker process, which ends with its parent, and not by Ctrl-C."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        _die_with(parent.pid)
+    harden()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; exit now if it has ended already."""
     check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:

@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import multiprocessing
 import os
-import signal
 import socket
 from functools import lru_cache
 from io import BufferedRWPair
@@ -198,11 +197,7 @@ def _message(data: bytes) -> bytes:
 
 def _serve(peer: socket.socket) -> None:
     """Run jobs until the other end closes."""
-    parent = multiprocessing.parent_process()
-    if parent is not None and parent.pid is not None:
-        hardening.die_with_parent(parent.pid)
-    hardening.harden()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hardening.harden_worker()
     selftest.require_kems()
     with peer, peer.makefile("rwb") as stream:
         _send(stream, b"")

@@ -5,9 +5,7 @@ key pair it returns the private key, which this process seals. Both cross by the
 ``multiprocessing``: nothing secret is in a file, an argument or the environment.
 """
 
-import multiprocessing
 import os
-import signal
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
@@ -162,11 +160,7 @@ def _initialise_verifier(settings: WorkerSettings) -> None:
 
 
 def _initialise(settings: WorkerSettings, *, signs: bool) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None and parent.pid is not None:
-        hardening.die_with_parent(parent.pid)
-    hardening.harden()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hardening.harden_worker()
     selftest.require_worker(schemes_of(settings), signs=signs)
 
 
