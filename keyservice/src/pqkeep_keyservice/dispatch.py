@@ -183,7 +183,7 @@ class Dispatcher:
     ) -> Sequence[OperationResult]:
         """Return so many results of a request for a key of the tenant's, from a worker process.
 
-        None where no worker is ready. Raises what ``answer`` raises.
+        An empty sequence where no worker is ready. Raises what ``answer`` raises.
         """
         keyring = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
         if request.operation not in ALGORITHMS[request.algorithm].operations:
