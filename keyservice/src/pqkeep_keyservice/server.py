@@ -7,12 +7,9 @@ that arrives while the server drains, or while another key service is the databa
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from time import perf_counter
-from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -20,6 +17,7 @@ from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.administration import Administration
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.batch import Batches
+from pqkeep_keyservice.gateway_connections import GatewayConnections
 from pqkeep_keyservice.link_listener import LinkListener
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, Listener
 from pqkeep_keyservice.metrics import ServiceMetrics
@@ -49,12 +47,10 @@ from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 
 _LOG = logger(__name__)
-T = TypeVar("T")
 
 BACKLOG = 128
 MAX_CONNECTIONS = 64
-"""Open connections, beyond which a gateway is served only where another certificate, or another
-address with its own, has more of them; the operator always is."""
+"""Open connections, beyond which GatewayConnections decides whether a gateway's is served."""
 
 
 class Server:
@@ -80,8 +76,7 @@ class Server:
         self._shard = shard
         self._connections: dict[FramedConnection[ToKeyService], None] = {}
         """The oldest first: a simulation ends them in the same order again."""
-        self._hosts: dict[FramedConnection[ToKeyService], _Host] = {}
-        """Where each gateway's connection is from, the oldest first."""
+        self._gateways = GatewayConnections()
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
         self._all_closed = asyncio.Event()
@@ -121,34 +116,16 @@ class Server:
                     await self._all_closed.wait()
 
     def _has_room(
-        self, connection: FramedConnection[ToKeyService], transport: asyncio.Transport
+        self,
+        connection: FramedConnection[ToKeyService],
+        transport: asyncio.Transport,
+        requests: frozenset[type[Struct]],
     ) -> bool:
-        """Return whether a gateway is served, and note where it is."""
-        host = _host_of(transport)
-        if len(self._connections) > MAX_CONNECTIONS and not self._make_room(host):
-            _LOG.warning("refused a gateway: too many connections are open")
-            return False
-        self._hosts[connection] = host
-        return True
-
-    def _make_room(self, host: "_Host") -> bool:
-        """End the oldest connection of who has the most, unless this one would have as many.
-
-        That is a certificate, and among those of one certificate an address: one gateway can have
-        many addresses, and several gateways can have one certificate.
-        """
-        hosts = self._hosts.values()
-        crowded = _more_crowded(Counter(each.certificate for each in hosts), host.certificate)
-        certificate = host.certificate if crowded is None else crowded
-        addresses = Counter(each.address for each in hosts if each.certificate == certificate)
-        address = _more_crowded(addresses, host.address if crowded is None else None)
-        if address is None:
-            return False
-        _LOG.warning("ended a gateway's connection: its host has too many", host=address)
-        oldest = next(each for each, of in self._hosts.items() if of == (certificate, address))
-        del self._hosts[oldest]
-        oldest.abort()
-        return True
+        """Return whether a connection is served: the operator's always is."""
+        if requests is not GATEWAY_REQUESTS:
+            return True
+        is_full = len(self._connections) > MAX_CONNECTIONS
+        return self._gateways.add(connection, transport, is_full=is_full)
 
     def _connection(
         self, accepts: Accepts, requests: frozenset[type[Struct]]
@@ -178,7 +155,7 @@ class Server:
         def lost(error: Exception | None) -> None:
             _log_end(error)
             self._connections.pop(connection, None)
-            self._hosts.pop(connection, None)
+            self._gateways.remove(connection)
             if not self._connections:
                 self._all_closed.set()
 
@@ -188,8 +165,7 @@ class Server:
             on_lost=lost,
             reads_while_blocked=False,
             accepts=lambda transport: (
-                accepts(transport)
-                and (requests is not GATEWAY_REQUESTS or self._has_room(connection, transport))
+                accepts(transport) and self._has_room(connection, transport, requests)
             ),
         )
         self._connections[connection] = None
@@ -265,31 +241,6 @@ class Server:
         if isinstance(request, AnyAdministrationRequest):
             return await self._administration.answer(request)
         return await self._audit_service.answer(request)
-
-
-class _Host(NamedTuple):
-    """Where a gateway is; of one on this host both are empty."""
-
-    certificate: bytes
-    address: str
-
-
-def _host_of(transport: asyncio.Transport) -> _Host:
-    address = transport.get_extra_info("peername")
-    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    certificate = None if tls is None else tls.getpeercert(binary_form=True)
-    return _Host(
-        b"" if certificate is None else sha256(certificate).digest(),
-        str(address[0]) if isinstance(address, tuple) else "",
-    )
-
-
-def _more_crowded(of_each: Mapping[T, int], own: T | None) -> T | None:
-    """Return who has the most, if that is more than ``own`` would have with another one."""
-    most = max(of_each, key=of_each.__getitem__, default=None)
-    if most is None or (own is not None and of_each[most] <= of_each.get(own, 0) + 1):
-        return None
-    return most
 
 
 def _log_end(error: Exception | None) -> None:
