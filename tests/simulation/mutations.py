@@ -24,7 +24,7 @@ from tests.simulation.two_shards import TwoShards
 
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.key_connection import KeyConnection
-from pqkeep_keyservice import schedule
+from pqkeep_keyservice import moves, schedule
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import CommitOutcome
@@ -32,6 +32,7 @@ from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.ledger.append import LogState, load_log_state
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.live.key_cache import RevisionCache
+from pqkeep_keyservice.live.moved_keys import arriving_keys
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.moves import TenantMoves, _cancelled
 from pqkeep_keyservice.storage import key_versions, tenants
@@ -51,7 +52,7 @@ _lock: Any = Server.lock
 _first_due: Any = KeyVersions.first_due
 _list_due_keys: Any = list_due_keys
 _move_out: Any = tenants._move_out
-_arrived_keys: Any = TenantMoves._arrived_keys
+_arriving_keys: Any = arriving_keys
 _cancel: Any = TenantMoves._cancel
 _template = running.template
 _ONLY_LOST_SESSIONS = {"end session": faults.Faults.end_session}
@@ -211,8 +212,8 @@ def _stay_too(connection: Any, change: Any) -> CommitOutcome:
     return outcome
 
 
-def _forget_a_version(self: Any, seal: Any, keys: Any) -> Any:
-    arrived = _arrived_keys(self, seal, keys)
+def _forget_a_version(*arguments: Any) -> Any:
+    arrived = _arriving_keys(*arguments)
     return tuple(replace(each, entries=each.entries[:-1]) for each in arrived)
 
 
@@ -374,7 +375,7 @@ MUTATIONS = (
     Mutation(
         "a version does not arrive",
         frozenset({"keys"}),
-        [(TenantMoves, "_arrived_keys", _forget_a_version)],
+        [(moves, "arriving_keys", _forget_a_version)],
         kind=TwoShards,
     ),
     Mutation(

@@ -9,7 +9,7 @@ will. Every step can be asked for again after a crash, and says the same then.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeGuard, TypeVar, assert_never
 
@@ -21,7 +21,6 @@ from pqkeep_keyservice.keys.changes import (
     TenantArrived,
     TenantLeft,
 )
-from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.keys.tenant_bundle import (
@@ -30,10 +29,8 @@ from pqkeep_keyservice.keys.tenant_bundle import (
     InvalidBundleError,
     Move,
     MovedCount,
-    MovedKey,
     MovedKeyring,
     MovedUsage,
-    MovedVersion,
     TransferKey,
     bundle_digest,
 )
@@ -41,6 +38,7 @@ from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_re
 from pqkeep_keyservice.ledger.tenant_counts import count_all, tenant_counts
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.moved_keys import arriving_keys, leaving_keys
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import list_keys
@@ -246,7 +244,7 @@ class TenantMoves:
         left_keyrings = tuple(replace(each, revision=each.revision + 1) for each in keyrings)
         content = BundleContent(
             keyrings=tuple(MovedKeyring(each.info, each.revision) for each in left_keyrings),
-            keys=await asyncio.to_thread(self._moved_keys, seal, left_keys),
+            keys=await asyncio.to_thread(leaving_keys, self._material, seal, left_keys),
             usage=tuple(
                 MovedUsage(keyring, Algorithm(algorithm), KeyVersion(version), uses, last_us)
                 for keyring, algorithm, version, uses, last_us in usage
@@ -255,22 +253,6 @@ class TenantMoves:
         )
         bundle = await asyncio.to_thread(seal.seal, content)
         return TenantLeft(tenant, left_keys, left_keyrings, bundle), content
-
-    def _moved_keys(self, seal: BundleSeal, keys: Iterable[KeyVersions]) -> tuple[MovedKey, ...]:
-        tenant = seal.move.tenant
-
-        def version(entry: KeyEntry) -> MovedVersion:
-            seed = None
-            if entry.sealed is not None:
-                seed = seal.seal_seed(self._material.unseal(tenant, entry), entry.info)
-            return MovedVersion(
-                entry.info, seed, entry.idempotency, entry.disabled_from, entry.retired_at
-            )
-
-        return tuple(
-            MovedKey(each.keyring, each.algorithm, each.revision, tuple(map(version, each.entries)))
-            for each in keys
-        )
 
     async def _read(self, request: ReadBundle) -> BundlePart:
         last = await self._last_move(request.tenant)
@@ -290,8 +272,7 @@ class TenantMoves:
         last = await self._last_move(tenant)
         if last is None or not last.is_out:
             raise _RefusedError(MoveRefusal.NOT_MOVING)
-        move = Move(tenant, last.source, last.target, last.generation)
-        if not self._require_transfer_key().is_receipt(receipt, move, last.sha256):
+        if not self._require_transfer_key().is_receipt(receipt, _move(last), last.sha256):
             raise _RefusedError(MoveRefusal.RECEIPT_INVALID)
         if not last.is_finished:
             finished = last._replace(outcome=Outcome.COMPLETED)
@@ -313,11 +294,10 @@ class TenantMoves:
             return _cancelled(last, cancelled=True)
         if last.is_finished:
             raise _RefusedError(MoveRefusal.HAS_ARRIVED)
-        move = Move(tenant, last.source, last.target, last.generation)
         if request.renunciation is None:
             if last.outcome is not Outcome.BEGUN:
                 return _cancelled(last, cancelled=False)
-        elif not transfer_key.is_renunciation(request.renunciation, move, last.sha256):
+        elif not transfer_key.is_renunciation(request.renunciation, _move(last), last.sha256):
             raise _RefusedError(MoveRefusal.RECEIPT_INVALID)
         seal, content = await self._open_own_bundle(transfer_key, last)
         back = RecordedMove(
@@ -370,8 +350,7 @@ class TenantMoves:
                 return await self._is_durable(renounced, None) or None
 
             await self._commit_again(tenant, close)
-        move = Move(tenant, renounced.source, renounced.target, renounced.generation)
-        return Renounced(renunciation=transfer_key.renunciation(move, request.sha256))
+        return Renounced(renunciation=transfer_key.renunciation(_move(renounced), request.sha256))
 
     # --- Arriving -------------------------------------------------------------------------
 
@@ -379,8 +358,7 @@ class TenantMoves:
         transfer_key = self._require_transfer_key()
         last = await self._last_move(request.tenant)
         if _is_arrival_of(last, request.sha256):
-            move = Move(last.tenant, last.source, last.target, last.generation)
-            return ImportProgress(part=0, receipt=transfer_key.receipt(move, last.sha256))
+            return ImportProgress(part=0, receipt=transfer_key.receipt(_move(last), last.sha256))
         if not request.data and (last is None or last.is_out):
             await self._require_absent(request.tenant)  # asked before the tenant leaves its shard
         received = self._received
@@ -445,7 +423,9 @@ class TenantMoves:
             Keyring(tenant, each.info, max(each.revision, known[each.info.name, None]) + 1)
             for each in content.keyrings
         )
-        keys = await asyncio.to_thread(self._arrived_keys, seal, content.keys)
+        keys = await asyncio.to_thread(
+            arriving_keys, self._material, seal, content.keys, self._store.generation
+        )
         keys = tuple(
             replace(each, revision=max(each.revision, known[each.keyring, each.algorithm]) + 1)
             for each in keys
@@ -458,29 +438,6 @@ class TenantMoves:
         for keyring in keyrings:
             self._keyring_cache.update(keyring, self._epoch)
         return arrived
-
-    def _arrived_keys(self, seal: BundleSeal, keys: Iterable[MovedKey]) -> tuple[KeyVersions, ...]:
-        tenant, generation = seal.move.tenant, self._store.generation
-
-        def entry(name: KeyName, moved: MovedVersion) -> KeyEntry:
-            sealed = None
-            if moved.seed is not None:
-                seed = seal.open_seed(moved.seed, moved.info)
-                sealed = self._material.seal(
-                    seed, name, KeyVersion(moved.info.version), moved.info.public_key
-                )
-            return KeyEntry(
-                moved.info, sealed, moved.idempotency, moved.disabled_from, moved.retired_at
-            )
-
-        def key(moved: MovedKey) -> KeyVersions:
-            name = KeyName(tenant, moved.algorithm, moved.keyring)
-            entries = tuple(entry(name, each) for each in moved.versions)
-            return KeyVersions(
-                tenant, moved.algorithm, entries, moved.revision, generation, moved.keyring
-            )
-
-        return tuple(map(key, keys))
 
     # --- Both -----------------------------------------------------------------------------
 
@@ -516,6 +473,10 @@ class TenantMoves:
         """
         outcome = await self._log.commit(move_record(move), change, self._epoch)
         return outcome is CommitOutcome.DURABLE
+
+
+def _move(recorded: RecordedMove) -> Move:
+    return Move(recorded.tenant, recorded.source, recorded.target, recorded.generation)
 
 
 def _cancelled(move: RecordedMove, *, cancelled: bool) -> MoveCancelled:
