@@ -13,13 +13,8 @@ from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
-from pqkeep_gateway.http.protocol import (
-    CHECKED_AT_ONCE,
-    ENDED_AT_ONCE,
-    LIMITS,
-    BoundedHttpProtocol,
-    watch_connections,
-)
+from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
+from pqkeep_gateway.http.watching import CHECKED_AT_ONCE, ENDED_AT_ONCE, watch_connections
 
 HALF = b"GET / HTTP/1.1\r\n"
 REST = b"Host: x\r\n\r\n"

@@ -21,15 +21,11 @@ import uvloop
 
 from pqkeep_gateway import config
 from pqkeep_gateway.config import Config
-from pqkeep_gateway.http.protocol import (
-    LIMITS,
-    BoundedHttpProtocol,
-    ConnectionLimits,
-    watch_connections,
-)
+from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
 from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.waiting_connections import take
+from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble

@@ -4,14 +4,13 @@ As shipped it collects a head of any size, waits for the rest of a request and f
 reads nothing for ever, and answers what is no HTTP in plain text. The size of bodies is bounded in
 ``body``.
 
-One task watches all connections, each from its beginning to its end. What a connection waits for,
-and how long, is its phase: which one that is, and how far it has come, is found out when it is
-checked, so that a request costs no timer.
+``watching`` checks each connection from its beginning to its end. What a connection waits for, and
+how long, is its phase: which one that is, and how far it has come, is found out when it is checked,
+so that a request costs no timer.
 """
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,10 +33,6 @@ from pqkeep_gateway.http.responses import new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
-from pqkeep_gateway.http.unread_answers import to_end
-from pqkeep_protocol.startup.logs import logger
-
-_LOG = logger(__name__)
 
 HEAD_END = b"\r\n\r\n"
 STEP = 4096
@@ -52,13 +47,6 @@ MAX_HEAD = 32 * 1024
 MAX_HEADERS = 100
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
-CHECK_SECONDS = 0.5
-"""Between two checks of a connection's deadline, which is by so much later at the most, or twice
-that where answers are not read."""
-CHECKED_AT_ONCE = 64
-"""Connections that are checked before others get their turn: some 0.05 ms."""
-ENDED_AT_ONCE = 4
-"""Connections that are ended before others get their turn: each takes some 0.1 ms."""
 HEAD_TOO_LARGE = "the request's head is too large"
 TOO_MANY_HEADERS = "the request has too many headers"
 NOT_HTTP = "the request is not HTTP"
@@ -111,52 +99,6 @@ Phase = Literal["new", "request", "answer", "idle", "write", "close"]
 """What a connection waits for: its first request; the rest of a request; the answer, which has
 deadlines of its own; the next request; the client, to read what has been answered; the client, to
 close its side."""
-
-
-async def watch_connections(
-    connections: Collection[object], limits: ConnectionLimits = LIMITS
-) -> None:
-    """Check all connections, again and again, until cancelled: their deadlines, and what is unread.
-
-    The checks of many connections are spread over the time until the next ones: those that were
-    opened together have the same deadline, and would be ended while everybody else waits.
-    """
-    loop = asyncio.get_running_loop()
-    while True:
-        watched = list(connections)
-        slices = max(1, -(-len(watched) // CHECKED_AT_ONCE))
-        unread = 0
-        for number in range(slices):
-            await asyncio.sleep(CHECK_SECONDS / slices)
-            ended = 0
-            for connection in watched[number::slices]:
-                if isinstance(connection, BoundedHttpProtocol):
-                    ended += _check(connection, loop.time())
-                    unread += connection.unread
-                if ended == ENDED_AT_ONCE:
-                    ended = 0
-                    await asyncio.sleep(0)
-        if unread > limits.unread:
-            await _end_unread(watched, limits.unread)
-
-
-async def _end_unread(connections: Iterable[object], at_most: int) -> None:
-    """End connections whose clients do not read, until the answers to all others fit."""
-    http = [each for each in connections if isinstance(each, BoundedHttpProtocol)]
-    chosen = to_end(http, at_most)
-    for connection in chosen:
-        connection.end_unread()
-        await asyncio.sleep(CHECK_SECONDS / len(chosen))
-
-
-def _check(connection: "BoundedHttpProtocol", now: float) -> bool:
-    """Check one connection; return whether it was ended."""
-    try:
-        return connection.check_deadline(now)
-    except Exception:  # noqa: BLE001 - one connection's fault must not unwatch the others
-        _LOG.exception("a connection could not be checked")
-        connection.evict()
-        return True
 
 
 class _Flow(FlowControl):

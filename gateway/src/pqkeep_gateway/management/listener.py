@@ -14,8 +14,9 @@ from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
-from pqkeep_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits, watch_connections
+from pqkeep_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits
 from pqkeep_gateway.http.server import configuration
+from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -64,7 +65,7 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
         )
 
     server = await asyncio.get_running_loop().create_server(protocol, sock=listener)
-    watch = asyncio.create_task(watch_connections(state.connections))
+    watch = asyncio.create_task(watch_connections(state.connections, LIMITS))
     _LOG.info("serving on the management address", host=host, port=port)
     try:
         yield
