@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import msgspec
 from starlette.types import Receive
 
+from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.errors import invalid
-from pqkeep_gateway.http.large_bodies import LARGE, ClientGoneError, LargeBody
+from pqkeep_gateway.http.large_bodies import LARGE, LargeBody
 
 MAX_ELEMENTS = 1024
 """Commas of a body that is larger than MAX_SMALL, which makes its parsing as fast as its reading.

@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.types import Receive
 
+from pqkeep_gateway.http.disconnection import ClientGoneError, until_gone
 from pqkeep_gateway.http.errors import unavailable
 
 LARGE = 64 * 1024
@@ -32,10 +33,6 @@ BUSY = "too many large bodies are under way"
 
 Sender = Hashable
 """A tenant, or the network of somebody who is of none."""
-
-
-class ClientGoneError(Exception):
-    """The client hung up before its request was begun. There is nobody to answer."""
 
 
 class LargeBodies:
@@ -222,7 +219,7 @@ class LargeBody:
             raise unavailable(BUSY)
 
     async def _until_turn(self, turn: "asyncio.Future[None]", receive: Receive) -> None:
-        gone = asyncio.create_task(_until_gone(receive))
+        gone = asyncio.create_task(until_gone(receive))
         try:
             await asyncio.wait(
                 (turn, gone), timeout=WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -233,8 +230,3 @@ class LargeBody:
             gone.cancel()
         if turn.cancelled() or not turn.done():
             raise unavailable(BUSY)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

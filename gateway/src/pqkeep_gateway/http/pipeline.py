@@ -39,6 +39,7 @@ from pqkeep_gateway.http.cookies import (
     Cookies,
     read_cookies,
 )
+from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.endpoint import (
     NOT_SIGNED,
     ApiCall,
@@ -59,7 +60,7 @@ from pqkeep_gateway.http.errors import (
     unavailable,
 )
 from pqkeep_gateway.http.field import Field, FieldError, Problem, unknown_field
-from pqkeep_gateway.http.large_bodies import ClientGoneError, LargeBodies, LargeBody
+from pqkeep_gateway.http.large_bodies import LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.http.signed_bodies import SignedBodies

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.compression import GzipStream
+from pqkeep_gateway.http.disconnection import until_gone
 from pqkeep_gateway.http.endpoint import (
     JSON,
     JSON_LINES,
@@ -151,7 +152,7 @@ async def _send_lines(
     async with aclosing(lines.chunks) as chunks:
         chunk = await anext(chunks)  # what goes wrong here is answered in the envelope
         await send(start)
-        gone = asyncio.create_task(_until_gone(receive))
+        gone = asyncio.create_task(until_gone(receive))
 
         async def pass_on(chunk: bytes) -> None:
             body = chunk if gzip is None else await gzip.compress(chunk)
@@ -166,12 +167,6 @@ async def _send_lines(
             await send(end if gzip is None else {**end, "body": gzip.end()})
         finally:
             gone.cancel()
-
-
-async def _until_gone(receive: Receive) -> None:
-    """Return when the client has gone: what is sent to it then is thrown away without a word."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _send(
