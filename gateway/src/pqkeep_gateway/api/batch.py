@@ -22,7 +22,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data, Fault, fault
 from pqkeep_gateway.http.errors import ApiError, internal
 from pqkeep_gateway.http.field import Field, InvalidValueError, object_schema
-from pqkeep_gateway.http.pipeline import is_refusal, refusal_event
+from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.text import base64_size
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -5,11 +5,9 @@ route -> credential -> rate limit -> suspension -> cross-site -> access table ->
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -29,7 +27,7 @@ from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.http.body import read_json_object
 from pqkeep_gateway.http.compression import accepts_gzip
 from pqkeep_gateway.http.cookies import (
@@ -62,12 +60,11 @@ from pqkeep_gateway.http.errors import (
 from pqkeep_gateway.http.field import Field, FieldError, Problem, unknown_field
 from pqkeep_gateway.http.large_bodies import LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
+from pqkeep_gateway.http.refusals import UNREAD, is_refusal, refusal_event
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.audit import Event
-from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION, KeyringName
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.metrics import NONE
 from pqkeep_protocol.startup.logs import logger
@@ -78,8 +75,6 @@ MAX_PARAMETERS = 64
 """Of a query. No endpoint has as many."""
 
 Headers = Mapping[bytes, bytes]
-_UNREAD: Mapping[str, object] = MappingProxyType({})
-"""The fields of a request that was refused before they were read."""
 ErrorTable = Callable[[Exception, Endpoint, Mapping[str, object]], ApiError | None]
 """Turns an exception into the answer; None: a fault of the service."""
 
@@ -214,32 +209,6 @@ class Pipeline:
         return self.error_table(raised, endpoint, values)
 
 
-def is_refusal(error: ApiError) -> bool:
-    """Return whether an error is a refusal (403, or by a policy) that is still to be recorded."""
-    is_refused = error.code.status == HTTPStatus.FORBIDDEN or bool(error.policy)
-    return is_refused and not error.is_recorded
-
-
-def refusal_event(
-    error: ApiError,
-    endpoint: Endpoint,
-    principal: Principal,
-    values: Mapping[str, object],
-    attribution: Attribution,
-) -> Event:
-    """Return the event that records a refusal."""
-    return event(
-        attribution.by(str(principal)),
-        principal.tenant or INSTALLATION,
-        endpoint.audit_operation,
-        outcome=error.code.code,
-        policy=error.policy,
-        algorithm=error.algorithm,
-        key_version=_key_version(endpoint, values) if error.keyring is None else None,
-        keyring=error.keyring or _keyring(endpoint, values),
-    )
-
-
 class Resource:
     """An ASGI application for one path: its endpoints by method."""
 
@@ -281,7 +250,7 @@ class Resource:
         attribution = Attribution(request_id, "", client.address)
         principal: Principal | None = None
         usage: Usage | None = None
-        values = _UNREAD
+        values = UNREAD
         answer: ApiError | int | None = None
         try:
             principal, usage = await pipeline.admit(endpoint.permission, headers, client)
@@ -408,25 +377,6 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     except ValueError:
         message = f"the query has more than {MAX_PARAMETERS} parameters"
         raise FieldError("", Problem.UNKNOWN, message) from None
-
-
-def _key_version(endpoint: Endpoint, values: Mapping[str, object]) -> int | None:
-    """Return the key version that a request names, if it can be one."""
-    named = values.get("key_version")
-    if endpoint.key_version_of is not None:
-        with suppress(FieldError):
-            named = endpoint.key_version_of(values)
-    return named if type(named) is int and 0 < named <= MAX_KEY_VERSION else None
-
-
-def _keyring(endpoint: Endpoint, values: Mapping[str, object]) -> KeyringName | None:
-    """Return the keyring that a request names, if that was read and the endpoint has one."""
-    if endpoint.keyring_of is None or values is _UNREAD:
-        return None
-    try:
-        return endpoint.keyring_of(values)
-    except FieldError:
-        return None
 
 
 def _idempotency_key(
