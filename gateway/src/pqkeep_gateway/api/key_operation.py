@@ -65,8 +65,11 @@ class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     call: ApiCall
     attribution: Attribution
     keys: KeyService
-    idempotency: Idempotency | None = None
-    """What is kept of the Idempotency-Key, where the operation takes one."""
+
+    @property
+    def idempotency(self) -> Idempotency | None:
+        """What is kept of the Idempotency-Key, where the operation takes one."""
+        return self.call.idempotency
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""
@@ -233,7 +236,6 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
             call=call,
             attribution=attribution,
             keys=access.keys,
-            idempotency=call.idempotency,
         )
         try:
             answer = await access.allowances.spend(
