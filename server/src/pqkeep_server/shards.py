@@ -66,6 +66,10 @@ class ShardError(Exception):
     """A tenant is not moved, or not wholly yet. The message is for the operator."""
 
 
+class OtherTargetError(ShardError):
+    """The tenant is on its way to another shard."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardHere:
     """A shard, and what its key service says if it is on this host and runs."""
@@ -133,7 +137,7 @@ class ShardMoves:
         Raises ShardError where it is needed; see ``TenantPlacements.remove``.
         """
         with self._alone():
-            if bundles := self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants:
+            if bundles := self._bundles(shard):
                 raise ShardError(
                     f"not finished: {counted(len(bundles), 'move')} away from the shard {shard}; run"
                     " pqkeepd shard drain"
@@ -151,8 +155,7 @@ class ShardMoves:
         with self._alone():
             moving = {each.name: each.moving for each in self._accounts(lambda each: each.list())}
             for shard in self._sockets:
-                bundles = self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants
-                if unfinished := max(moving.get(shard, 0), len(bundles)):
+                if unfinished := max(moving.get(shard, 0), len(self._bundles(shard))):
                     raise ShardError(
                         f"not finished: {counted(unfinished, 'move')} away from the shard {shard}; go"
                         " on with each, or cancel it"
@@ -199,9 +202,7 @@ class ShardMoves:
         self._report(f"{shown}: destroying what {source} has")
         self._finish(tenant, source, receipt)  # before a call can destroy a key in the other shard
         self._report(f"{shown}: serving it there")
-        self._accounts(lambda each: each.end_move(tenant, source, target))
-        if self._placement_of(tenant) != Placement(target):
-            raise ShardError(f"{shown} was moved by somebody else meanwhile; run the command again")
+        self._end_move(tenant, source, target)
 
     def _cancel(self, tenant: TenantId) -> str:
         shown = f"tenant {tenant}"
@@ -217,10 +218,16 @@ class ShardMoves:
             self._report(f"{shown}: taking it back")
             found = self._take_back(tenant, source, renunciation)
         self._report(f"{shown}: serving it in {source}")
-        self._accounts(lambda each: each.end_move(tenant, source, source))
-        if self._placement_of(tenant) != Placement(source):
-            raise ShardError(f"{shown} was moved by somebody else meanwhile; run the command again")
+        self._end_move(tenant, source, source)
         return source
+
+    def _end_move(self, tenant: TenantId, source: str, target: str) -> None:
+        """Serve a tenant in a shard again. Raises ShardError where it is not the one that was moved."""
+        self._accounts(lambda each: each.end_move(tenant, source, target))
+        if self._placement_of(tenant) != Placement(target):
+            raise ShardError(
+                f"tenant {tenant} was moved by somebody else meanwhile; run the command again"
+            )
 
     def _take_back(
         self, tenant: TenantId, source: str, renunciation: Receipt | None = None
@@ -271,12 +278,9 @@ class ShardMoves:
             for tenant in tenants:
                 self._move_anywhere(tenant, shard)
                 moved += 1
-        for tenant in self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants:
-            self._finish_elsewhere(tenant, self._shard_of(tenant))
+        for tenant in self._bundles(shard):
+            self._finish_elsewhere(tenant, self._placement_of(tenant).shard)
         return moved
-
-    def _shard_of(self, tenant: TenantId) -> str:
-        return self._placement_of(tenant).shard
 
     def _placement_of(self, tenant: TenantId) -> Placement:
         return self._accounts(lambda each: each.find(tenant))
@@ -364,7 +368,7 @@ class ShardMoves:
         for source in (each.name for each in self._accounts(lambda each: each.list())):
             if source == target or source not in self._sockets:
                 continue
-            if tenant not in self._ask(source, ListMoves(tenant=INSTALLATION), Moves).tenants:
+            if tenant not in self._bundles(source):
                 continue
             exported = self._export(tenant, source, target)
             self._finish(tenant, source, self._copy(tenant, exported))
@@ -373,8 +377,12 @@ class ShardMoves:
 
     def _unfinished(self, shard: str) -> int | None:
         with suppress(ShardError):
-            return len(self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants)
+            return len(self._bundles(shard))
         return None
+
+    def _bundles(self, shard: str) -> Sequence[TenantId]:
+        """Return the tenants that have left a shard whose bundles are still there."""
+        return self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants
 
     def _ask(self, shard: str, request: AnyMoveRequest, kind: type[R]) -> R:
         try:
@@ -442,10 +450,6 @@ def _what_next(error: KeyServiceError) -> str:
 
 async def _result(awaitable: Awaitable[T]) -> T:
     return await awaitable
-
-
-class OtherTargetError(ShardError):
-    """The tenant is on its way to another shard."""
 
 
 def operator_sockets(layout: Layout) -> Mapping[str, Path]:
