@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pqkeep_server.supervise import FatalExitError, Program, Supervisor
+from pqkeep_server.programs import Program
+from pqkeep_server.supervise import FatalExitError, Supervisor
 
 SECONDS = 60.0
 SOURCE = """

@@ -22,7 +22,8 @@ from pqkeep_server.gateway_client import GatewayClient, GatewayError
 from pqkeep_server.gateways import ListenError, gateway_programs, listening
 from pqkeep_server.initialise import Layout, Stores
 from pqkeep_server.key_services import is_listening, key_service_programs
-from pqkeep_server.supervise import FatalExitError, Program, Supervisor
+from pqkeep_server.programs import Program
+from pqkeep_server.supervise import FatalExitError, Supervisor
 from pqkeep_server.valkey import (
     NoValkeyError,
     environment_of,

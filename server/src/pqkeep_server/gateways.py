@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pqkeep_gateway.config import MAX_PORT
-from pqkeep_server.supervise import Identity, Program
+from pqkeep_server.programs import Identity, Program
 
 BACKLOG = 2048
 

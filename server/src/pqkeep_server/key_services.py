@@ -9,7 +9,7 @@ from pqkeep_keyservice import config
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.initialise import Layout
-from pqkeep_server.supervise import Identity, Program
+from pqkeep_server.programs import Identity, Program
 
 NAME = "key service"
 

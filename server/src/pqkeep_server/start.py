@@ -27,8 +27,9 @@ from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, lis
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_services import NAME as KEY_SERVICE
 from pqkeep_server.key_services import key_service_programs
+from pqkeep_server.programs import Identity, Program
 from pqkeep_server.start_settings import StartSettings
-from pqkeep_server.supervise import FatalExitError, Identity, Program, Supervisor
+from pqkeep_server.supervise import FatalExitError, Supervisor
 from pqkeep_server.users import User, Users, UsersError, require_program
 from pqkeep_server.valkey import (
     NoValkeyError,

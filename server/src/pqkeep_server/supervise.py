@@ -9,17 +9,15 @@ that is gone. When the supervisor itself dies, the kernel sends the processes SI
 """
 
 import asyncio
-import ctypes
 import os
 import signal
-import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from pqkeep_protocol.startup.logs import logger
+from pqkeep_server.programs import Program, end, is_told_ready, send_signal, start
 
 _LOG = logger(__name__)
 
@@ -27,19 +25,10 @@ FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """After a process ran this long, its next restart is quick again."""
-STOP_SECONDS = 15.0
-RENEWAL_SECONDS = 60.0
-"""How long a new process may take until it serves."""
 LEAVE_SECONDS = 120.0
 """How long a process that was told to leave may stay: a gateway's idle connections end before."""
 LEAVE = signal.SIGUSR1
 """What a process is sent to take no more connections, and end with the last one that it has."""
-READY_OPTION = "--ready-fd"
-"""The option by which a process learns where to write a byte when it serves."""
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-
 FATAL = {
     os.EX_CONFIG: "it cannot start as it is set up; see its message above",
     os.EX_SOFTWARE: "its self-test failed",
@@ -49,44 +38,6 @@ FATAL = {
 
 class FatalExitError(Exception):
     """A process cannot run, and a restart would not help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who runs a program: user, groups and environment."""
-
-    user: int
-    group: int
-    extra_group: int
-    environment: Mapping[str, str] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A Python module, or another program, to keep running as a process."""
-
-    name: str
-    module: str | None
-    """None: the program is the first of the arguments."""
-    arguments: Sequence[str]
-    pass_fds: Sequence[int] = ()
-    identity: Identity | None = None
-    """None: whoever runs the supervisor."""
-    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Variables beside those of the identity, or of the supervisor."""
-    is_renewed: bool = False
-    """Whether a reload renews it; otherwise it is told to read again what it can: certificates."""
-    is_one_of: str | None = None
-    """The kind of several programs that do without each other: one that cannot run is left ended
-    until a reload, as long as another one of the kind can."""
-
-    @property
-    def command(self) -> Sequence[str]:
-        """The words that start it."""
-        if self.module is None:
-            return self.arguments
-        # -P: nothing is imported from the current directory
-        return sys.executable, "-P", "-m", self.module, *self.arguments
 
 
 class Supervisor:
@@ -104,7 +55,7 @@ class Supervisor:
         self._others: dict[Process, Program] = {}  # starting beside another, or leaving
         self._reload: asyncio.Task[None] | None = None
         self._reloads_again = False
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep every program running until ``stop``. Raises FatalExitError."""
@@ -114,16 +65,16 @@ class Supervisor:
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            changes = [*self._farewells, *([] if self._reload is None else [self._reload])]
+            changes = [*self._endings, *([] if self._reload is None else [self._reload])]
             for task in (*self._keepers.values(), *ends, *changes):
                 task.cancel()
             ended = await asyncio.gather(*self._keepers.values(), return_exceptions=True)
             await asyncio.gather(*changes, return_exceptions=True)
-            await asyncio.gather(*(_end(each, of.name) for each, of in self._others.items()))
+            await asyncio.gather(*(end(each, of.name) for each, of in self._others.items()))
             removed = [each for each in self._running if each not in self._programs]
             for program in (*removed, *reversed(self._programs)):
                 if program in self._running:
-                    await _end(self._running[program], program.name)
+                    await end(self._running[program], program.name)
         for outcome in ended:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -142,7 +93,7 @@ class Supervisor:
         for program in tuple(self._programs):
             if program.is_one_of == kind and program.name not in names:
                 self._programs.remove(program)
-                self._say_farewell(self._drop(program))
+                self._do_beside(self._drop(program))
 
     def reload(self) -> None:
         """Renew the programs that can be, one after another, and tell the others to read again.
@@ -178,7 +129,7 @@ class Supervisor:
             if process is not None:
                 self._others[process] = program
         if process is not None:
-            await self._dismiss(process, program)
+            await self._end_other(process, program)
         _LOG.info("a process was removed", program=program.name)
 
     @property
@@ -216,35 +167,35 @@ class Supervisor:
         finally:
             os.close(writing)
         self._others[new] = program
-        if not await _is_told_ready(reading):
-            await self._dismiss(new, program)
+        if not await is_told_ready(reading):
+            await self._end_other(new, program)
             return False
         async with self._changing:
             old, self._running[program] = self._running.get(program), new
             del self._others[new]
         for process, of in list(self._others.items()):
             if of is program:  # from an earlier renewal: two at a time are enough
-                _signal(process, signal.SIGTERM)
+                send_signal(process, signal.SIGTERM)
         if old is not None:
             self._others[old] = program
-            _signal(old, LEAVE)
-            self._say_farewell(self._see_out(old, program))
+            send_signal(old, LEAVE)
+            self._do_beside(self._end_after_leaving(old, program))
         _LOG.info("a process was renewed", program=program.name)
         return True
 
-    def _say_farewell(self, farewell: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(farewell)
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+    def _do_beside(self, ending: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(ending)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
-    async def _see_out(self, process: Process, program: Program) -> None:
+    async def _end_after_leaving(self, process: Process, program: Program) -> None:
         """Wait until a process has left, and end it if it stays too long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
-        await self._dismiss(process, program)
+        await self._end_other(process, program)
 
-    async def _dismiss(self, process: Process, program: Program) -> None:
-        await _end(process, program.name)
+    async def _end_other(self, process: Process, program: Program) -> None:
+        await end(process, program.name)
         del self._others[process]
 
     async def _keep(self, program: Program) -> None:
@@ -290,69 +241,4 @@ class Supervisor:
         del self._lost[program]
 
     async def _start(self, program: Program, ready: int | None = None) -> Process:
-        identity = program.identity
-        options = () if ready is None else (READY_OPTION, str(ready))
-        variables = identity.environment if identity else os.environ
-        return await asyncio.create_subprocess_exec(
-            *program.command,
-            *options,
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(*program.pass_fds, *(() if ready is None else (ready,))),
-            start_new_session=True,  # Ctrl-C reaches the supervisor alone
-            preexec_fn=die_with(os.getpid()),
-            user=identity.user if identity else None,
-            group=identity.group if identity else None,
-            extra_groups=[identity.extra_group] if identity else None,
-            env={**variables, **program.environment},
-        )
-
-
-async def _is_told_ready(pipe: int) -> bool:
-    """Return whether a process says in time that it serves: False if it ends, or takes too long.
-
-    The pipe's end is closed.
-    """
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(pipe, readable.set)
-    try:
-        await asyncio.wait_for(readable.wait(), RENEWAL_SECONDS)
-        return bool(os.read(pipe, 1))
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pipe)
-        os.close(pipe)
-
-
-def _signal(process: Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        process.send_signal(number)
-
-
-async def _end(process: Process, name: str) -> None:
-    """Stop a process, unless it has ended."""
-    if process.returncode is not None:
-        return
-    _signal(process, signal.SIGTERM)
-    try:
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
-    except TimeoutError:
-        _LOG.error("a process did not stop in time and is killed", program=name)
-        process.kill()
-        await process.wait()
-
-
-def die_with(parent: int) -> Callable[[], None]:
-    """Return a function that asks the kernel for SIGTERM when the parent dies; see prctl(2).
-
-    A program that is told to read something again before it listens for that ignores it.
-    """
-
-    def between_fork_and_exec() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        if os.getppid() != parent:
-            os._exit(os.EX_TEMPFAIL)
-
-    return between_fork_and_exec
+        return await start(program, ready)

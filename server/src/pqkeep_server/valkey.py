@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pqkeep_gateway import config as gateway_config
-from pqkeep_server.supervise import Identity, Program
+from pqkeep_server.programs import Identity, Program
 
 URL_VARIABLE = f"{gateway_config.PREFIX}REDIS_URL"
 """What tells a gateway where it is."""
