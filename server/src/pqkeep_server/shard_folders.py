@@ -50,14 +50,8 @@ def add_shard(
     shard's is on a server one must be named; its password file is that of the first one then,
     unless another is named. Raises InitialiseError.
     """
-    try:
-        with _one_at_a_time(layout.directory):
-            return _add(layout, name, database, password_file)
-    except (ConfigError, SettingsFileError) as error:
-        raise InitialiseError(str(error)) from None
-    except OSError as error:
-        where = error.filename2 or error.filename
-        raise InitialiseError(f"cannot add the shard {name}: {error.strerror}: {where}") from None
+    with _changing(layout.directory, f"add the shard {name}"):
+        return _add(layout, name, database, password_file)
 
 
 class Removed(NamedTuple):
@@ -76,25 +70,17 @@ def remove_shard(layout: Layout, name: str, note: Callable[[], None]) -> Removed
     shard = Layout(layout.directory, name)
     if name == DEFAULT_SHARD:
         raise InitialiseError("the shard default has the records of the installation, and stays")
-    try:
-        with _one_at_a_time(layout.directory):
-            if name not in layout.shards:
-                raise InitialiseError(f"there is no shard {name} in {layout.directory}")
-            with acting_as_owner_of(layout.gateway):
-                text = read_text(layout.gateway_settings)
-            unnamed = _without_shard(text, name)
-            with acting_as_owner_of(shard.key_service):
-                database = key_service_config.read(shard.key_service_settings).database
-            note()
-            with acting_as_owner_of(layout.gateway):
-                rewrite(layout.gateway_settings, unnamed)
-                gateway_config.read(layout.gateway_settings)
-            with acting_as_owner_of(shard.key_service):
-                shard.key_service_settings.rename(shard.removed_settings)
-    except (ConfigError, SettingsFileError) as error:
-        raise InitialiseError(str(error)) from None
-    except OSError as error:
-        raise InitialiseError(f"cannot remove the shard {name}: {error.strerror}") from None
+    with _changing(layout.directory, f"remove the shard {name}"):
+        if name not in layout.shards:
+            raise InitialiseError(f"there is no shard {name} in {layout.directory}")
+        with acting_as_owner_of(layout.gateway):
+            unnamed = _without_shard(read_text(layout.gateway_settings), name)
+        with acting_as_owner_of(shard.key_service):
+            database = key_service_config.read(shard.key_service_settings).database
+        note()
+        _rewrite(layout, unnamed)
+        with acting_as_owner_of(shard.key_service):
+            shard.key_service_settings.rename(shard.removed_settings)
     return Removed(shard, database.location)
 
 
@@ -141,21 +127,32 @@ def _add(layout: Layout, name: str, database: str | None, password_file: Path | 
         _require_same(shard, settings)
     else:
         _make(shard, settings, transfer_key, is_explained=first.gateway_uid != "same")
-    with acting_as_owner_of(layout.gateway):
-        rewrite(layout.gateway_settings, named)
-        gateway_config.read(layout.gateway_settings)
+    _rewrite(layout, named)
     return Added(shard, is_new)
 
 
 @contextmanager
-def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Hold a lock that pqkeepd start does not need. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _changing(directory: Path, what: str) -> Iterator[None]:
+    """Hold a lock that pqkeepd start does not need. Whatever fails in the block: InitialiseError."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+    except (ConfigError, SettingsFileError) as error:
+        raise InitialiseError(str(error)) from None
+    except OSError as error:
+        where = error.filename2 or error.filename
+        raise InitialiseError(f"cannot {what}: {error.strerror}: {where}") from None
+
+
+def _rewrite(layout: Layout, text: str) -> None:
+    """Replace the gateway's settings, and read them. Raises ConfigError."""
+    with acting_as_owner_of(layout.gateway):
+        rewrite(layout.gateway_settings, text)
+        gateway_config.read(layout.gateway_settings)
 
 
 def _require_name(shard: Layout) -> None:
