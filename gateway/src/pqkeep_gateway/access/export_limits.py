@@ -6,7 +6,7 @@ An export costs as much as it is long, and counts as one request against the rat
 from contextlib import AbstractContextManager
 
 from pqkeep_gateway.access.admission import RateLimitedError
-from pqkeep_gateway.access.at_once import AtOnce
+from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.rate_limit import HOUR, Limit, RateLimiter
 from pqkeep_protocol.keys import TenantId
 
@@ -23,7 +23,7 @@ class ExportLimits:
 
     def __init__(self, rate_limiter: RateLimiter) -> None:
         self._rate_limiter = rate_limiter
-        self._running = AtOnce(MAX_AT_ONCE, MAX_RUNNING)
+        self._running = ConcurrencyLimit(MAX_AT_ONCE, MAX_RUNNING)
 
     async def count(self, tenant: TenantId) -> None:
         """Count an export that is asked for. Raises RateLimitedError."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from msgspec import Struct, structs
 
 from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Spending
-from pqkeep_gateway.access.at_once import AtOnce
 from pqkeep_gateway.access.callers import PERMISSION_OF
+from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.access.scopes import ScopeDeniedError, algorithms_in_scope, check_scope
@@ -131,8 +131,8 @@ class KeyAccess:
     policy: Policy
     allowances: Spending
     keys: KeyService
-    long_lists: AtOnce = field(
-        default_factory=partial(AtOnce, LONG_LISTS, LONG_LISTS_IN_ALL), kw_only=True
+    long_lists: ConcurrencyLimit = field(
+        default_factory=partial(ConcurrencyLimit, LONG_LISTS, LONG_LISTS_IN_ALL), kw_only=True
     )
 
     async def pages(

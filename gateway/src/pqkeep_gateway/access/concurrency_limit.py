@@ -8,7 +8,7 @@ from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
 
-class AtOnce:
+class ConcurrencyLimit:
     """Counts what runs."""
 
     def __init__(self, of_a_tenant: int, in_all: int) -> None:
