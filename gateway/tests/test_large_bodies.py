@@ -37,7 +37,7 @@ async def _parse(body: bytes, large_bodies: LargeBodies, *nested: str) -> Mappin
             await asyncio.Event().wait()  # the client stays
         return messages.pop()
 
-    large = LargeBody(large_bodies, {}).of("a tenant")
+    large = LargeBody(large_bodies, {}).sent_by("a tenant")
     try:
         return await read_json_object(
             receive, {}, large, at_most=len(body), required=True, nested=frozenset(nested)

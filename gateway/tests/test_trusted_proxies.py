@@ -15,7 +15,7 @@ def client_of(*headers: str, peer: str = PROXY, proxies: TrustedProxies = PROXIE
     """Return the client's address of a request with some headers."""
     pairs = (each.encode("latin-1").split(b": ", 1) for each in headers)
     client = proxies.client_of(peer, [(b"host", b"x"), *((name, value) for name, value in pairs)])
-    assert client.is_told
+    assert client.is_known
     return client.address
 
 
@@ -103,7 +103,7 @@ def test_a_header_that_is_not_clear_leaves_the_proxy_s_address(headers: tuple[st
     """A malformed element or none, and two kinds of headers, name nobody: that is said, too."""
     pairs = (each.encode("latin-1").split(b": ", 1) for each in headers)
     assert PROXIES.client_of(PROXY, [(name, value) for name, value in pairs]) == Client(
-        PROXY, is_told=False
+        PROXY, is_known=False
     )
 
 

@@ -108,15 +108,15 @@ class Admission:
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
     async def admit(
-        self, credential: str, source_address: str, *, is_told: bool = True
+        self, credential: str, source_address: str, *, is_known: bool = True
     ) -> Admitted:
-        """Return who is asking. ``is_told``: whether the address is the client's.
+        """Return who is asking. ``is_known``: whether the address is the client's.
 
         Raises UnknownCredentialError, TooManyUnknownCredentialsError, AddressNotAllowedError,
         SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
-            shown = await self._authenticate(credential, source_address, is_told=is_told)
+            shown = await self._authenticate(credential, source_address, is_known=is_known)
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
@@ -130,11 +130,11 @@ class Admission:
                 return admitted
 
     async def _authenticate(
-        self, credential: str, source_address: str, *, is_told: bool
+        self, credential: str, source_address: str, *, is_known: bool
     ) -> Authenticated | OperatorPrincipal | None:
         """Return who shows a credential, of a tenant on its way elsewhere as the database has it."""
         authenticate = partial(
-            self._authenticator.authenticate, credential, source_address, is_told=is_told
+            self._authenticator.authenticate, credential, source_address, is_known=is_known
         )
         shown = await authenticate()
         if isinstance(shown, Authenticated):

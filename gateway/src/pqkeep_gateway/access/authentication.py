@@ -108,11 +108,11 @@ class Authenticator:
         self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
     async def authenticate(
-        self, credential: str, source_address: str, *, is_told: bool = True
+        self, credential: str, source_address: str, *, is_known: bool = True
     ) -> Authenticated | OperatorPrincipal | None:
         """Return who shows this credential; None for nobody we know.
 
-        ``is_told``: whether the address is the client's, and not that of a proxy which hides it.
+        ``is_known``: whether the address is the client's, and not that of a proxy which hides it.
 
         Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
@@ -134,7 +134,7 @@ class Authenticator:
             return None
         principal, digest = known.shown.principal, known.shown.digest
         addresses = principal.limits.addresses
-        if addresses is not None and not (is_told and source_address in addresses):
+        if addresses is not None and not (is_known and source_address in addresses):
             is_recorded = digest in self._recorded
             if not is_recorded:  # else its minute would begin anew with each attempt
                 self._recorded[digest] = None

@@ -28,7 +28,7 @@ class Client(NamedTuple):
     """Whose request it is."""
 
     address: str
-    is_told: bool = True
+    is_known: bool = True
     """False: a proxy's address, since what it says of the client is unclear. A client can send such
     headers, so that nothing may be allowed to it for the address."""
 
@@ -49,12 +49,12 @@ class TrustedProxies:
             return Client(peer)
         nodes = _forwarding_nodes(headers)
         if nodes is None:
-            return Client(peer, is_told=False)
+            return Client(peer, is_known=False)
         address = peer
         for node in reversed(nodes):
             forwarded_for = _address(node)
             if forwarded_for is None:
-                return Client(peer, is_told=False)
+                return Client(peer, is_known=False)
             address = forwarded_for
             if address not in self:
                 break

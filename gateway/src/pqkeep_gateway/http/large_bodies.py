@@ -142,7 +142,7 @@ class LargeBody:
         self.size = 0
         """How many bytes of it count: what has come, until the request has ended."""
 
-    def of(self, sender: Sender) -> "LargeBody":
+    def sent_by(self, sender: Sender) -> "LargeBody":
         """Say who sends it."""
         self.sender = sender
         return self

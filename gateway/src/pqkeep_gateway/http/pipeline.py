@@ -101,7 +101,7 @@ class Pipeline:
         credential = headers.get(b"x-api-key")
         if credential is not None:
             text = credential.strip(b" \t").decode("latin-1")
-            return await self.admission.admit(text, client.address, is_told=client.is_told)
+            return await self.admission.admit(text, client.address, is_known=client.is_known)
         cookies = read_cookies(headers.get(b"cookie"))
         operator_token = cookies.get(OPERATOR)
         if operator_token and permission is not Permission.PUBLIC:
@@ -265,7 +265,7 @@ class Resource:
                 )
             elif endpoint.takes_body:
                 sender = principal.tenant or network_of(client.address)
-                body = await self._fields[method].read_body(headers, receive, large.of(sender))
+                body = await self._fields[method].read_body(headers, receive, large.sent_by(sender))
             values = self._fields[method].values(scope, body)
             call = ApiCall(
                 principal=principal,
