@@ -37,6 +37,7 @@ from pqkeep_protocol.audit import Checkpoints
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, NONE, Sample, Samples, counted, one
+from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
 if TYPE_CHECKING:
@@ -394,7 +395,7 @@ async def test_it_has_few_connections_of_its_own() -> None:
     """One more connection than it has ends one that is idle; the answers go on."""
     with listening() as listener:
         port = listener.getsockname()[1]
-        async with serving(Setting(FakeParts()).app, listener):
+        async with serving(Setting(FakeParts()).app, listener, BackgroundTasks(lambda: None)):
             opened = [
                 await asyncio.open_connection("127.0.0.1", port)
                 for _ in range(LIMITS.connections + 1)
@@ -405,6 +406,22 @@ async def test_it_has_few_connections_of_its_own() -> None:
             assert await opened[0][0].read() == b""  # evicted
             for _, each in opened:
                 each.close()
+
+
+async def test_a_failure_of_its_watch_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody watches its connections any more, the process is told to stop, as for others."""
+
+    async def fail(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr("pqkeep_gateway.management.listener.watch_connections", fail)
+    stopped = asyncio.Event()
+    tasks = BackgroundTasks(stopped.set)
+    with listening() as listener:
+        async with serving(Setting(FakeParts()).app, listener, tasks), asyncio.timeout(60):
+            await stopped.wait()
+    assert tasks.failed
+    await tasks.end()
 
 
 def test_an_address_in_use_is_refused() -> None:

@@ -283,7 +283,8 @@ async def serve(
         await _until_reachable(gateway.key_clients.values(), 0 if ready is None else PATIENCE)
         async with managing:
             if management is not None:
-                await managing.enter_async_context(serving(gateway.management.app, management))
+                served = serving(gateway.management.app, management, tasks)
+                await managing.enter_async_context(served)
             loop.add_signal_handler(LEAVE, leave)
             await server.serve(None if listener is None else [listener])
     finally:

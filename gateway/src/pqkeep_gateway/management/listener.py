@@ -17,6 +17,7 @@ from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits
 from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.watching import watch_connections
+from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -47,8 +48,10 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve for as long as a block lasts."""
+async def serving(
+    app: ASGIApp, listener: socket.socket, tasks: BackgroundTasks
+) -> AsyncIterator[None]:
+    """Serve for as long as a block lasts, and watch the connections among the process's tasks."""
     host, port = listener.getsockname()[:2]
     if not ip_address(host).is_loopback:
         _LOG.warning("the management address can be reached from other machines", address=host)
@@ -65,12 +68,12 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
         )
 
     server = await asyncio.get_running_loop().create_server(protocol, sock=listener)
-    watch = asyncio.create_task(watch_connections(state.connections, LIMITS))
+    end_watch = tasks.begin(watch_connections(state.connections, LIMITS))
     _LOG.info("serving on the management address", host=host, port=port)
     try:
         yield
     finally:
-        watch.cancel()
+        end_watch()
         server.close()
         for connection in list(state.connections):
             connection.transport.abort()
