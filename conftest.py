@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from hypothesis import settings
+from tests.compiled import compile_in_parallel
 from tests.memory import keep_files_in_memory
 from tests.sampling import leave_to_the_campaign, step
 from tests.work_units import WorkUnits
@@ -38,6 +39,11 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the tests before the processes start that run them."""
+    compile_in_parallel(session.config)
 
 
 def pytest_collection_finish() -> None:
