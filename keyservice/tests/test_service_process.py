@@ -1,4 +1,7 @@
-"""The real process, started as an operator starts it: ready, hardened, durable, orderly."""
+"""The real process: ready, hardened, durable, orderly.
+
+One is started as an operator starts it. The others are forks of a program that has imported them.
+"""
 
 import json
 import os
@@ -19,6 +22,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.fixtures import processes
+from tests.fixtures.preloaded import start_forked
+from tests.fixtures.processes import Process
 
 import pqkeep_keyservice
 from pqkeep_protocol.algorithms import Algorithm
@@ -112,8 +118,10 @@ class Installation:
         )
         self.database = folder / "keys.sqlite3"
         self.database.touch(0o600)
+        self.output = folder.with_suffix(".output")
+        """What all its processes have said."""
         self.put_root_key()
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Process] = []
 
     def put_root_key(self) -> None:
         """Write another root key."""
@@ -122,19 +130,20 @@ class Installation:
         root_key.write_bytes(os.urandom(32))
         root_key.chmod(0o400)
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, *, is_forked: bool = True) -> Process:
         """Start the process."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pqkeep_keyservice", str(self.settings)],
-            stderr=subprocess.PIPE,
-            text=True,
+        words: list[str | Path] = ["pqkeep_keyservice", self.settings]
+        process: Process = (
+            start_forked(words, self.output)
+            if is_forked
+            else processes.start([sys.executable, "-P", "-m", *words], self.output)
         )
         self.started.append(process)
         return process
 
-    def serve(self) -> subprocess.Popen[str]:
+    def serve(self, *, is_forked: bool = True) -> Process:
         """Start the process and wait until it answers."""
-        process = self.start()
+        process = self.start(is_forked=is_forked)
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline and process.poll() is None:
             with suppress(OSError), closing(Client(self.socket)) as client:
@@ -144,10 +153,11 @@ class Installation:
             time.sleep(0.02)
         raise AssertionError(self.stop(process))
 
-    def stop(self, process: subprocess.Popen[str]) -> str:
-        """Kill the process if it still runs, and return what it said."""
+    def stop(self, process: Process) -> str:
+        """Kill the process if it still runs, and return what was said."""
         process.kill()
-        return process.communicate(timeout=SECONDS)[1]
+        process.wait(SECONDS)
+        return self.output.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -176,15 +186,13 @@ def installation(new_installation: Callable[[], Installation]) -> Installation:
 
 
 @pytest.fixture(scope="module")
-def running(
-    new_installation: Callable[[], Installation],
-) -> tuple[Installation, subprocess.Popen[str]]:
-    """Serve one installation for all tests that leave it running."""
+def running(new_installation: Callable[[], Installation]) -> tuple[Installation, Process]:
+    """Serve one installation for all tests that leave it running, as an operator does."""
     installation = new_installation()
-    return installation, installation.serve()
+    return installation, installation.serve(is_forked=False)
 
 
-Running = tuple[Installation, subprocess.Popen[str]]
+Running = tuple[Installation, Process]
 
 
 def test_garbage_does_not_end_the_process(running: Running) -> None:
@@ -265,7 +273,7 @@ def test_another_user_is_turned_away(installation: Installation) -> None:
         for user in (str(NOBODY), "0")
     ]
     assert got == ["b''", repr(bytes(encode(Pong(1))))]
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 0
     assert f'"user": {NOBODY}' in installation.stop(process)
 
@@ -412,11 +420,14 @@ def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> No
         assert next(client.receive()) == Refusal(1, ErrorKind.KEY_EXISTS)
 
 
-def refused(installation: Installation, status: int = os.EX_CONFIG) -> str:
-    """Start a process that must refuse, and return what it said."""
-    process = installation.start()
-    _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == status, said
+def refused(
+    installation: Installation, status: int = os.EX_CONFIG, *, is_forked: bool = True
+) -> str:
+    """Start a process that must refuse, and return what was said."""
+    process = installation.start(is_forked=is_forked)
+    ended = process.wait(SECONDS)
+    said = installation.output.read_text()
+    assert ended == status, said
     assert "Traceback" not in said
     return said
 
@@ -511,23 +522,19 @@ def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) 
         while not connection.execute("SELECT 1 FROM audit_checkpoints").fetchall():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 0
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE audit_records SET outcome = 'x' WHERE id = 1")
     before = database.read_bytes()
-    again = installation.start()
-    said = again.communicate(timeout=SECONDS)[1]
-    assert again.returncode == os.EX_CONFIG, said
-    assert "the audit log is damaged" in said
-    assert "Traceback" not in said
+    assert "the audit log is damaged" in refused(installation)
     assert database.read_bytes() == before
 
 
 def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
     """With another root key than its database's the process does not start, and says why."""
     process = installation.serve()
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     process.wait(SECONDS)
     installation.put_root_key()
     assert "the root key is not the one that sealed this database's keys" in refused(installation)
@@ -604,7 +611,7 @@ def test_without_room_for_semaphores_it_says_so(installation: Installation) -> N
 def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Installation) -> None:
     """Where the disk has no room for a new root key's row: status 75, one message, and no traceback."""
     process = installation.serve()
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     process.wait(SECONDS)
     with closing(sqlite3.connect(installation.folder / "keys.sqlite3")) as connection, connection:
         connection.execute("CREATE TABLE room (bytes BLOB)")
@@ -621,7 +628,7 @@ def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Ins
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, limit[1]))
     try:
-        said = refused(installation, os.EX_TEMPFAIL)
+        said = refused(installation, os.EX_TEMPFAIL, is_forked=False)  # it has that limit, too
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert "the newest root key cannot be stored" in said
