@@ -3,7 +3,6 @@
 import ctypes
 import ctypes.util
 import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidSignature
 from msgspec import structs
+from tests.fixtures.processes import Process
 
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
@@ -19,7 +19,7 @@ from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of, 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
-Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
+Start = Callable[[str], tuple[Process, Path]]
 SECONDS = 60.0
 
 

@@ -97,7 +97,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
         relay = stack.enter_context(Relay(port))
         connect_by_tls(layout, certificates, port, relay.port)
         key_service = stack.enter_context(
-            running_key_service(layout.key_service_settings, outputs[0])
+            running_key_service(layout.key_service_settings, outputs[0], is_forked=False)
         )
         url = stack.enter_context(gateway_process(layout, outputs[1], is_forked=False))
         client = stack.enter_context(httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False))

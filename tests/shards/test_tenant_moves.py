@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.fixtures.preloaded import pqkeepd_words
 from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
 
 from pqkeep import Client
@@ -58,7 +58,7 @@ def tenant_of(caller: Caller) -> TenantId:
 def pqkeepd(two_shards: TwoShards, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command."""
     return subprocess.run(
-        [Path(sys.executable).with_name("pqkeepd"), *words, "--data", two_shards.layout.directory],
+        [*pqkeepd_words(), *words, "--data", two_shards.layout.directory],
         check=False,
         capture_output=True,
         text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import CHEAP_PASSWORDS
 from tests.fixtures.key_service import running_key_service
 from tests.fixtures.postgresql import new_databases
+from tests.fixtures.processes import Process
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, Stores, initialise
@@ -42,7 +42,7 @@ class Pair:
     operator_key: str
     settings: list[Path]
     url: str = ""
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
     stacks: list[ExitStack] = field(default_factory=lambda: [ExitStack(), ExitStack()])
     clients: ExitStack = field(default_factory=ExitStack)
 

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.fixtures.processes import Process
 
 from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_protocol.administration import AnyAdministrationResult
@@ -41,7 +41,7 @@ from pqkeep_protocol.metrics import Metrics
 
 pytestmark = pytest.mark.campaign
 
-Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
+Start = Callable[[str], tuple[Process, Path]]
 Outcome = AnyResult | BatchResults | ErrorKind
 
 SLOW = Algorithm.SLH_DSA_SHA2_256S
@@ -60,7 +60,7 @@ STAT_PPID, STAT_UTIME, STAT_STIME = 1, 11, 12
 class Service:
     """One key service process, and one connection to it, as the gateway has it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], socket: Path) -> None:
+    def __init__(self, process: Process, socket: Path) -> None:
         self.process = process
         self._socket = socket
         self._ids = itertools.count(1)
@@ -219,13 +219,13 @@ async def _assert_signs(service: Service, tenant: TenantId, algorithm: Algorithm
 
 
 @pytest.fixture(scope="module")
-def running(start_key_service: Start) -> tuple[subprocess.Popen[bytes], Path]:
+def running(start_key_service: Start) -> tuple[Process, Path]:
     """Run one key service for all tests that leave it alive."""
     return start_key_service("")
 
 
 @pytest.fixture
-async def service(running: tuple[subprocess.Popen[bytes], Path]) -> AsyncIterator[Service]:
+async def service(running: tuple[Process, Path]) -> AsyncIterator[Service]:
     """Connect to that key service, with its signing workers started."""
     async with _connected(*running) as made:
         yield made
@@ -239,7 +239,7 @@ async def victim(start_key_service: Start) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def _connected(process: subprocess.Popen[bytes], socket: Path) -> AsyncIterator[Service]:
+async def _connected(process: Process, socket: Path) -> AsyncIterator[Service]:
     made = Service(process, socket)
     await made.connect()
     await made.warm_up()
