@@ -14,8 +14,8 @@ def test_a_mutation_is_found(mutation: Mutation) -> None:
         found = next(
             (
                 report
-                for seed in range(mutation.seeds)
-                if (report := run(seed, mutation.kind)).finding
+                for place in range(mutation.seeds)
+                if (report := run((mutation.first + place) % mutation.seeds, mutation.kind)).finding
             ),
             None,
         )
