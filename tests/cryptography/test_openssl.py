@@ -3,6 +3,7 @@
 import ctypes
 import ctypes.util
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_a_key_service_with_a_new_enough_library_starts(
         assert process.poll() is None, log
         assert time.monotonic() < deadline
     assert '"slh_dsa": "openssl"' in log
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     assert process.wait(SECONDS) == 0
 
 

@@ -339,7 +339,7 @@ async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
     signing = asyncio.create_task(victim.ask(_sign(tenant, SLOW)))
     await victim.busy_worker(before)
     children = list(_children(victim.process.pid))
-    victim.process.terminate()
+    victim.process.send_signal(signal.SIGTERM)
     assert isinstance(await signing, Signed)
     await asyncio.to_thread(victim.process.wait, SECONDS)
     assert victim.process.returncode == 0
