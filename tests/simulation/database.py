@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sqlite3
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from math import inf, nextafter
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.simulation.event_loop import PROCESS, Process, SimulatedLoop
 
 from pqkeep_keyservice.storage import postgresql
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
+from pqkeep_keyservice.storage.inserts import Rows
 from pqkeep_keyservice.storage.postgresql_lock import HELD_SECONDS, RENEW_SECONDS
 
 IDLE_IN_TRANSACTION_SECONDS = 10.0
@@ -224,6 +225,20 @@ class Server:
             self.tell("answer lost", session.process.name)
             self.end(session)
 
+    def insert(self, session: Session, rows: Rows) -> None:
+        """Insert rows in a transaction of their own."""
+        self.begin(session)
+        driver = self._driver(session)
+        try:
+            for table, of_table in rows.items():
+                names, places = ", ".join(table.columns.keys()), ", ".join("?" * len(table.columns))
+                text = f"INSERT INTO {table.name} ({names}) VALUES ({places})"  # noqa: S608
+                driver.executemany(text, of_table)
+        except sqlite3.Error:
+            self.roll_back(session)
+            raise
+        self.commit(session)
+
     def end(self, session: Session) -> None:
         """End a session: roll back, and unlock."""
         if session.is_over:
@@ -345,13 +360,34 @@ class SimulatedDatabase:
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """See ``Database.write``."""
+        async with self._answered() as session:
+            return await self._transaction(session, function, *arguments)
+
+    read = write
+
+    async def insert(
+        self, plan: Callable[[*Arguments], tuple[Rows, T] | None], *arguments: *Arguments
+    ) -> T | None:
+        """See ``Database.insert``: the server is asked once."""
+        async with self._answered() as session:
+            planned = plan(*arguments)
+            if planned is None:
+                return None
+            rows, result = planned
+            await session.ask(lambda: self._server.insert(session, rows))
+            self._server.known_commits = max(self._server.known_commits, session.commits)
+            return result
+
+    @asynccontextmanager
+    async def _answered(self) -> AsyncIterator[Session]:
+        """Have the session for a block, and give it up where the server does not answer in time."""
         async with self._lock:
             session = self._session
             if session is None:
                 raise DatabaseUnavailableError
             try:
                 async with asyncio.timeout(postgresql.ANSWER_SECONDS):
-                    return await self._transaction(session, function, *arguments)
+                    yield session
             except sa.exc.IntegrityError:
                 raise
             except (LostError, TimeoutError, sa.exc.SQLAlchemyError, sqlite3.Error):
@@ -360,8 +396,6 @@ class SimulatedDatabase:
             except asyncio.CancelledError:
                 self._drop(session)
                 raise
-
-    read = write
 
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments

@@ -5,6 +5,8 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice.storage.inserts import Rows
+
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
@@ -56,6 +58,16 @@ class Database(Protocol):
         """Run a function in a transaction. What it wrote is durable on return.
 
         Raises DatabaseUnavailableError: whether anything was written is unknown then.
+        """
+
+    async def insert(
+        self, plan: Callable[[*Arguments], tuple[Rows, T] | None], *arguments: *Arguments
+    ) -> T | None:
+        """Insert the rows that a function returns, and return what it returns with them.
+
+        That is as ``write`` does it, in less time. None: nothing was done, because the function has
+        returned None, or because this database has no faster way now than ``write``. Raises
+        DatabaseUnavailableError: whether anything was written is unknown then.
         """
 
     async def read(

@@ -20,7 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
+from pqkeep_keyservice.storage.inserts import Rows
 from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_keyservice.storage.postgresql_insert import insert
 from pqkeep_keyservice.storage.postgresql_lock import (
     BUSY_SECONDS,
     HELD_SECONDS,
@@ -187,20 +189,39 @@ class PostgresqlDatabase:
         """See ``Database.read``."""
         return await self._run(False, function, *arguments)  # noqa: FBT003 - positional arguments follow
 
+    async def insert(
+        self, plan: Callable[[*Arguments], tuple[Rows, T] | None], *arguments: *Arguments
+    ) -> T | None:
+        """See ``Database.insert``. None, too, when a transaction is due that renews the session."""
+        async with self._answered() as session:
+            is_due = asyncio.get_running_loop().time() - self._renewed_at >= RENEW_SECONDS
+            planned = None if is_due else plan(*arguments)
+            if planned is None:
+                return None
+            rows, result = planned
+            await insert(session.driver, self.epoch, rows)
+            return result
+
     async def _run(
         self,
         writes: bool,  # noqa: FBT001 - positional arguments follow
         function: Callable[[sa.Connection, *Arguments], T],
         *arguments: *Arguments,
     ) -> T:
+        async with self._answered() as session, self._transaction(session, writes):
+            return await session.connection.run_sync(function, *arguments)
+
+    @asynccontextmanager
+    async def _answered(self) -> AsyncIterator[_Session]:
+        """Have the session for a block, and give it up where the server does not answer in time."""
         async with self._lock:
             session = self._session
             if session is None:
                 raise DatabaseUnavailableError
             try:
-                async with asyncio.timeout(ANSWER_SECONDS), self._transaction(session, writes):
-                    return await session.connection.run_sync(function, *arguments)
-            except sa.exc.IntegrityError:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    yield session
+            except (sa.exc.IntegrityError, asyncpg.IntegrityConstraintViolationError):
                 raise  # the server refused the statement, and the session is still usable
             except _FAILURES as error:
                 self._drop_session(session, _problem(error))

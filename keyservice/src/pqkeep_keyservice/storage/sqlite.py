@@ -138,6 +138,9 @@ class SqliteDatabase:
         self._log_recovery()
         return result
 
+    async def insert(self, *_: object) -> None:
+        """See ``Database.insert``: statements to a file are waited for by nobody."""
+
     async def read(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar, TypeVarTuple, assert_never
+from typing import TypeVar, TypeVarTuple, assert_never, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -31,9 +31,11 @@ from pqkeep_keyservice.ledger.append import (
 from pqkeep_keyservice.ledger.checkpoints import add_checkpoint, check_log, log_id
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.tree import newest_record
 from pqkeep_keyservice.storage.backups import announce_backup, find_newest_backup
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
+from pqkeep_keyservice.storage.inserts import Inserts, NotOnlyInsertsError, Rows
 from pqkeep_keyservice.storage.key_versions import (
     find_generation,
     find_key_versions,
@@ -66,6 +68,8 @@ Arguments = TypeVarTuple("Arguments")
 
 RecordedChange = tuple[NewRecord, Change | None]
 """An audit record, and the change that it reports, if any."""
+
+_Written = tuple[list[CommitOutcome], LogState, PendingAppend]
 
 
 class KeyStore:
@@ -193,7 +197,10 @@ class KeyStore:
         Changes that were computed in another epoch than the current one are STALE.
         """
         epoch = epoch or self.epoch
-        outcomes, log_state, pending = await self._database.write(self._write, entries, epoch)
+        done = await self._database.insert(self._plan, entries, epoch)
+        if done is None:
+            done = await self._database.write(self._write, entries, epoch)
+        outcomes, log_state, pending = done
         log_state.advance(pending)
         self._log_state = epoch, log_state
         self.size, self.recorded_at_us = log_state.frontier.size, log_state.recorded_at_us
@@ -219,9 +226,27 @@ class KeyStore:
             return taken[1]
         return load_log_state(connection)
 
+    def _plan(self, entries: Sequence[RecordedChange], epoch: int) -> tuple[Rows, _Written] | None:
+        """Return what a commit inserts, if it does nothing else, and all else is known."""
+        known = self._log_state
+        if known is None or not known[0] == epoch == self._database.epoch:
+            return None
+        if any(change for _, change in entries):
+            return None
+        inserts = Inserts({self._insert_record: AUDIT_RECORDS})
+        connection = cast("sa.Connection", inserts)
+        try:
+            outcomes, pending = apply_changes(
+                connection, self._sealer, self._insert_record, known[1], entries
+            )
+        except NotOnlyInsertsError:
+            return None
+        self._log_state = None
+        return inserts.rows, (outcomes, known[1], pending)
+
     def _write(
         self, connection: sa.Connection, entries: Sequence[RecordedChange], epoch: int
-    ) -> tuple[list[CommitOutcome], LogState, PendingAppend]:
+    ) -> _Written:
         log_state = self._take_log_state(connection)
         current = entries if epoch == self._database.epoch else ()
         outcomes, pending = apply_changes(
