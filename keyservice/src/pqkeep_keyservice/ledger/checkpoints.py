@@ -7,7 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.appended import Appended
-from pqkeep_keyservice.ledger.dialects import insert_or_update
+from pqkeep_keyservice.ledger.dialects import add_all, execute
 from pqkeep_keyservice.ledger.key_usage import add_key_usage, count_key_usage
 from pqkeep_keyservice.ledger.merkle import range_hash
 from pqkeep_keyservice.ledger.operation_counts import add_operations, count_operations
@@ -28,11 +28,19 @@ def _newest(algorithm: Algorithm | sa.BindParameter[str]) -> sa.Select[Any]:
 _NEWEST = _newest(sa.bindparam("signed_with"))
 _NEWEST_OF_EACH = sa.union_all(*(sa.select(_newest(each).subquery()) for each in Algorithm))
 """One question in place of one for each algorithm: a standby asks it before it serves."""
+_LOG_ID = sa.select(AUDIT_LOG.c.log_id)
+_COUNTED_UNTIL = sa.select(AUDIT_LOG.c.counted_until)
+_COUNT_UNTIL = (
+    sa.update(AUDIT_LOG)
+    .values(counted_until=sa.bindparam("size"))
+    .where(AUDIT_LOG.c.counted_until < sa.bindparam("at_most"))
+)
 
 
 def log_id(connection: sa.Connection) -> UUID:
     """Return the log's id, which every checkpoint names."""
-    return UUID(connection.execute(sa.select(AUDIT_LOG.c.log_id)).scalar_one())
+    [(text,)] = execute(connection, _LOG_ID)
+    return UUID(text)
 
 
 def rename_log(connection: sa.Connection, new: UUID) -> None:
@@ -47,18 +55,12 @@ def add_checkpoint(
 
     The records are read for that, unless all that are to be counted were appended lately.
     """
-    row = {
-        "size": checkpoint.size,
-        "algorithm": checkpoint.algorithm,
-        "log_id": str(checkpoint.log_id),
-        "root": checkpoint.root,
-        "at_us": checkpoint.at_us,
-        "key_version": checkpoint.key_version,
-        "signature": checkpoint.signature,
-    }
-    insert = insert_or_update(connection.dialect, AUDIT_CHECKPOINTS).on_conflict_do_nothing()
-    connection.execute(insert.values(row))
-    counted = connection.execute(sa.select(AUDIT_LOG.c.counted_until)).scalar_one()
+    row = (
+        *(checkpoint.size, checkpoint.algorithm.value, str(checkpoint.log_id), checkpoint.root),
+        *(checkpoint.at_us, checkpoint.key_version, checkpoint.signature),
+    )
+    add_all(connection, AUDIT_CHECKPOINTS, _unless_it_is_there, [row])
+    [(counted,)] = execute(connection, _COUNTED_UNTIL)
     commits = None if appended is None else appended.between(counted, checkpoint.size)
     if commits is None:
         count_key_usage(connection, checkpoint.size)
@@ -66,8 +68,11 @@ def add_checkpoint(
     else:
         add_key_usage(connection, commits)
         add_operations(connection, commits)
-    is_behind = AUDIT_LOG.c.counted_until < checkpoint.size
-    connection.execute(sa.update(AUDIT_LOG).where(is_behind).values(counted_until=checkpoint.size))
+    execute(connection, _COUNT_UNTIL, checkpoint.size, checkpoint.size)
+
+
+def _unless_it_is_there(insert: Any) -> Any:
+    return insert.on_conflict_do_nothing()
 
 
 def find_largest_checkpoint(connection: sa.Connection) -> Checkpoint | None:

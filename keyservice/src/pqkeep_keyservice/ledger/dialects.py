@@ -19,10 +19,13 @@ def insert_all(
     The driver takes half as long again for texts and tuples whose type is a subclass.
     """
     if connection.dialect.name == "sqlite":
-        driver = cast("sqlite3.Connection", connection.connection.driver_connection)
-        driver.executemany(statement, rows)
+        _driver(connection).executemany(statement, rows)
     elif rows:  # without rows SQLAlchemy would take it for a statement without parameters
         connection.exec_driver_sql(statement, list(rows))
+
+
+def _driver(connection: sa.Connection) -> sqlite3.Connection:
+    return cast("sqlite3.Connection", connection.connection.driver_connection)
 
 
 def insert_or_update(dialect: sa.Dialect, table: sa.Table) -> Any:
@@ -42,6 +45,26 @@ def add_all(
 ) -> None:
     """Execute an INSERT, as ``adding`` completes it, with each row, in the order of the columns."""
     insert_all(connection, _compiled(connection.dialect, table, adding), rows)
+
+
+def execute(
+    connection: sa.Connection, statement: sa.Executable, *values: Value
+) -> Sequence[Sequence[Any]]:
+    """Execute a statement, which its caller makes once, with its parameters' values in their order.
+
+    Return its rows. For what the event loop does again and again: SQLAlchemy takes 0.1 to 0.4 ms
+    for each statement, SQLite's driver some microseconds.
+    """
+    text = _text(connection.dialect, statement)
+    if connection.dialect.name == "sqlite":
+        return _driver(connection).execute(text, values).fetchall()
+    result = connection.exec_driver_sql(text, values)
+    return result.all() if result.returns_rows else ()
+
+
+@lru_cache
+def _text(dialect: sa.Dialect, statement: sa.ClauseElement) -> str:
+    return str(statement.compile(dialect=dialect))
 
 
 @lru_cache

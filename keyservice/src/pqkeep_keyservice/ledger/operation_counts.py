@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.appended import Commit, Kind
-from pqkeep_keyservice.ledger.dialects import add_all, insert_or_update
+from pqkeep_keyservice.ledger.dialects import add_all, execute, insert_or_update
 from pqkeep_keyservice.ledger.schema import (
     AUDIT_RECORDS,
     IS_UNCOUNTED,
@@ -40,7 +40,7 @@ _HOUR = AUDIT_RECORDS.c.recorded_at_us // HOUR_US
 _OPERATION = sa.case((_WAS_REFUSED, REFUSED), else_=AUDIT_RECORDS.c.operation)
 _NEWEST_HOUR = sa.select(sa.func.max(OPERATION_COUNTS.c.hour)).scalar_subquery()
 _DROP_OLD_COUNTS = sa.delete(OPERATION_COUNTS).where(
-    OPERATION_COUNTS.c.hour <= _NEWEST_HOUR - KEPT_HOURS
+    OPERATION_COUNTS.c.hour <= _NEWEST_HOUR - sa.bindparam("kept", type_=sa.Integer)
 )
 
 
@@ -83,7 +83,7 @@ def count_operations(connection: sa.Connection, size: int) -> None:
             list(OPERATION_COUNTS.columns), counted
         )
         connection.execute(adding_counts(insert))
-    connection.execute(_DROP_OLD_COUNTS)
+    execute(connection, _DROP_OLD_COUNTS, KEPT_HOURS)
 
 
 def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None:
@@ -98,7 +98,7 @@ def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None
     if found:
         rows = [(*key, count) for key, count in found.items()]
         add_all(connection, OPERATION_COUNTS, adding_counts, rows)
-    connection.execute(_DROP_OLD_COUNTS)
+    execute(connection, _DROP_OLD_COUNTS, KEPT_HOURS)
 
 
 def _counted_as(kind: Kind) -> str | None:
