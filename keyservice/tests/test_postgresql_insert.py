@@ -100,6 +100,14 @@ async def test_a_commit_of_records_is_one_statement(
     assert sql("SELECT count(*) FROM audit_tiles") == [(1,)]
 
 
+async def test_a_commit_without_records_is_no_insert(store: KeyStore, sql: Sql) -> None:
+    """Nothing to commit is committed, with nothing known of the log before and after."""
+    await store.frontier()
+    assert await store.commit([]) == []
+    await store.commit([(record(), None)])
+    assert sql(COUNT) == [(1,)]
+
+
 async def test_nothing_is_inserted_where_a_renewal_is_due(
     database: PostgresqlDatabase, sql: Sql
 ) -> None:

@@ -227,7 +227,7 @@ class KeyStore:
         return load_log_state(connection)
 
     def _plan(self, entries: Sequence[RecordedChange], epoch: int) -> tuple[Rows, _Written] | None:
-        """Return what a commit inserts, if it does nothing else, and all else is known."""
+        """Return what a commit inserts, if that is all that it does, and all else is known."""
         known = self._log_state
         if known is None or not known[0] == epoch == self._database.epoch:
             return None
@@ -240,6 +240,8 @@ class KeyStore:
                 connection, self._sealer, self._insert_record, known[1], entries
             )
         except NotOnlyInsertsError:
+            return None
+        if not inserts.rows:
             return None
         self._log_state = None
         return inserts.rows, (outcomes, known[1], pending)
