@@ -35,7 +35,6 @@ from pqkeep_protocol.messages import Attribution, RotateKey
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService, Serving
-    from tests.fixtures.postgresql import PostgresServer
 
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -187,34 +186,6 @@ async def test_signing_the_same_log_again_keeps_the_first(signer: Signer) -> Non
     """Of one size and algorithm one checkpoint is made, and everybody who asks gets that one."""
     made = [await signer.sign(ML_DSA) for _ in range(3)]
     assert list(await signer.listed()) * 3 == made
-
-
-async def test_the_newest_checkpoint_is_looked_up_once(
-    service: InProcessService, signer: Signer, sql: Sql, tenant: TenantId
-) -> None:
-    """What a key service has signed itself it does not read again, as long as it is the writer."""
-    first = await signer.sign(ML_DSA)
-    sql("DELETE FROM audit_checkpoints")
-    assert await signer.sign(ML_DSA) == first
-    await service.parts.store.commit([(new_record(tenant), None)])
-    second = await signer.sign(ML_DSA)
-    assert list(await signer.listed()) == [second]
-
-
-@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
-async def test_the_newest_checkpoint_is_looked_up_again_in_another_epoch(
-    service: InProcessService, signer: Signer, sql: Sql, postgres_server: PostgresServer
-) -> None:
-    """Whatever another key service has signed in between is the newest then."""
-    first = await signer.sign(ML_DSA)
-    database = service.parts.store.database
-    ((name,),) = sql("SELECT current_database()")
-    sql("DELETE FROM audit_checkpoints")
-    await asyncio.to_thread(postgres_server.end_connections, str(name))
-    async with asyncio.timeout(SECONDS):
-        await database.next_epoch(1)
-    again = await signer.sign(ML_DSA)
-    assert (again.size, list(await signer.listed())) == (first.size, [again])
 
 
 async def test_what_is_new_is_signed_by_itself(

@@ -74,10 +74,6 @@ class CheckpointSigner:
         self._material = material
         self._executors = executors
         self._lock = asyncio.Lock()
-        self._newest: dict[Algorithm, Checkpoint | None] = {}
-        """What is known of them in an epoch."""
-        self._newest_epoch = 0
-        self._first_recorded_at_us = 0
         self.signed_size = 0
         """How many records the newest checkpoint covers, once ``run`` has looked that up."""
         self.count = 0
@@ -161,7 +157,7 @@ class CheckpointSigner:
         async with self._lock:
             entry = await self._active_key(algorithm)
             log_id, frontier = await self._store.frontier()
-            newest = await self._find_newest(algorithm)
+            newest = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
             if newest is not None and newest.size >= frontier.size:  # never a truncated log
                 return newest
             at_us = clock.now_us()
@@ -177,25 +173,9 @@ class CheckpointSigner:
                     INSTALLATION, entry, Message(text, CONTEXT), _deadline()
                 ),
             )
-            self._newest.pop(algorithm, None)  # until it is known whether this one is saved
             await self._store.add_checkpoint(checkpoint)
-            self._newest[algorithm] = checkpoint
             self.count += 1
         return checkpoint
-
-    async def _find_newest(self, algorithm: Algorithm) -> Checkpoint | None:
-        """Return an algorithm's newest checkpoint.
-
-        It is looked up once an epoch: in between, another key service may have saved others.
-        """
-        if self._newest_epoch != self._store.epoch:
-            self._newest_epoch = self._store.epoch
-            self._newest.clear()
-        if algorithm not in self._newest:
-            self._newest[algorithm] = await self._store.query(
-                checkpoints.find_newest_checkpoint, algorithm
-            )
-        return self._newest[algorithm]
 
     async def _active_key(self, algorithm: Algorithm) -> KeyEntry:
         versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))
@@ -207,11 +187,13 @@ class CheckpointSigner:
         return versions.require_active()
 
     async def _is_day_over(self) -> bool:
-        newest = await self._find_newest(Algorithm.SLH_DSA_SHA2_128S)
-        if newest is None and not self._first_recorded_at_us:
-            first = await self._store.query(checkpoints.first_recorded_at)
-            self._first_recorded_at_us = first
-        since = self._first_recorded_at_us if newest is None else newest.at_us
+        newest = await self._store.query(
+            checkpoints.find_newest_checkpoint, Algorithm.SLH_DSA_SHA2_128S
+        )
+        if newest is None:
+            since = await self._store.query(checkpoints.first_recorded_at)
+        else:
+            since = newest.at_us
         return clock.now_us() - since > DAY_MICROSECONDS
 
 
