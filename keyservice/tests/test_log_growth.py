@@ -141,6 +141,10 @@ class Failing:
             return await self._database.write(spoiled, *arguments)
         return await self._database.write(function, *arguments)
 
+    async def insert(self, plan: Callable[..., Any], *arguments: Any) -> Any:
+        """Insert what a plan says, unless a transaction is to fail: that is a ``write``."""
+        return None if self.failures else await self._database.insert(plan, *arguments)
+
 
 async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer, sql: Sql) -> None:
     """What a failed transaction had written is not there, and its places go to what comes next."""

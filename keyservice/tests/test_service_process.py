@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -284,12 +285,16 @@ def test_an_orderly_end(installation: Installation) -> None:
     with closing(Client(installation.socket)) as client:
         client.ask(generate(SIGNATURE))
         sign = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=bytes(100_000))
-        client.send(*(call(number, sign) for number in range(100)), Ping(1000))
         got = []
-        for frame in client.receive():
-            got.append(frame)
-            if frame == Pong(1000):  # all calls have been read
-                process.send_signal(signal.SIGTERM)
+        with ThreadPoolExecutor(1) as sender:  # answers that nobody reads stop what is sent
+            sent = sender.submit(
+                client.send, *(call(number, sign) for number in range(100)), Ping(1000)
+            )
+            for frame in client.receive():
+                got.append(frame)
+                if frame == Pong(1000):  # all calls have been read
+                    process.send_signal(signal.SIGTERM)
+        sent.result()
     signed = [frame.id for frame in got if isinstance(frame, Answer)]
     assert sorted(signed) == list(range(100))
     assert process.wait(SECONDS) == 0

@@ -157,7 +157,7 @@ class CheckpointSigner:
         async with self._lock:
             entry = await self._active_key(algorithm)
             log_id, frontier = await self._store.frontier()
-            newest = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
+            newest = await self._store.read(checkpoints.find_newest_checkpoint, algorithm)
             if newest is not None and newest.size >= frontier.size:  # never a truncated log
                 return newest
             at_us = clock.now_us()
@@ -187,7 +187,7 @@ class CheckpointSigner:
         return versions.require_active()
 
     async def _is_day_over(self) -> bool:
-        newest = await self._store.query(
+        newest = await self._store.read(
             checkpoints.find_newest_checkpoint, Algorithm.SLH_DSA_SHA2_128S
         )
         if newest is None:

@@ -1,6 +1,6 @@
 """Checkpoints of the audit log: stored, found, and compared with the log."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,13 +19,20 @@ from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.startup.settings import ConfigError
 
 
-def _newest(algorithm: Algorithm | sa.BindParameter[str]) -> sa.Select[Any]:
+def _newest(algorithm: Algorithm) -> sa.Select[Any]:
     columns = AUDIT_CHECKPOINTS.c
     query = sa.select(AUDIT_CHECKPOINTS).where(columns.algorithm == algorithm)
     return query.order_by(columns.size.desc()).limit(1)
 
 
-_NEWEST = _newest(sa.bindparam("signed_with"))
+_SIGNED = AUDIT_CHECKPOINTS.alias("signed")
+_NEWEST = sa.select(AUDIT_CHECKPOINTS).where(
+    AUDIT_CHECKPOINTS.c.algorithm == sa.bindparam("signed_with"),
+    AUDIT_CHECKPOINTS.c.size
+    == sa.select(sa.func.max(_SIGNED.c.size))
+    .where(_SIGNED.c.algorithm == sa.bindparam("of"))
+    .scalar_subquery(),
+)
 _NEWEST_OF_EACH = sa.union_all(*(sa.select(_newest(each).subquery()) for each in Algorithm))
 """One question in place of one for each algorithm: a standby asks it before it serves."""
 _LOG_ID = sa.select(AUDIT_LOG.c.log_id)
@@ -84,8 +91,8 @@ def find_largest_checkpoint(connection: sa.Connection) -> Checkpoint | None:
 
 def find_newest_checkpoint(connection: sa.Connection, algorithm: Algorithm) -> Checkpoint | None:
     """Return the newest checkpoint that was signed with an algorithm."""
-    row = connection.execute(_NEWEST, {"signed_with": algorithm}).one_or_none()
-    return None if row is None else _checkpoint(row)
+    rows = execute(connection, _NEWEST, algorithm.value, algorithm.value)
+    return _checkpoint(rows[0]) if rows else None
 
 
 def newest_checkpoints(connection: sa.Connection) -> tuple[Checkpoint, ...]:
@@ -143,13 +150,14 @@ def check_log(connection: sa.Connection, formats: Formats = FORMATS) -> None:
             )
 
 
-def _checkpoint(row: sa.Row[Any]) -> Checkpoint:
+def _checkpoint(row: Sequence[Any]) -> Checkpoint:
+    size, algorithm, log, root, at_us, key_version, signature = row
     return Checkpoint(
-        log_id=UUID(row.log_id),
-        size=row.size,
-        root=row.root,
-        at_us=row.at_us,
-        algorithm=Algorithm(row.algorithm),
-        key_version=row.key_version,
-        signature=row.signature,
+        log_id=UUID(log),
+        size=size,
+        root=root,
+        at_us=at_us,
+        algorithm=Algorithm(algorithm),
+        key_version=key_version,
+        signature=signature,
     )
