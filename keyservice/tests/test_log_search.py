@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 import pytest
@@ -40,6 +40,8 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from keyservice.tests.conftest import InProcessService, Location
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -348,23 +350,26 @@ async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: 
     """In SQLite an algorithm's newest checkpoints are found by index, however many others there are."""
     if backend != "sqlite":
         pytest.skip("PostgreSQL chooses by its statistics")
-    plans: list[str] = []
-
-    def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
-        found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
-        plans.extend(row[-1] for row in found)
-
-    sa.event.listen(long_log, "before_cursor_execute", explain)
+    driver = cast("sqlite3.Connection", long_log.connection.driver_connection)
+    statements: list[str] = []
+    driver.set_trace_callback(statements.append)
     find_newest_checkpoint(long_log, Algorithm.SLH_DSA_SHA2_128S)
     algorithm = Algorithm.ML_DSA_65
     list_checkpoints(long_log, ListCheckpoints(tenant=INSTALLATION, after=7, algorithm=algorithm))
-    by_algorithm = "SEARCH audit_checkpoints USING INDEX checkpoints_by_algorithm"
-    assert [each.split(" (")[0] for each in plans] == [by_algorithm] * 2
-    plans.clear()
     find_largest_checkpoint(long_log)
     signed_size(long_log)
-    assert all("INDEX sqlite_autoindex_audit_checkpoints_1" in each for each in plans)
-    assert len(plans) == len(("largest", "signed"))
+    driver.set_trace_callback(None)
+    asked = [each for each in statements if each.startswith("SELECT")]
+    newest, listed, *sizes = (
+        [str(row[-1]) for row in driver.execute(f"EXPLAIN QUERY PLAN {each}")] for each in asked
+    )
+    of_both, _, largest = newest
+    assert "(size=? AND algorithm=?)" in of_both
+    by_algorithm = "INDEX checkpoints_by_algorithm (algorithm=?"
+    assert all(by_algorithm in each for each in (largest, *listed))
+    by_size = "INDEX sqlite_autoindex_audit_checkpoints_1"
+    assert all(by_size in each for plan in sizes for each in plan)
+    assert len(sizes) == len(("largest", "signed"))
 
 
 async def test_uses_are_counted_from_uncounted_records_only(
