@@ -18,7 +18,7 @@ MOST = 32
 async def take(
     listeners: Sequence[socket.socket], protocol: Callable[[], asyncio.Protocol]
 ) -> None:
-    """Take what waits at these sockets, until cancelled."""
+    """Take what waits at these sockets, until cancelled. What was accepted by then is served."""
     loop = asyncio.get_running_loop()
     for each in listeners:
         each.settimeout(0)
@@ -29,4 +29,4 @@ async def take(
                 for _ in range(MOST):
                     connection, _ = each.accept()
                     connection.settimeout(0)
-                    await loop.connect_accepted_socket(protocol, connection)
+                    await asyncio.shield(loop.connect_accepted_socket(protocol, connection))

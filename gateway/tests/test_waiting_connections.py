@@ -1,0 +1,39 @@
+"""Connections that wait at another gateway's socket are taken, each to its end."""
+
+import asyncio
+import socket
+from contextlib import closing
+
+from pqkeep_gateway.http.waiting_connections import take
+
+SECONDS = 60.0
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what comes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+        self.transport.close()
+
+
+async def test_a_connection_that_was_accepted_is_served_though_no_more_are_taken() -> None:
+    """Whoever is connected just when a gateway leaves gets an answer, not the end of the connection."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def last_connection() -> Echo:
+            taking.cancel()
+            return Echo()
+
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"answered?")
+        taking = asyncio.create_task(take([listener], last_connection))
+        async with asyncio.timeout(SECONDS):
+            assert await reader.read() == b"answered?"
+        assert taking.cancelled()
+        writer.close()
+        await writer.wait_closed()
