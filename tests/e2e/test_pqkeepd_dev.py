@@ -356,6 +356,19 @@ def test_what_is_no_port(pqkeepd: Run, tmp_path: Path, port: str) -> None:
     assert process.wait(SECONDS) == 2
 
 
+@pytest.mark.parametrize("option", ["--accounts-database", "--keys-database"])
+@pytest.mark.parametrize("address", ["mysql://canary:canary@127.0.0.1/name", "canary.sqlite3"])
+def test_what_is_no_address_of_a_server(
+    pqkeepd: Run, tmp_path: Path, option: str, address: str
+) -> None:
+    """It is a usage error that names the option, not the address, before anything is made."""
+    output, data = tmp_path / "output", tmp_path / "data"
+    assert pqkeepd(output, "dev", "--data", str(data), option, address).wait(SECONDS) == 2
+    assert option in output.read_text()
+    assert "canary" not in output.read_text()
+    assert not data.exists()
+
+
 def test_several_gateways_without_a_valkey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are refused before anything is made, with the command that installs one."""
     monkeypatch.setattr(valkey, "PACKAGE", "no_such_package")

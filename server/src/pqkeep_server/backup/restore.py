@@ -24,7 +24,7 @@ from pqkeep_keyservice.ledger.checkpoints import check_log
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.storage.shard import check_shard
 from pqkeep_keyservice.succession import continue_log
-from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError, DatabaseAddress
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import sync
 from pqkeep_server.backup.authentication import AuthenticBackup
 from pqkeep_server.backup.contents import End, Manifest, Message, Rows
@@ -84,14 +84,10 @@ class _Restored:
 
 
 def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Database:
-    """Return a database on a PostgreSQL server. Raises RestoreError."""
-    try:
-        address = DatabaseAddress(url)
-    except ValueError as error:
-        raise RestoreError(f"the {kind.name} database: {error}") from None
-    if not address.is_on_server:
-        raise RestoreError(f"expected an address that begins with {POSTGRESQL}")
-    return Database(kind, address, None if password_file is None else password_file.absolute())
+    """Return a database on a PostgreSQL server."""
+    return Database(
+        kind, DatabaseAddress(url), None if password_file is None else password_file.absolute()
+    )
 
 
 async def restore(

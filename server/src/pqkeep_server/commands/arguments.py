@@ -5,11 +5,28 @@ from typing import Annotated
 
 import typer
 
+from pqkeep_protocol.startup.settings import POSTGRESQL, DatabaseAddress
+
+
+def on_server(url: str) -> str:
+    """Return the address of a database on a PostgreSQL server. Raises typer.BadParameter."""
+    if not url.startswith(POSTGRESQL):
+        raise typer.BadParameter(f"expected an address that begins with {POSTGRESQL}")
+    try:
+        return str(DatabaseAddress(url).location)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 AccountsDatabase = Annotated[
-    str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
+    str | None,
+    typer.Option(
+        metavar="URL", parser=on_server, help="An empty PostgreSQL database for accounts."
+    ),
 ]
 KeysDatabase = Annotated[
-    str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for keys.")
+    str | None,
+    typer.Option(metavar="URL", parser=on_server, help="An empty PostgreSQL database for keys."),
 ]
 PasswordFile = Annotated[Path | None, typer.Option(help="Its password file, in libpq's format.")]
 Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False, readable=False)]

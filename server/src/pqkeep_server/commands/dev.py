@@ -11,6 +11,7 @@ from rich.console import Console
 
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_server.atomic_files import write_private_json
+from pqkeep_server.commands.arguments import on_server
 from pqkeep_server.dev import OWNER, Dev, Ready, require_reachable, require_shared_rate_limits
 from pqkeep_server.dev_directory import DevError, data_directory
 from pqkeep_server.exit_status import fail_on
@@ -41,13 +42,16 @@ def dev(
     accounts_database: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Keep accounts in PostgreSQL: postgresql://user@host/name"
+            metavar="URL",
+            parser=on_server,
+            help="Keep accounts in PostgreSQL: postgresql://user@host/name",
         ),
     ] = None,
     keys_database: Annotated[
         list[str] | None,
         typer.Option(
             metavar="URL",
+            parser=on_server,
             help="Keep keys and audit records in PostgreSQL, likewise; again for each further"
             " shard.",
         ),
