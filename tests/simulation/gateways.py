@@ -36,8 +36,8 @@ class Placements:
         return found
 
     async def visited(self, tenant: TenantId) -> Sequence[str]:
-        """Nobody asks."""
-        raise NotImplementedError
+        """See ``PlacementDirectory``: no simulated client asks for its log."""
+        raise AssertionError(tenant)
 
     async def list(self) -> Sequence[StoredShard]:
         """See ``TenantPlacements``."""

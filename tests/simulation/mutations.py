@@ -256,6 +256,7 @@ MUTATIONS = (
             (event_loop, "LATE", 0.9),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
+        first=3,
     ),
     Mutation(
         "a batch has one record",
@@ -266,7 +267,7 @@ MUTATIONS = (
         "events that were not recorded are acknowledged",
         frozenset({"lost"}),
         [(AuditLog, "_commit", _believe_in_events)],
-        first=14,
+        first=32,
     ),
     Mutation(
         "a request is sent again",
@@ -286,7 +287,7 @@ MUTATIONS = (
             (RevisionCache, "epoch", property(lambda self: self._store.epoch)),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
-        first=14,
+        first=15,
     ),
     Mutation(
         "one that was paused wakes with its cache, after another one has served",
@@ -343,6 +344,7 @@ MUTATIONS = (
         "the log's state outlives a lost session",
         frozenset({"no gaps", "tree", "progress"}),
         [(KeyStore, "_take_log_state", _keep_log_state)],
+        first=24,
     ),
     Mutation(
         "the schedule is early",
@@ -361,6 +363,7 @@ MUTATIONS = (
         "a version that is to be archived is used",
         frozenset({"fresh"}),
         [(KeyInfo, "allows", lambda self, operation: self.status in USABLE[operation])],
+        first=19,
     ),
     Mutation(
         "an Idempotency-Key is forgotten",
@@ -371,7 +374,7 @@ MUTATIONS = (
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
         seeds=80,
-        first=54,
+        first=56,
     ),
     Mutation(
         "a tenant that has left stays, too",
@@ -389,6 +392,7 @@ MUTATIONS = (
         "a tenant comes back that may have arrived",
         frozenset({"one shard"}),
         [(TenantMoves, "_cancel", _take_back_without_proof)],
+        first=7,
         kind=TwoShards,
     ),
     Mutation(

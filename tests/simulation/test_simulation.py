@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.run import run
 from tests.simulation.two_shards import TwoShards
 
-SEEDS = 30
+SEEDS = 200
 MORE_SEEDS = 300
 AT_ONCE = 10
 
