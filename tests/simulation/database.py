@@ -440,6 +440,8 @@ class SimulatedDatabase:
     ) -> T:
         server = self._server
         await session.ask(lambda: server.begin(session))
+        if session.is_over:
+            raise LostError  # its connection may be another session's already
         try:
             result = function(session.connection, *arguments)
         except Exception:
