@@ -26,6 +26,7 @@ from pqkeep_gateway.access.scopes import (
     Scope,
     ScopeDeniedError,
     Scopes,
+    algorithms_in_scope,
     check_call,
     check_scope,
     scopes_in,
@@ -145,6 +146,22 @@ def test_the_checks_raise() -> None:
     for principal in (with_limits(UNLIMITED), OperatorPrincipal()):
         check_call(principal, Operation.DECRYPT)
         check_scope(principal, Operation.DECRYPT, None, None)
+
+
+def test_algorithms_outside_of_scope_are_left_out() -> None:
+    """Of a keyring's algorithms those within scope are left, all without scopes, and none is refused."""
+    stated = Scope(operations=("encrypt",), keyrings=(CARDS,), algorithms=(KYBER,))
+    limited = with_limits(ApiKeyLimits(scopes(stated)))
+    both = (X_WING, KYBER)
+    assert algorithms_in_scope(limited, Operation.ENCRYPT, CARDS, both) == (KYBER,)
+    assert algorithms_in_scope(with_limits(UNLIMITED), Operation.ENCRYPT, CARDS, both) == both
+    for operation, keyring, asked in (
+        (Operation.ENCRYPT, LOGS, both),
+        (Operation.DECRYPT, CARDS, both),
+        (Operation.ENCRYPT, CARDS, (X_WING,)),
+    ):
+        with pytest.raises(ScopeDeniedError):
+            algorithms_in_scope(limited, operation, keyring, asked)
 
 
 def test_a_principal_names_its_api_key() -> None:
