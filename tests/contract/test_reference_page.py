@@ -185,7 +185,9 @@ def test_everything_is_there(document: Any, pages: Mapping[str, Page]) -> None:
                 assert name in page.words.split()
             for status, response in operation["responses"].items():
                 if not status.startswith("2"):
-                    for code in response["content"]["application/json"]["examples"]:
+                    *_, name = response["$ref"].split("/")
+                    shared = document["components"]["responses"][name]
+                    for code in shared["content"]["application/json"]["examples"]:
                         assert f"{status} {code}" in page.words
                         assert f"error-{status}-{code}" in pages["/docs/errors"].ids
 

@@ -125,6 +125,7 @@ def document(
         "paths": paths,
         "components": {
             "schemas": _schemas(types),
+            "responses": _failures(row for _, _, row in rows),
             "headers": _HEADERS,
             "parameters": _PARAMETERS,
             "securitySchemes": {
@@ -214,7 +215,11 @@ def _operation(part: str, row: Endpoint) -> Json:
         operation["requestBody"] = _request_body(others, required=not row.body_optional)
     success = _success(row) if row.content_type == JSON else _document(row)
     existing = {"200": success | {"description": "What was there before"}} if row.may_exist else {}
-    operation["responses"] = {str(row.status): success} | existing | _failures(codes(row))
+    failures = {
+        str(status): {"$ref": f"#/components/responses/{_failure_name(found)}"}
+        for status, found in _by_status(codes(row)).items()
+    }
+    operation["responses"] = {str(row.status): success} | existing | failures
     operation["security"] = _security(row)
     operation["x-permission"] = row.permission
     operation["x-callers"] = list(callers_of(row))
@@ -322,15 +327,23 @@ def _document(row: Endpoint) -> Json:
     }
 
 
-def _failures(found: frozenset[Code]) -> Json:
-    by_status: dict[int, list[Code]] = {}
-    for code in Code:
-        if code in found:
-            by_status.setdefault(code.status, []).append(code)
-    return {str(status): _failure(by_status[status]) for status in sorted(by_status)}
+def _by_status(found: frozenset[Code]) -> Mapping[int, tuple[Code, ...]]:
+    ordered = [code for code in Code if code in found]
+    statuses = sorted({code.status for code in ordered})
+    return {each: tuple(code for code in ordered if code.status == each) for each in statuses}
 
 
-def _failure(found: list[Code]) -> Json:
+def _failures(rows: Iterable[Endpoint]) -> Json:
+    """Return each refusal that some operation has once: most operations have the same ones."""
+    found = {each for row in rows for each in _by_status(codes(row)).values()}
+    return dict(sorted((_failure_name(each), _failure(each)) for each in found))
+
+
+def _failure_name(found: tuple[Code, ...]) -> str:
+    return "-".join((str(found[0].status), *(code.name for code in found)))
+
+
+def _failure(found: tuple[Code, ...]) -> Json:
     return {
         "description": " ".join(dict.fromkeys(GUIDANCE[code].when for code in found)),
         "headers": _sent(*(name for code in found for name in SENT_WITH.get(code, ()))),

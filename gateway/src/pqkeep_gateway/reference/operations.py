@@ -16,8 +16,6 @@ ON_EVERY_REQUEST = ("X-Request-ID",)
 _NULL = {"type": "null"}
 """What a field that may be left out may be instead: the page says that once, of all fields."""
 
-_PARAMETER_PREFIX = "#/components/parameters/"
-
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -157,7 +155,7 @@ def _operation(
         ),
         gives=tuple(_fields(document, _resolved(document, data), "")) if data else (),
         status=status,
-        failures=tuple(_failures(operation)),
+        failures=tuple(_failures(document, operation)),
         snippets=snippets,
         answer=_pretty(answer["examples"]["answer"]["value"]) if answer else "",
         note=example.get("summary", ""),
@@ -181,8 +179,8 @@ def _resolved(document: Json, thing: Json) -> Json:
     reference = thing.get("$ref")
     if reference is None:
         return thing
-    kind = "parameters" if reference.startswith(_PARAMETER_PREFIX) else "schemas"
-    found: Json = document["components"][kind][reference.rsplit("/", 1)[1]]
+    _, _, kind, name = reference.split("/")
+    found: Json = document["components"][kind][name]
     return found
 
 
@@ -229,10 +227,11 @@ def _choices(document: Json, schema: Json) -> tuple[str, ...]:
     return tuple(_resolved(document, first).get("enum", ()))
 
 
-def _failures(operation: Json) -> Iterator[Failure]:
+def _failures(document: Json, operation: Json) -> Iterator[Failure]:
     for status, response in operation["responses"].items():
         if not status.startswith("2"):
-            for code, example in response["content"]["application/json"]["examples"].items():
+            content = _resolved(document, response)["content"]["application/json"]
+            for code, example in content["examples"].items():
                 message = example["value"]["error"]["message"]
                 yield Failure(code, int(status), message, example["summary"])
 
