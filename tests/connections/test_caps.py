@@ -26,7 +26,9 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS
+from pqkeep_gateway.http.static_document import PIECE
 from pqkeep_gateway.http.unread_answers import to_end
+from pqkeep_gateway.http.watching import CHECK_SECONDS
 from pqkeep_gateway.process import OTHER_FILES
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_file import edited
@@ -166,8 +168,8 @@ LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gateway]) -> None:
-    """Of thirty megabytes that one address does not read all but eight go; who reads is answered."""
-    gateway = start_gateway(unread=8 * 1024 * 1024, write_seconds=300)
+    """Of what one address does not read all but so much goes; whoever reads is answered."""
+    gateway = start_gateway(unread=16 * PIECE, write_seconds=300)
     with ExitStack() as stack, gateway.client() as client:
         size = len(client.ask(LARGE).body)
         for source in [STRANGERS[0]] * 30 + [STRANGERS[1]] * 2:
@@ -175,11 +177,24 @@ def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gat
             unread.send(LARGE)
             unread.socket.recv(1, socket.MSG_PEEK)
         deadline = time.monotonic() + 60
-        while (kept := gateway.connections() - 1) > 8 * 1024 * 1024 // (size // 2):
+        while (kept := gateway.connections() - 1) > 16:
             assert time.monotonic() < deadline
             assert len(client.ask(LARGE).body) == size
         assert kept >= 2
         assert len(unread.answer().body) == size
+
+
+def test_documents_are_sent_as_they_are_read(start_gateway: Callable[..., Gateway]) -> None:
+    """Of a document that a client does not read a gateway keeps a few pieces, not the rest of it."""
+    gateway = start_gateway(unread=8 * 4 * PIECE, write_seconds=300)
+    with ExitStack() as stack, gateway.client() as client:
+        assert len(client.ask(LARGE).body) > 10 * PIECE
+        for _ in range(8):
+            unread = stack.enter_context(gateway.client(read_buffer=4096))
+            unread.send(LARGE)
+            unread.socket.recv(1, socket.MSG_PEEK)
+        time.sleep(4 * CHECK_SECONDS)
+        assert gateway.connections() == 9
 
 
 def test_a_trusted_proxy_is_not_one_address() -> None:

@@ -46,7 +46,7 @@ LEAVE = signal.SIGUSR1
 """Take no more connections, and end with the last one: another gateway has taken this one's place."""
 OTHER_FILES = 256
 """File descriptors for everything but connections: databases, the key service, mail."""
-UNSENT = 131_072
+UNSENT = 32_768
 """Bytes of answers that the kernel takes before the client's window has room for them."""
 ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
 

@@ -11,6 +11,8 @@ from pqkeep_gateway.http.responses import request_id_of, send_error
 METHODS = ("GET", "HEAD")
 REVALIDATE = "no-cache"
 """May be kept, and is asked for again by its ETag."""
+PIECE = 32_768
+"""Bytes that are sent at once: so many are kept for a client that does not read, not the rest."""
 
 
 class StaticDocument:
@@ -54,8 +56,11 @@ class StaticDocument:
             content, encoding = self._gzipped, ((b"content-encoding", b"gzip"),)
         size = () if known else ((b"content-length", b"%d" % len(content)), *encoding)
         sent = (*self._headers, *size, (b"x-request-id", request_id.encode()))
-        body = b"" if known or scope["method"] == "HEAD" else content
+        body = memoryview(b"" if known or scope["method"] == "HEAD" else content)
         await send(
             {"type": "http.response.start", "status": 304 if known else 200, "headers": sent}
         )
+        while len(body) > PIECE:
+            await send({"type": "http.response.body", "body": body[:PIECE], "more_body": True})
+            body = body[PIECE:]
         await send({"type": "http.response.body", "body": body})

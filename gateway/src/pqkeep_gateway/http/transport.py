@@ -6,6 +6,9 @@ from typing import Any
 
 from pqkeep_gateway.http.tls_session import TlsSession
 
+GATHERED = 32_768
+"""Bytes that are gathered at the most before they are sent, so that writing can be paused in time."""
+
 
 class GatheringTransport(asyncio.Transport):
     """Another transport, written to once a turn of the event loop.
@@ -25,19 +28,23 @@ class GatheringTransport(asyncio.Transport):
         self._loop = loop
         self._tls = tls
         self._gathered: list[bytes | bytearray | memoryview] = []
+        self._size = 0
         self.is_closed = False
         """Whether it was closed from this side."""
         self.expects_more = False
         """Whether the client is sending something that will not be read."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send some bytes at the end of this turn."""
+        """Send some bytes at the end of this turn, or now if they are many."""
         if not self._gathered:
             self._loop.call_soon(self._flush)
         self._gathered.append(data)
+        self._size += len(data)
+        if self._size >= GATHERED:
+            self._flush()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send some bytes at the end of this turn."""
+        """Send some bytes as ``write`` does."""
         for data in list_of_data:
             self.write(data)
 
@@ -98,7 +105,7 @@ class GatheringTransport(asyncio.Transport):
         self._transport.resume_reading()
 
     def _flush(self) -> None:
-        gathered, self._gathered = self._gathered, []
+        gathered, self._gathered, self._size = self._gathered, [], 0
         if gathered and not self.is_closed and not self._transport.is_closing():
             if self._tls is None:
                 self._transport.writelines(gathered)
