@@ -127,7 +127,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
         async with server.serving(app):
             client = await server.sent(10 * GET)
             await begun.wait()
-            parsed = sum(type(each) is RequestResponseCycle for each in gc.get_objects())
+            parsed = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
             go_on.set()
             await _answers(client, 10)
             client.close()

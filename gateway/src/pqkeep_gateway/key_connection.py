@@ -101,11 +101,11 @@ class KeyConnection:
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
-    async def exchange(self, frame: Call | Ping, seconds: float) -> ToGateway:
-        """Return what a frame is answered with. Raises KeyServiceError."""
+    def exchange(self, frame: Call | Ping, seconds: float) -> Awaitable[ToGateway]:
+        """Return what a frame is answered with, once awaited. Raises KeyServiceError."""
         if self._connection is None:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        return await self._exchange_on(self._connection, frame, seconds)
+        return self._exchange_on(self._connection, frame, seconds)
 
     def abandon(self) -> None:
         """End the connection now: whatever is under way has no answer any more."""

@@ -73,7 +73,8 @@ class Departures:
 
         Where it may not, it is read again, and is taken as it is then.
         """
-        return not placement.is_moving and self._left.pop(tenant, None) != placement.shard
+        has_left = bool(self._left) and self._left.pop(tenant, None) == placement.shard
+        return not (placement.is_moving or has_left)
 
 
 _ADMITTED: ContextVar[tuple[TenantId, Placement] | None] = ContextVar("admitted", default=None)

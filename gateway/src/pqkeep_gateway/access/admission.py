@@ -7,7 +7,6 @@ gets another role, need not be announced.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator
@@ -133,15 +132,13 @@ class Admission:
         self, credential: str, source_address: str, *, is_known: bool
     ) -> Authenticated | OperatorPrincipal | None:
         """Return who shows a credential, of a tenant on its way elsewhere as the database has it."""
-        authenticate = partial(
-            self._authenticator.authenticate, credential, source_address, is_known=is_known
-        )
-        shown = await authenticate()
+        authenticate = self._authenticator.authenticate
+        shown = await authenticate(credential, source_address, is_known=is_known)
         if isinstance(shown, Authenticated):
             principal = shown.principal
             if not self._departures.is_current(principal.tenant, principal.placement):
                 self._authenticator.forget(credential)
-                return await authenticate()
+                return await authenticate(credential, source_address, is_known=is_known)
         return shown
 
     async def admit_session(self, access_token: str, source_address: str) -> Admitted:

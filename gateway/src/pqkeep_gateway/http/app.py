@@ -1,6 +1,6 @@
 """The ASGI application: every path, and the endpoints behind it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,7 +44,7 @@ def create_app(
         default=pipeline.observer.watch(send_not_found, NONE),
     )
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await fixed.get(scope["path"], others)(scope, receive, send)
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return fixed.get(scope["path"], others)(scope, receive, send)
 
     return app

@@ -273,7 +273,9 @@ class Resource:
                 values=values,
                 idempotency_key=_idempotency_key(
                     endpoint, scope, headers, principal, client.address, body
-                ),
+                )
+                if endpoint.idempotent
+                else None,
                 cookie_header=headers.get(b"cookie"),
                 user_agent=headers.get(b"user-agent", b""),
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
@@ -387,7 +389,7 @@ def _idempotency_key(
     source_address: str,
     body: Mapping[str, object],
 ) -> IdempotencyKey | None:
-    given = headers.get(b"idempotency-key") if endpoint.idempotent else None
+    given = headers.get(b"idempotency-key")
     if given is None:
         return None
     text = given.decode("latin-1")

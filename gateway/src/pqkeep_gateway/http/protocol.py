@@ -13,6 +13,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import unquote
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -28,6 +29,7 @@ from uvicorn.server import ServerState
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
+from pqkeep_gateway.http.exchange import Exchange
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.responses import new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
@@ -263,8 +265,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._offers_upgrade = True
             return
-        self._check_head()
-        super().on_headers_complete()
+        version = self.parser.get_http_version()
+        self._check_head(version)
+        self._begin(version)
         self._has_head = True
         self.headers = []  # what comes is trailers: they must not stand in for headers
         # An answer before the end of the body is the connection's last: what is left of the body
@@ -272,6 +275,35 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._keeps_alive = self.cycle.keep_alive
         self.cycle.keep_alive = False
         self._gathering.expects_more = True
+
+    def _begin(self, version: str) -> None:
+        """Have the request answered, as uvicorn does for an application that is mounted nowhere."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = version
+        self.scope["path"] = unquote(path) if "%" in path else path
+        self.scope["raw_path"] = url.path
+        self.scope["query_string"] = url.query or b""
+        before = self._latest
+        self.cycle = Exchange(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._chunks += 1
@@ -428,7 +460,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.headers) > MAX_HEADERS:
             raise invalid(TOO_MANY_HEADERS)
 
-    def _check_head(self) -> None:
+    def _check_head(self, version: str) -> None:
         """Refuse what a proxy could understand in another way than this service."""
         names = dict(self.headers)
         if len(self.headers) > MAX_HEADERS:
@@ -437,7 +469,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             given = [name for name, _ in self.headers if name in SINGLE]
             if len(set(given)) < len(given):
                 raise invalid("a header is there twice that may be there once")
-        if b"host" not in names and self.parser.get_http_version() != "1.0":
+        if b"host" not in names and version != "1.0":
             raise invalid("the Host header is missing")
         if b"%" in self.url and b"%2f" in self.url.partition(b"?")[0].lower():
             raise invalid("the path has an encoded slash")

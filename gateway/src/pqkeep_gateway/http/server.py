@@ -22,6 +22,7 @@ def configuration(
     """
     return uvicorn.Config(
         app,
+        interface="asgi3",
         host=host,
         port=port,
         http=protocol or "httptools",  # type: ignore[arg-type]  # uvicorn calls it

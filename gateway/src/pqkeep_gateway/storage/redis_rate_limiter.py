@@ -33,6 +33,7 @@ WINDOW_KEY = "pqkeep:window:"
 
 _MICROSECONDS = 1_000_000
 _CHANGED = -1
+_FAILURES = (RedisError, OSError, TimeoutError)
 
 ENTER = """
 if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return {-1, 0, 0, 0} end
@@ -119,9 +120,21 @@ class RedisRateLimiter:
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
         """Count events of a subject, if all may happen; return what there is of the limit."""
-        (admitted, remaining, reset, wait), place = await _available(
-            self._enter_window(subject, limit, as_of, events)
-        )
+        try:
+            if self._offset is None:
+                self._offset = await self._measure_offset()
+            (admitted, remaining, reset, wait), place = await self._enter(
+                (WINDOW_KEY + subject, CHANGES_KEY),
+                (
+                    "" if as_of is None else as_of,
+                    limit.events,
+                    limit.seconds * _MICROSECONDS,
+                    limit.seconds + MARGIN_SECONDS,
+                    events,
+                ),
+            )
+        except _FAILURES as error:
+            raise _unavailable(error) from None
         if admitted == _CHANGED:
             raise ChangedError
         if place >= admitted:
@@ -155,22 +168,10 @@ class RedisRateLimiter:
         args = [CACHE_SECONDS, count]
         return int(await _available(_in_time(self._changes(keys=[CHANGES_KEY], args=args))))
 
-    async def _enter_window(
-        self, subject: str, limit: Limit, as_of: int | None, events: int
-    ) -> tuple[list[int], int]:
-        if self._offset is None:
-            seconds, microseconds = await _in_time(self._redis.time())
-            self._offset = seconds + microseconds / _MICROSECONDS - self._clock()
-        return await self._enter(
-            (WINDOW_KEY + subject, CHANGES_KEY),
-            (
-                "" if as_of is None else as_of,
-                limit.events,
-                limit.seconds * _MICROSECONDS,
-                limit.seconds + MARGIN_SECONDS,
-                events,
-            ),
-        )
+    async def _measure_offset(self) -> float:
+        """Return by how many seconds the server's time is ahead of the clock."""
+        seconds, microseconds = await _in_time(self._redis.time())
+        return float(seconds + microseconds / _MICROSECONDS - self._clock())
 
     def _now(self) -> int:
         return int((self._clock() + (self._offset or 0.0)) * _MICROSECONDS)
@@ -188,6 +189,10 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
 async def _available(answer: Awaitable[Any]) -> Any:
     try:
         return await answer
-    except (RedisError, OSError, TimeoutError) as error:
-        _LOG.error("the rate limit server is unreachable", error=type(error).__name__)
-        raise UnavailableError from None
+    except _FAILURES as error:
+        raise _unavailable(error) from None
+
+
+def _unavailable(error: Exception) -> UnavailableError:
+    _LOG.error("the rate limit server is unreachable", error=type(error).__name__)
+    return UnavailableError()

@@ -1,0 +1,41 @@
+"""One request and its answer: uvicorn's, with the answer's head made in one step.
+
+uvicorn looks at each header of an answer by itself, twice with a regular expression and once for
+each that means something to it, which takes more than all that is made of a small body.
+"""
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+
+class Exchange(RequestResponseCycle):
+    """One request and its answer."""
+
+    async def send(self, message: Any) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start" and self._is_plain(message):
+            self._start(message)
+        else:
+            await super().send(message)
+
+    def _is_plain(self, start: Any) -> bool:
+        """Return whether an answer begins as nearly all do: now, with a body of known length."""
+        if self.response_started or self.disconnected or self.flow.write_paused:
+            return False
+        names = dict(start["headers"])
+        return b"content-length" in names and b"connection" not in names
+
+    def _start(self, start: Any) -> None:
+        """Send the head. Raises RuntimeError if a header has a line end in it."""
+        headers = [*self.default_headers, *start["headers"]]
+        if not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        lines = b"".join([b"%b: %b\r\n" % each for each in headers])
+        if not len(headers) == lines.count(b"\r") == lines.count(b"\n"):
+            raise RuntimeError("a header has a line end in it")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.chunked_encoding = False
+        self.expected_content_length = int(dict(start["headers"])[b"content-length"])
+        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[start["status"]], lines))

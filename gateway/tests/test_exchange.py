@@ -1,0 +1,87 @@
+"""The head of an answer, made in one step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import uvloop
+from gateway.tests.served import Server
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from pqkeep_gateway.http import protocol
+
+KEPT = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+CLOSED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LENGTH = (b"content-length", b"2")
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+async def _answer(request: bytes, headers: Headers) -> bytes:
+    """Return all that is sent until the connection is closed or the answer has ended."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 201, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    server = Server()
+    async with server.serving(app):
+        client = await server.sent(request)
+        received = b""
+        while not received.endswith((b"{}", b"0\r\n\r\n")):
+            piece = await asyncio.get_running_loop().sock_recv(client, 65536)
+            if not piece:
+                break
+            received += piece
+        client.close()
+        await server.until(lambda: not server.state.connections)
+    return received
+
+
+@pytest.mark.parametrize("request_", [KEPT, CLOSED], ids=["kept", "closed"])
+@pytest.mark.parametrize(
+    "headers",
+    [[LENGTH, (b"x-request-id", b"a")], [LENGTH, (b"connection", b"close")], [(b"a", b"b")]],
+    ids=["of known length", "that closes", "of unknown length"],
+)
+def test_an_answer_is_what_uvicorn_sends(
+    request_: bytes, headers: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of an answer are the same as without the head of one step."""
+    ours = uvloop.run(_answer(request_, headers))
+    assert ours.startswith(b"HTTP/1.1 201 Created\r\n")
+    monkeypatch.setattr(protocol, "Exchange", RequestResponseCycle)
+    assert uvloop.run(_answer(request_, headers)) == ours
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\r", b"\n"], ids=["CRLF", "CR", "LF"])
+@pytest.mark.parametrize(
+    "header",
+    [lambda end: (b"x", b"a" + end + b"set-cookie: b"), lambda end: (b"x" + end + b"y", b"a")],
+    ids=["value", "name"],
+)
+def test_a_line_end_in_a_header_is_not_sent(
+    header: Callable[[bytes], tuple[bytes, bytes]], end: bytes
+) -> None:
+    """A header that would be two is refused, and nothing of the answer is sent."""
+    refused: list[Any] = []
+
+    async def ask() -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            start = {"type": "http.response.start", "status": 200, "headers": [LENGTH, header(end)]}
+            with pytest.raises(RuntimeError):
+                await send(start)
+            refused.append(send.__self__.response_started)  # type: ignore[attr-defined]
+
+        server = Server()
+        async with server.serving(app):
+            client = await server.sent(KEPT)
+            await server.until(lambda: bool(refused))
+            client.close()
+            await server.until(lambda: not server.state.connections)
+
+    uvloop.run(ask())
+    assert refused == [False]
