@@ -265,6 +265,16 @@ def test_resealing_replaces_what_is_sealed() -> None:
     assert [entry.sealed for entry in resealed.entries] == [None, b"resealed 2", b"sealed 3"]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_change_is_one_versions(number: int) -> None:
+    """Disabling one of four leaves the others as they are, and where they are."""
+    versions = rotate(rotate(rotate(ACTIVE)))
+    before, after = versions.entries, versions.with_disabled(KeyVersion(number)).entries
+    assert [old == new for old, new in zip(before, after, strict=True)] == [
+        each != number for each in (1, 2, 3, 4)
+    ]
+
+
 def test_each_version_replaced_the_one_before_it() -> None:
     """Except for the first, which replaced none."""
     versions = rotate(rotate(rotate(ACTIVE)))

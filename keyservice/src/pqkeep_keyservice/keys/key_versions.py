@@ -292,11 +292,7 @@ class KeyVersions:
 
     def _index(self, version: KeyVersion) -> int:
         """Return where a version is. Raises KEY_NOT_FOUND."""
-        if not self.entries:
-            return _not_found()
-        index = version - _version(self.entries[0])  # but for gaps, which restores leave
-        if not (0 <= index < len(self.entries) and _version(self.entries[index]) == version):
-            index = bisect_left(self.entries, version, key=_version)
+        index = bisect_left(self.entries, version, key=_version)
         is_there = index < len(self.entries) and _version(self.entries[index]) == version
         return index if is_there else _not_found()
 
