@@ -17,6 +17,7 @@ from pqkeep_gateway.http import protocol
 KEPT = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LENGTH = (b"content-length", b"2")
+CHUNKED = [LENGTH, (b"transfer-encoding", b"chunked")]
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -44,8 +45,13 @@ async def _answer(request: bytes, headers: Headers) -> bytes:
 @pytest.mark.parametrize("request_", [KEPT, CLOSED], ids=["kept", "closed"])
 @pytest.mark.parametrize(
     "headers",
-    [[LENGTH, (b"x-request-id", b"a")], [LENGTH, (b"connection", b"close")], [(b"a", b"b")]],
-    ids=["of known length", "that closes", "of unknown length"],
+    [
+        [LENGTH, (b"x-request-id", b"a")],
+        [LENGTH, (b"connection", b"close")],
+        [(b"a", b"b")],
+        CHUNKED,
+    ],
+    ids=["of known length", "that closes", "of unknown length", "in chunks"],
 )
 def test_an_answer_is_what_uvicorn_sends(
     request_: bytes, headers: Headers, monkeypatch: pytest.MonkeyPatch
@@ -57,16 +63,18 @@ def test_an_answer_is_what_uvicorn_sends(
     assert uvloop.run(_answer(request_, headers)) == ours
 
 
-@pytest.mark.parametrize("end", [b"\r\n", b"\r", b"\n"], ids=["CRLF", "CR", "LF"])
+@pytest.mark.parametrize(
+    "end", [b"\r\n", b"\r", b"\n", b"\0", b"\x7f"], ids=["CRLF", "CR", "LF", "NUL", "DEL"]
+)
 @pytest.mark.parametrize(
     "header",
     [lambda end: (b"x", b"a" + end + b"set-cookie: b"), lambda end: (b"x" + end + b"y", b"a")],
     ids=["value", "name"],
 )
-def test_a_line_end_in_a_header_is_not_sent(
+def test_a_control_character_in_a_header_is_not_sent(
     header: Callable[[bytes], tuple[bytes, bytes]], end: bytes
 ) -> None:
-    """A header that would be two is refused, and nothing of the answer is sent."""
+    """A header that could be two, or be cut, is refused, and nothing of the answer is sent."""
     refused: list[Any] = []
 
     async def ask() -> None:

@@ -73,8 +73,9 @@ class Departures:
 
         Where it may not, it is read again, and is taken as it is then.
         """
-        has_left = bool(self._left) and self._left.pop(tenant, None) == placement.shard
-        return not (placement.is_moving or has_left)
+        if placement.is_moving:
+            return False
+        return not self._left or self._left.pop(tenant, None) != placement.shard
 
 
 _ADMITTED: ContextVar[tuple[TenantId, Placement] | None] = ContextVar("admitted", default=None)

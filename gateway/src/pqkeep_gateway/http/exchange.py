@@ -4,9 +4,15 @@ uvicorn looks at each header of an answer by itself, twice with a regular expres
 each that means something to it, which takes more than all that is made of a small body.
 """
 
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+_OTHERS = {b"connection", b"transfer-encoding"}
+"""Headers that say more of the connection than this reads."""
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Control characters but for the tab and the line ends, which are counted."""
 
 
 class Exchange(RequestResponseCycle):
@@ -24,16 +30,17 @@ class Exchange(RequestResponseCycle):
         if self.response_started or self.disconnected or self.flow.write_paused:
             return False
         names = dict(start["headers"])
-        return b"content-length" in names and b"connection" not in names
+        return b"content-length" in names and names.keys().isdisjoint(_OTHERS)
 
     def _start(self, start: Any) -> None:
-        """Send the head. Raises RuntimeError if a header has a line end in it."""
+        """Send the head. Raises RuntimeError if a header has a control character in it."""
         headers = [*self.default_headers, *start["headers"]]
         if not self.keep_alive:
             headers.append((b"connection", b"close"))
         lines = b"".join([b"%b: %b\r\n" % each for each in headers])
-        if not len(headers) == lines.count(b"\r") == lines.count(b"\n"):
-            raise RuntimeError("a header has a line end in it")
+        is_whole = len(headers) == lines.count(b"\r") == lines.count(b"\n")
+        if not is_whole or _CONTROLS.search(lines):
+            raise RuntimeError("a header has a control character in it")
         self.response_started = True
         self.waiting_for_100_continue = False
         self.chunked_encoding = False
