@@ -191,6 +191,7 @@ async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None
     setting.services["b"].refuses = ErrorKind.TENANT_MOVED
     with pytest.raises(KeyServiceError):
         await setting.ask(tenant)
+    assert not setting.departures.is_current(tenant, Placement("b", is_moving=True))
     assert not setting.departures.is_current(tenant, here)
     assert setting.departures.is_current(tenant, here)  # it was read again
 

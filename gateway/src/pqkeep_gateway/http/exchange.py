@@ -20,19 +20,20 @@ class Exchange(RequestResponseCycle):
 
     async def send(self, message: Any) -> None:
         """Send a part of the answer."""
-        if message["type"] == "http.response.start" and self._is_plain(message):
-            self._start(message)
-        else:
-            await super().send(message)
+        if message["type"] == "http.response.start":
+            named = dict(message["headers"])
+            if self._is_plain(named):
+                self._start(message, named[b"content-length"])
+                return
+        await super().send(message)
 
-    def _is_plain(self, start: Any) -> bool:
+    def _is_plain(self, named: dict[bytes, bytes]) -> bool:
         """Return whether an answer begins as nearly all do: now, with a body of known length."""
         if self.response_started or self.disconnected or self.flow.write_paused:
             return False
-        names = dict(start["headers"])
-        return b"content-length" in names and names.keys().isdisjoint(_OTHERS)
+        return b"content-length" in named and named.keys().isdisjoint(_OTHERS)
 
-    def _start(self, start: Any) -> None:
+    def _start(self, start: Any, length: bytes) -> None:
         """Send the head. Raises RuntimeError if a header has a control character in it."""
         headers = [*self.default_headers, *start["headers"]]
         if not self.keep_alive:
@@ -44,5 +45,5 @@ class Exchange(RequestResponseCycle):
         self.response_started = True
         self.waiting_for_100_continue = False
         self.chunked_encoding = False
-        self.expected_content_length = int(dict(start["headers"])[b"content-length"])
+        self.expected_content_length = int(length)
         self.transport.write(b"%b%b\r\n" % (STATUS_LINE[start["status"]], lines))
