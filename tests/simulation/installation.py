@@ -111,7 +111,6 @@ def deterministic(wall_clock: WallClock) -> Iterator[None]:
             (batch, "SIGNERS", 2),
             (checkpoint_signer, "DAY_MICROSECONDS", 1000 * 365 * DAY_US),
             (CheckpointSigner, "seconds", SIGNING_SECONDS),
-            (checkpoint_signer, "POLL_SECONDS", SIGNING_SECONDS / 10),
             (wiring, "WorkerProcesses", NoWorkers),
             (wiring, "Threads", SimulatedThreads),
             (metrics, "version", lambda _: "0"),

@@ -9,6 +9,7 @@ with records of their own.
 import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 from cryptography.exceptions import InvalidSignature
@@ -38,7 +39,6 @@ CONTEXT = b"pqkeep/v1/audit-checkpoint"
 ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 SECONDS = 1.0
 RECORDS = 1_000
-POLL_SECONDS = 0.05
 DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 SIGNING_SECONDS = 60.0
 
@@ -138,10 +138,10 @@ class CheckpointSigner:
         self.signed_size = await self._store.query(checkpoints.signed_size)
         since = loop.time()
         while True:
-            await asyncio.sleep(POLL_SECONDS)
-            new = self._store.size - self.signed_size
-            if new < RECORDS and (new == 0 or loop.time() - since < self.seconds):
-                continue
+            await self._store.wait_for_size(self.signed_size + 1)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(since + self.seconds):
+                    await self._store.wait_for_size(self.signed_size + RECORDS)
             since = loop.time()
             self.signed_size = (await self.sign(Algorithm.ML_DSA_65)).size
             if await self._is_day_over():

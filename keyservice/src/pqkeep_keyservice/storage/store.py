@@ -1,5 +1,6 @@
 """The key service's one store: keys, and changes of them committed with their audit records."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar, TypeVarTuple, assert_never, cast
@@ -90,6 +91,8 @@ class KeyStore:
         """How often the installation was restored from a backup."""
         self.newest_backup: NewestBackup | None = None
         """The newest backup that was announced."""
+        self._growth = asyncio.Event()
+        self._awaited_size = 0
 
     @property
     def epoch(self) -> int:
@@ -107,9 +110,8 @@ class KeyStore:
 
     async def check(self) -> None:
         """Check root keys and audit log against what is stored of them. Raises ConfigError."""
-        (self.size, self.recorded_at_us), self.generation = await self._database.write(
-            _check, self._sealer
-        )
+        newest, self.generation = await self._database.write(_check, self._sealer)
+        self._grow(*newest)
         self.newest_backup = await self._database.read(find_newest_backup)
 
     async def claim_shard(self, name: str) -> UUID:
@@ -203,8 +205,20 @@ class KeyStore:
         outcomes, log_state, pending = done
         log_state.advance(pending)
         self._log_state = epoch, log_state
-        self.size, self.recorded_at_us = log_state.frontier.size, log_state.recorded_at_us
+        self._grow(log_state.frontier.size, log_state.recorded_at_us)
         return outcomes
+
+    async def wait_for_size(self, size: int) -> None:
+        """Wait until so many records are durable. One task may wait at a time."""
+        self._awaited_size = size
+        self._growth.clear()
+        if self.size < size:
+            await self._growth.wait()
+
+    def _grow(self, size: int, recorded_at_us: int) -> None:
+        self.size, self.recorded_at_us = size, recorded_at_us
+        if size >= self._awaited_size:
+            self._growth.set()
 
     async def scrub(self) -> bool:
         """See ``Database.scrub``."""
