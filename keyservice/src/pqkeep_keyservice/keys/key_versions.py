@@ -71,6 +71,10 @@ class KeyEntry:
     """Since when it is retired, or kept once more: archiving it was cancelled then."""
     mac_state: bytes | None = field(default=None, init=False, repr=False, compare=False)
     """What ``key_mac`` is over of this version, once that was computed."""
+    derivation_info: dict[bytes, bytes] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The HKDF info of data keys, by purpose, once that was computed."""
 
     @property
     def lasting_status(self) -> KeyStatus:

@@ -7,7 +7,7 @@ lives, so whoever can read that memory learns nothing more from a cached key.
 
 from collections.abc import Callable, MutableMapping
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
@@ -50,8 +50,8 @@ class KeyMaterial:
         """By the identity of what was authenticated: nothing of it can change. Not of the entry,
         whose sealed seed would stay in memory once it is destroyed."""
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(PUBLIC_CAPACITY)
-        self._decapsulation: TTLCache[KeyId, DecapsulationKey] = TTLCache(CAPACITY, SECONDS)
-        self._signing: TTLCache[KeyId, SigningKey] = TTLCache(CAPACITY, SECONDS)
+        self._decapsulation: _PrivateKeys[DecapsulationKey] = _PrivateKeys()
+        self._signing: _PrivateKeys[SigningKey] = _PrivateKeys()
 
     def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
         """Return the public half of a KEM key."""
@@ -78,18 +78,18 @@ class KeyMaterial:
     def decapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> DecapsulationKey:
         """Return the private half of a KEM key."""
         kem = KEMS[entry.info.algorithm]
-        return _cached(
-            self._decapsulation,
-            _id(tenant, entry),
+        return self._decapsulation.get(
+            tenant,
+            entry,
             lambda: load_key(kem, self.unseal(tenant, entry), entry.info.public_key),
         )
 
     def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
         """Return the private half of a signature key."""
         scheme = self._schemes[entry.info.algorithm]
-        return _cached(
-            self._signing,
-            _id(tenant, entry),
+        return self._signing.get(
+            tenant,
+            entry,
             lambda: load_key(scheme, self.unseal(tenant, entry), entry.info.public_key),
         )
 
@@ -160,8 +160,8 @@ class KeyMaterial:
 
     def forget_private_key(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Remove an expanded private key from the cache."""
-        self._decapsulation.pop(_id(tenant, entry), None)
-        self._signing.pop(_id(tenant, entry), None)
+        self._decapsulation.forget(tenant, entry)
+        self._signing.forget(tenant, entry)
 
     def forget_private_keys(self) -> None:
         """Remove all expanded private keys: another key service may have destroyed some."""
@@ -172,6 +172,41 @@ class KeyMaterial:
         """Remove the expanded private keys whose time is over."""
         self._decapsulation.expire()
         self._signing.expire()
+
+
+class _PrivateKeys(Generic[T]):
+    """Expanded private keys, each for SECONDS, by the identity of what the store says of them."""
+
+    def __init__(self) -> None:
+        self._keys: TTLCache[int, tuple[TenantId, KeyInfo, T]] = TTLCache(CAPACITY, SECONDS)
+
+    def get(self, tenant: TenantId, entry: KeyEntry, load: Callable[[], T]) -> T:
+        """Return a key; load it where it is unknown or has expired."""
+        try:
+            owner, _, key = self._keys[id(entry.info)]
+        except KeyError:
+            pass
+        else:
+            if owner == tenant:
+                return key
+        key = load()
+        self._keys[id(entry.info)] = tenant, entry.info, key
+        return key
+
+    def forget(self, tenant: TenantId, entry: KeyEntry) -> None:
+        """Remove a key, however often the store was read since it was loaded."""
+        name = _id(tenant, entry)
+        for identity, (owner, info, _) in list(self._keys.items()):
+            if (owner, info.keyring, info.algorithm, info.version, info.public_key) == name:
+                self._keys.pop(identity, None)
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._keys.clear()
+
+    def expire(self) -> None:
+        """Remove the keys that have expired."""
+        self._keys.expire()
 
 
 def _id(tenant: TenantId, entry: KeyEntry) -> KeyId:

@@ -8,8 +8,8 @@ ciphertext decrypt.
 Of a public key that was supplied, none of them is known: the key itself is in the key derivation.
 """
 
-from contextlib import suppress
 from enum import Enum
+from functools import partial
 
 from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.binding import key_info, supplied_key_info
@@ -74,25 +74,30 @@ def decrypt(
     """Return the data, also if its key was supplied to encrypt. Raises DECRYPTION_FAILED."""
     private = material.decapsulation_key(versions.tenant, key)
     size = ALGORITHMS[versions.algorithm].output_size
-    info = _info(purpose, versions, key)
     hkdf_hash = KEMS[versions.algorithm].hkdf_hash
-    bindings = [info]
-    if purpose is Purpose.ENCRYPT:
-        bindings.append(supplied_key_info(versions.algorithm, key.info.public_key))
     try:
         shared_secret = private.decapsulate(ciphertext[:size])
     except ValueError:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
     sealed = memoryview(ciphertext)[size:]
-    for binding in bindings:
-        with suppress(dem.DecryptionError):
-            return dem.decrypt(
-                hkdf_hash, shared_secret, sealed, info=binding, associated_data=associated_data
-            )
-    raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
+    open_with = partial(
+        dem.decrypt, hkdf_hash, shared_secret, sealed, associated_data=associated_data
+    )
+    try:
+        return open_with(info=_info(purpose, versions, key))
+    except dem.DecryptionError:
+        if purpose is not Purpose.ENCRYPT:
+            raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    try:
+        return open_with(info=supplied_key_info(versions.algorithm, key.info.public_key))
+    except dem.DecryptionError:
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
 
 
 def _info(purpose: Purpose, versions: KeyVersions, key: KeyEntry) -> bytes:
-    return key_info(
-        purpose.value, versions.tenant, versions.algorithm, key.info.version, versions.keyring
-    )
+    info = key.derivation_info.get(purpose.value)
+    if info is None:
+        info = key.derivation_info[purpose.value] = key_info(
+            purpose.value, versions.tenant, versions.algorithm, key.info.version, versions.keyring
+        )
+    return info
