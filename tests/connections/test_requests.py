@@ -127,17 +127,13 @@ def test_many_pipelined_requests_are_answered(gateway: Gateway) -> None:
         assert client.ask(HEALTH).status == 503
 
 
-def test_requests_behind_a_body_are_not_all_parsed(gateway: Gateway) -> None:
-    """Behind a body of known size any number waits, as bytes; behind one in chunks there may be few."""
+def test_any_number_of_requests_waits_behind_a_body(gateway: Gateway) -> None:
+    """Behind a body of known size, and behind one in chunks, a hundred requests are answered."""
     unread = b"0\r\n\r\n" + 100 * HEALTH
-    with gateway.client() as client:
-        client.send(_post(b"Content-Length: 5\r\n", unread))
-        assert [client.answer().status for _ in range(101)] == [401] + 100 * [503]
-    with gateway.client() as client:
-        client.send(_post(CHUNKED, unread))
-        statuses = [client.answer().status for _ in range(18)]
-        assert statuses == [401] + 16 * [503] + [400]
-        assert client.socket.recv(1) == b""
+    for headers in (b"Content-Length: 5\r\n", CHUNKED):
+        with gateway.client() as client:
+            client.send(_post(headers, unread))
+            assert [client.answer().status for _ in range(101)] == [401] + 100 * [503]
 
 
 @pytest.mark.parametrize(

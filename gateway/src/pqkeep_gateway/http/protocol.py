@@ -31,6 +31,13 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
 from pqkeep_gateway.http.exchange import Exchange
 from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.request_head import (
+    MAX_HEADERS,
+    NOT_HTTP,
+    TOO_MANY_HEADERS,
+    check_head,
+    path_of,
+)
 from pqkeep_gateway.http.responses import new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
@@ -38,39 +45,15 @@ from pqkeep_gateway.http.transport import GatheringTransport
 
 HEAD_END = b"\r\n\r\n"
 STEP = 4096
-"""Bytes of a head, or of a body in chunks with what is behind its end, that are parsed at once: in
-between it is found that there are too many headers, or that the body has an answer already."""
+"""Bytes of a head, or of a body in chunks, that are parsed at once: in between it is found that there
+are too many headers, or that the body has an answer already."""
 MANY_CHUNKS = 64
-"""Chunks of one step. A body that has more is parsed in turns with others that have: 256 KB in chunks
+"""Chunks, or pieces, of one step. A body that has more is parsed in turns with others that have: 256 KB in chunks
 of one byte take some 15 ms."""
-MAX_PIPELINED = 16
-"""Requests behind such a body that may wait, parsed, for the answers to those before them."""
 MAX_HEAD = 32 * 1024
-MAX_HEADERS = 100
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
 HEAD_TOO_LARGE = "the request's head is too large"
-TOO_MANY_HEADERS = "the request has too many headers"
-NOT_HTTP = "the request is not HTTP"
-
-SINGLE = frozenset(
-    {
-        b"authorization",
-        b"content-length",
-        b"content-type",
-        b"expect",
-        b"host",
-        b"idempotency-key",
-        b"origin",
-        b"sec-fetch-site",
-        b"stripe-signature",
-        b"transfer-encoding",
-        b"x-api-key",
-        b"x-request-id",
-        b"x-step-up-token",
-    }
-)
-"""Headers that may be there once: a proxy and this service could read different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +141,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_receiving = False
         self._has_head = False
         self._offers_upgrade = False
-        self._segment = 0
-        self._head_size = 0
-        self._head_is_measured = False
+        self._head = b""
+        self._last = b""
         self._body_left = 0
         self._chunks = 0
         self._has_a_turn = False
@@ -191,7 +173,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._is_lost = True
         self.flow.waiting = b""
-        self.pipeline.clear()
         self._counted.remove(self, self._address)
         if self._executed is not None:  # uvicorn tells the latest request only
             self._executed.disconnected = True
@@ -257,18 +238,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_receiving = True
         self._has_head = False
         self._offers_upgrade = False
-        self._head_is_measured = self._segment > 0
-        self._head_size, self._segment = self._segment, 0
         self._tail_size = 0
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             self._offers_upgrade = True
             return
-        version = self.parser.get_http_version()
-        self._check_head(version)
-        self._begin(version)
+        self._begin()
         self._has_head = True
+        self._head = b""
         self.headers = []  # what comes is trailers: they must not stand in for headers
         # An answer before the end of the body is the connection's last: what is left of the body
         # would have to be read to come to the next request.
@@ -276,16 +254,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         self._gathering.expects_more = True
 
-    def _begin(self, version: str) -> None:
-        """Have the request answered, as uvicorn does for an application that is mounted nowhere."""
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        self.scope["method"] = self.parser.get_method().decode("ascii")
+    def _begin(self) -> None:
+        """Have the request answered, as uvicorn does for an application that is mounted nowhere.
+
+        Raises ApiError if its head is refused.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        line = self._head.partition(b"\r\n")[0]
+        headers = check_head(line, method, self.url, version, self.headers)
+        path, query = path_of(self.url, headers.get(b"host"))
+        self._body_left = int(headers.get(b"content-length", 0))
+        self.scope["method"] = method.decode("ascii")
         self.scope["http_version"] = version
-        self.scope["path"] = unquote(path) if "%" in path else path
-        self.scope["raw_path"] = url.path
-        self.scope["query_string"] = url.query or b""
-        before = self._latest
+        self.scope["path"] = unquote(path.decode("ascii"))
+        self.scope["raw_path"] = path
+        self.scope["query_string"] = query
         self.cycle = Exchange(
             scope=self.scope,
             transport=self.transport,
@@ -295,15 +278,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             access_log=False,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
+            expect_100_continue=self.expect_100_continue and version != "1.0",
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+        self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         self._chunks += 1
@@ -313,6 +292,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._offers_upgrade:
             return
+        if len(self.headers) > MAX_HEADERS:
+            raise invalid(TOO_MANY_HEADERS)
         super().on_message_complete()
         self._is_receiving = False
         self._gathering.expects_more = False
@@ -326,9 +307,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if not self._gathering.is_closed:
             self.flow.resume_reading()
-            if self._refusal is not None and not self.pipeline:
+            if self._refusal is not None:
                 self._hang_up(self._refusal)
-            if self.pipeline or self.flow.waiting:
+            if self.flow.waiting:
                 self.loop.call_soon(self._go_on)  # when the answer has been written
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -353,13 +334,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return received
 
     def _go_on(self) -> None:
-        """Begin what waits next, unless the client is still to read an answer or to be sent one."""
-        answered = self._executed is not None and self._executed.response_complete
-        if self.pipeline and answered and not (self.flow.write_paused or self._gathering.is_closed):
-            if self._refusal is None or not self.pipeline[-1][0].more_body:
-                self._start_asgi_task(*self.pipeline.pop())
-            else:
-                self._hang_up(self._refusal)
+        """Parse what waits, unless the client is still to read an answer or to be sent one."""
         data, self.flow.waiting = self.flow.waiting, b""
         if data:
             self.flow.resume_reading()
@@ -371,7 +346,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         Thousands of parsed requests would be what the collector of cycles looks at, while everybody
         else waits.
         """
-        begin = 0
+        begin = step_begin = self._chunks = 0
         try:
             while begin < len(data) and not self._gathering.is_closed and self._refusal is None:
                 if self.flow.write_paused or self.is_answering():
@@ -379,13 +354,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                     return
                 piece = self._piece(data, begin)
                 begin += len(piece)
-                self._chunks = 0
+                self._chunks += 1
                 self._parse(piece)
                 if self._chunks > MANY_CHUNKS:
                     self._wait(data[begin:])
                     self._has_a_turn = True
                     self._counted.small_chunks.wait(self._take_turn)
                     return
+                if begin - step_begin >= STEP:
+                    step_begin, self._chunks = begin, 0
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
@@ -404,21 +381,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._go_on()
 
     def _piece(self, data: bytes, begin: int) -> bytes:
-        """Return what is parsed next: a body of known size, or a step, up to the end of a head.
+        """Return what is parsed next: a body of known size, or a step, up to the next empty line.
 
-        Line ends before a request, and in a body, end nothing: a piece for each would take long.
+        So each request begins with a piece: its head and a body in chunks end with an empty line.
+        Line ends before a request end nothing: a piece for each would take long.
         """
-        if self._is_receiving and self._has_head:
-            return data[begin : begin + (self._body_left if self._body_left > 0 else STEP)]
+        if self._is_receiving and self._has_head and self._body_left > 0:
+            return data[begin : begin + self._body_left]
         first = begin if self._is_receiving else len(data) - len(data[begin:].lstrip(b"\r\n"))
-        end = data.find(HEAD_END, first, first + STEP)
-        return data[begin : first + STEP if end < 0 else end + len(HEAD_END)]
+        found = (self._last + data[first : first + STEP]).find(HEAD_END)
+        end = STEP if found < 0 else found + len(HEAD_END) - len(self._last)
+        return data[begin : first + end]
 
     def _parse(self, piece: bytes) -> None:
-        if self._is_receiving:
-            self._measure(len(piece))
+        if self._is_receiving and self._has_head:
+            self._tail_size += len(piece)
         else:
-            self._segment = len(piece)
+            self._collect_head(piece)
+        self._last = (self._last + piece)[-len(HEAD_END) + 1 :]
         rest = piece
         while rest:
             try:
@@ -430,6 +410,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 break
         if self._is_receiving:
             self._check_size()
+
+    def _collect_head(self, piece: bytes) -> None:
+        """Keep the head as it comes, without the empty lines before it. Raises ApiError."""
+        head = self._head + piece
+        if not self._is_receiving:
+            rest = head.lstrip(b"\r\n")
+            head = head[: len(head) - len(rest)].replace(b"\r\n", b"") + rest
+            if head[:1] in {b"\r", b"\n"} and head != b"\r":
+                raise invalid(NOT_HTTP)
+        if len(head) > MAX_HEAD:
+            raise invalid(HEAD_TOO_LARGE)
+        self._head = head
 
     def _head_without_upgrade(self) -> bytes:
         """Return the head of a request that offers another protocol, without the offer.
@@ -444,43 +436,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         lines = b"".join(b"%s: %s\r\n" % each for each in headers)
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
 
-    def _measure(self, size: int) -> None:
-        self._segment = 0
-        if self._has_head:
-            self._tail_size += size
-        else:
-            self._head_size += size
-
     def _check_size(self) -> None:
         """Refuse what has come of a request, if it is too much already."""
         if self._has_head and self._tail_size > MAX_TAIL:
             raise invalid("the body is too large")
-        if not self._has_head and self._head_size > MAX_HEAD:
-            raise invalid(HEAD_TOO_LARGE)
         if len(self.headers) > MAX_HEADERS:
             raise invalid(TOO_MANY_HEADERS)
-
-    def _check_head(self, version: str) -> None:
-        """Refuse what a proxy could understand in another way than this service."""
-        names = dict(self.headers)
-        if len(self.headers) > MAX_HEADERS:
-            raise invalid(TOO_MANY_HEADERS)
-        if len(names) < len(self.headers):
-            given = [name for name, _ in self.headers if name in SINGLE]
-            if len(set(given)) < len(given):
-                raise invalid("a header is there twice that may be there once")
-        if b"host" not in names and version != "1.0":
-            raise invalid("the Host header is missing")
-        if b"%" in self.url and b"%2f" in self.url.partition(b"?")[0].lower():
-            raise invalid("the path has an encoded slash")
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise invalid("too many requests wait for an answer")
-        self._body_left = int(names.get(b"content-length", 0))
-        # Segments bound the head's size, unless it begins in one behind another request.
-        if not self._head_is_measured or self._head_size > MAX_HEAD:
-            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            if size > MAX_HEAD:
-                raise invalid(HEAD_TOO_LARGE)
 
     # --- What ends a connection -----------------------------------------------------------------
 
@@ -498,8 +459,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def is_answering(self) -> bool:
         """Return whether an answer is owed, or under way."""
         cycle = self._latest
-        if self.pipeline:
-            return True
         if cycle is None or cycle.response_complete:
             return False
         return cycle.response_started or not cycle.more_body
@@ -564,7 +523,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if latest is not None and not latest.response_complete:
             latest.disconnected = True
             latest.message_event.set()
-        self.pipeline.clear()
         request_id = new_request_id()
         body = envelope.failure(error, request_id)
         headers = (
