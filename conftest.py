@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from tests.compiled import compile_in_parallel
 from tests.memory import keep_files_in_memory
-from tests.sampling import leave_to_the_campaign, step
+from tests.sampling import leave_to_the_campaign, require_listed_tests, step
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
@@ -32,11 +32,12 @@ pytest_plugins = [
 ]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let programs under test be interrupted, also where a shell runs the tests in the background.
 
     A signal that is ignored stays ignored in the programs that a process starts.
     """
+    require_listed_tests(config.rootpath)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

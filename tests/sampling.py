@@ -54,6 +54,18 @@ It divides neither number, so that each operation and each value is in some case
 """
 
 
+def require_listed_tests(root: Path) -> None:
+    """Raise UsageError where a listed name is no test's: its tests would all be tried, unnoticed."""
+    files = {
+        path.stem for parts in ("*/tests", "tests/*") for path in root.glob(f"{parts}/test_*.py")
+    }
+    contract = "".join(path.read_text() for path in root.glob("tests/contract/test_*.py"))
+    missing = [name for name in sorted(ABOUT_DATABASES) if name not in files]
+    missing += [name for name in BY_TURNS if f"def {name}(" not in contract]
+    if missing:
+        raise pytest.UsageError(f"tests/sampling.py lists what does not exist: {missing}")
+
+
 def leave_to_the_campaign(items: Sequence[pytest.Item]) -> None:
     """Mark what is asked on a server, but the first test of each file; and most of BY_TURNS.
 

@@ -36,9 +36,9 @@ HOST = "127.0.0.1"
 PLAN = "enterprise_plus"
 OWNER = "owner@localhost"
 READY_SECONDS = 120.0
+"""Far more than a start takes, on a machine with much else to do."""
 CONNECT_SECONDS = 5.0
 REDIS_PORT = 6379
-"""Far more than a start takes, on a machine with much else to do."""
 POLL_SECONDS = 0.02
 VALKEY_MIB = 64
 _CONFLICT = "ERR_CONFLICT_001"
