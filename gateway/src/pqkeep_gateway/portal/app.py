@@ -30,7 +30,7 @@ from pqkeep_gateway.portal.navigation import PAGES, navigation
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_gateway.portal.rendering import Templates
-from pqkeep_gateway.portal.views.entering import DEMO
+from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 from pqkeep_gateway.reference.snippets import curl, python
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
@@ -112,8 +112,10 @@ class PageResource:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         headers.pop(b"x-api-key", None)  # pages are for sessions; programs ask the API
         request_id = request_id_of(headers)
-        if scope["method"] not in METHODS:
-            await send_error(send, method_not_allowed(", ".join(METHODS)), request_id)
+        takes_forms = self._page is not None and self._page.takes_forms
+        methods = (*METHODS, "POST") if takes_forms else METHODS
+        if scope["method"] not in methods:
+            await send_error(send, method_not_allowed(", ".join(methods)), request_id)
             return
         peer = scope["client"][0] if scope["client"] else ""
         client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
@@ -141,6 +143,8 @@ class PageResource:
     async def _answer(self, scope: Scope, headers: Headers, attribution: Attribution) -> _Answer:
         """Return a page, or where to go instead."""
         page = self._page
+        if scope["method"] == "POST":
+            return await self._take_form(headers)
         if self._moved and headers.get(b"host", b"").decode("latin-1").lower() == self._moved[0]:
             there = self._moved[1].rstrip("/") + _asked(scope)
             return _Answer(HTTPStatus.TEMPORARY_REDIRECT, location=there)
@@ -158,6 +162,15 @@ class PageResource:
         attribution = attribution.by(str(principal))
         reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
         return await self._show(page, reader, scope)
+
+    async def _take_form(self, headers: Headers) -> _Answer:
+        """Lead a form that no module has sent to the page that says so. Its body is never read.
+
+        The browser asks for that page by GET, so that it does not keep what was typed.
+        """
+        if self._pipeline.cookies.is_cross_site("POST", headers):
+            return await self._failed(forbidden("This form was sent by a page of another site."))
+        return _Answer(HTTPStatus.SEE_OTHER, location=ROOT + NEEDS_JAVASCRIPT.path)
 
     async def _unknown(self, headers: Headers, attribution: Attribution) -> _Answer:
         """Return the page for an address that is none, in the frame of whoever has signed in."""
@@ -260,6 +273,7 @@ class PageResource:
             "page": page,
             "root": ROOT,
             "sign_in": SIGN_IN,
+            "form_action": ROOT + NEEDS_JAVASCRIPT.path,
             "operator_sign_in": f"{ROOT}{OPERATOR_HOME}/sign-in",
             "endpoints": self._endpoints,
             "snippets": self._snippets,

@@ -33,6 +33,7 @@ PAGES: tuple[Page, ...] = (
     *security.PAGES,
     *billing.PAGES,
     *entering.PAGES,
+    entering.NEEDS_JAVASCRIPT,
 )
 
 

@@ -54,6 +54,8 @@ class Page:
     parent: str = ""
     """The path of the page whose entry in the navigation is marked; its own, if there is none."""
 
+    takes_forms: bool = False
+    """Whether it is also asked for by POST: by forms of a browser in which no module has run."""
     for_operators: bool = False
     """Whether it is a page of operators too: most show one tenant, and they have none."""
 

@@ -5,7 +5,7 @@ import { send } from "./http.js";
 import { rememberSession } from "./sessions.js";
 import { showLeftToast, toast } from "./toasts.js";
 
-document.body.classList.remove("no-script");
+enableForms();
 if (document.body.dataset.email) rememberSession(); // also one that a provider has begun
 showLeftToast();
 
@@ -20,6 +20,17 @@ document.addEventListener("click", async (event) => {
   const leaver = event.target.closest("[data-sign-out]");
   if (leaver) await signOut(leaver.dataset.signOut);
 });
+
+/** Enables the buttons of forms once every module of the page has run: one alone may send half of a form. */
+async function enableForms() {
+  const modules = [...document.querySelectorAll("script[type=module]")].map((each) => import(each.src));
+  if ((await Promise.allSettled(modules)).some((each) => each.status === "rejected")) {
+    toast("A part of this page could not be loaded. Load it again to change anything.");
+    return;
+  }
+  for (const each of document.querySelectorAll("[data-waits-for-modules]")) each.disabled = false;
+  document.body.classList.remove("no-script");
+}
 
 addEventListener("beforeunload", () => document.documentElement.classList.add("is-loading"));
 addEventListener("pageshow", () => document.documentElement.classList.remove("is-loading"));

@@ -55,6 +55,15 @@ PAGES = tuple(
     for path, title, template in _PAGES
 )
 
+NEEDS_JAVASCRIPT = Page(
+    path="/needs-javascript",
+    title="This form needs JavaScript",
+    template="entering/needs_javascript.html",
+    permission=Permission.PUBLIC,
+    takes_forms=True,
+)
+"""Where forms are sent whose module has not run."""
+
 DEMO = Page(
     path="/demo",
     title="Demo",
