@@ -114,9 +114,11 @@ def time_limits() -> TimeLimits:
 
 
 @pytest.fixture
-async def engine(location: Location, time_limits: TimeLimits) -> AsyncIterator[AsyncEngine]:
+async def engine(
+    location: Location, time_limits: TimeLimits, pepper: Pepper
+) -> AsyncIterator[AsyncEngine]:
     """An open accounts database, migrated."""
-    opened = await open_database(location.name, limits=time_limits)
+    opened = await open_database(location.name, limits=time_limits, pepper=pepper)
     yield opened
     await opened.dispose()
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from string import ascii_letters
 from typing import Literal
+from uuid import uuid4
 
 import pytest
 from argon2 import PasswordHasher
@@ -11,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import common_words, is_common
 from pqkeep_gateway.people.passwords import (
@@ -21,12 +25,22 @@ from pqkeep_gateway.people.passwords import (
     hasher,
     require_valid,
 )
+from pqkeep_gateway.people.users import Account, User
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import TenantId
 
 CHEAP = PasswordHasher(1, 8, 1)
 GOOD = "the horse prefers oats"
 HERE = "192.0.2.7"
+USER, OTHER = (
+    User(UserId(uuid4()), TenantId(uuid4()), "", Role.VIEWER, datetime.now(UTC)) for _ in range(2)
+)
 SECONDS = 60.0
+
+
+def with_hash(password_hash: str) -> Account:
+    """Return the account of a user with a hash."""
+    return Account(USER, password_hash)
 
 
 class HeldHasher(PasswordHasher):
@@ -107,23 +121,31 @@ def _varied(length: int) -> str:
 async def test_a_password_is_its_own_in_any_form(pepper: Pepper) -> None:
     """What was hashed verifies, composed or decomposed; nothing else does, and nothing of nobody."""
     passwords = Passwords(pepper, CHEAP)
-    stored = await passwords.hash("Überraschung am Morgen", HERE)
-    assert await passwords.verify(stored, "U\u0308berraschung am Morgen", HERE)
-    assert not await passwords.verify(stored, "Überraschung am Abend", HERE)
+    stored = await passwords.hash(USER.id, "Überraschung am Morgen", HERE)
+    assert await passwords.verify(with_hash(stored), "U\u0308berraschung am Morgen", HERE)
+    assert not await passwords.verify(with_hash(stored), "Überraschung am Abend", HERE)
     assert not await passwords.verify(None, "Überraschung am Morgen", HERE)
 
 
 async def test_another_pepper_is_another_hash(pepper: Pepper) -> None:
     """The hash alone does not tell the password: the pepper is needed too."""
-    stored = await Passwords(pepper, CHEAP).hash(GOOD, HERE)
-    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(stored, GOOD, HERE)
+    stored = await Passwords(pepper, CHEAP).hash(USER.id, GOOD, HERE)
+    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(with_hash(stored), GOOD, HERE)
+
+
+async def test_a_hash_is_one_user_s(pepper: Pepper) -> None:
+    """A hash in another user's row is not the hash of that user's password."""
+    passwords = Passwords(pepper, CHEAP)
+    stored = await passwords.hash(USER.id, GOOD, HERE)
+    assert await passwords.verify(Account(USER, stored), GOOD, HERE)
+    assert not await passwords.verify(Account(OTHER, stored), GOOD, HERE)
 
 
 async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
     """As many as may wait are served; whoever comes on top is refused at once."""
     passwords = Passwords(pepper, CHEAP)
-    stored = await passwords.hash(GOOD, HERE)
-    attempts = [passwords.verify(stored, GOOD, HERE) for _ in range(MAX_WAITING + 4)]
+    stored = await passwords.hash(USER.id, GOOD, HERE)
+    attempts = [passwords.verify(with_hash(stored), GOOD, HERE) for _ in range(MAX_WAITING + 4)]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     assert outcomes.count(True) == THREADS - 1 + MAX_WAITING
     assert sum(isinstance(each, UnavailableError) for each in outcomes) == 4 - (THREADS - 1)
@@ -138,12 +160,12 @@ async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: 
     """Behind two strangers who fill the queue, a third address is served, and soon."""
     held = HeldHasher()
     passwords = Passwords(pepper, held)
-    stored = await passwords.hash(GOOD, HERE)
+    stored = await passwords.hash(USER.id, GOOD, HERE)
     done: list[str] = []
 
     async def verify(source_address: str) -> None:
         try:
-            await passwords.verify(stored, GOOD, source_address)
+            await passwords.verify(with_hash(stored), GOOD, source_address)
         finally:
             done.append(source_address)
 
@@ -177,9 +199,9 @@ async def test_the_dummy_hash_has_the_same_costs(pepper: Pepper, costs: Password
     """The hash that stands for no account has the costs of every other, and is no password's."""
     passwords = Passwords(pepper, costs)
     try:
-        real = await passwords.hash(GOOD, HERE)
+        real = await passwords.hash(USER.id, GOOD, HERE)
         assert len(passwords._dummy_hash) == len(real)
         assert not passwords.is_outdated(passwords._dummy_hash)
-        assert not await passwords.verify(passwords._dummy_hash, GOOD, HERE)
+        assert not await passwords.verify(with_hash(passwords._dummy_hash), GOOD, HERE)
     finally:
         passwords.close()

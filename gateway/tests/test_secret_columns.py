@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from gateway.tests.world import ATTRIBUTION, EMAIL, OTHER_EMAIL, World
 
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.storage.row_mac import covered
 from pqkeep_gateway.storage.schema import METADATA
 
 DIGESTS = frozenset(
@@ -44,6 +45,42 @@ SALTS = frozenset(
     {"idempotency_keys.salt", "users.totp_salt", "sessions.exchange_salt", "outgoing_mail.salt"}
 )
 """16 bytes each, from which a secret is derived with the pepper."""
+MACS = frozenset(
+    {
+        "operators.mac",
+        "operator_sessions.mac",
+        "api_keys.mac",
+        "idempotency_keys.mac",
+        "users.mac",
+        "identities.mac",
+        "sessions.mac",
+        "invitations.mac",
+        "challenges.mac",
+        "step_up_tokens.mac",
+        "registrations.mac",
+        "password_resets.mac",
+    }
+)
+"""32 bytes each, over the digest and its owner: see test_moved_rows.py."""
+BOUND = {
+    "tenants.name_key": "a name is nobody's secret",
+    "spent_refresh_tokens.digest": "it gives nothing: it only ends a session",
+    "used_sign_ins.digest": "it gives nothing: it only refuses a second use",
+    "known_networks.digest": "derived from the account",
+    "recovery_codes.digest": "derived from the user",
+    "sessions.exchanged_digest": "the tokens that follow from it are under the MAC",
+    "sessions.exchange_client": "the tokens that follow from it are under the MAC",
+    "challenges.email_code_digest": "derived from the challenge's digest, which is under the MAC",
+    "step_up_tokens.used_by_key": "a token that is used up does one request only",
+    "step_up_tokens.used_by_request": "a token that is used up does one request only",
+    "sessions.exchange_salt": "the tokens that follow from it are under the MAC",
+    "users.totp_salt": "the secret is derived from the user, too",
+    "users.password_hash": "the hash is of the user's id, too",
+    "outgoing_mail.salt": "the token is derived from the recipient, too",
+}
+"""The secrets that their table's MAC is not over, and why they are of no use in another row."""
+OWNERS = frozenset({"tenant_id", "user_id", "email_key", "role", "scopes", "operator_digest"})
+"""Columns that say what a credential in the same row gives, and to whom."""
 CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event"})
 """Texts without secrets: what was answered, without the credential, and what was done."""
 TEXTS = frozenset(
@@ -113,8 +150,27 @@ def columns(kind: type[Any]) -> set[str]:
 
 def test_every_column_is_of_a_kind() -> None:
     """Each column of bytes or text is listed as a digest, a salt, or what is no secret."""
-    assert columns(sa.LargeBinary) == DIGESTS | SALTS | CONTENTS
+    assert columns(sa.LargeBinary) == DIGESTS | SALTS | CONTENTS | MACS
     assert columns(sa.String) == TEXTS | PASSWORD_HASHES
+
+
+def test_every_secret_is_bound_to_its_owner() -> None:
+    """Each column of a secret is under its table's MAC with each owner, or it is said why not."""
+    macs = {f"{table.name}.{name}" for table in with_macs() for name in covered(table)}
+    assert {f"{table.name}.mac" for table in with_macs()} == MACS
+    assert (DIGESTS | SALTS | PASSWORD_HASHES) - macs == set(BOUND)
+    owners = {
+        f"{table.name}.{column.name}"
+        for table in with_macs()
+        for column in table.columns
+        if column.name in OWNERS
+    }
+    assert owners <= macs
+
+
+def with_macs() -> list[sa.Table]:
+    """Return the tables whose rows have a MAC."""
+    return [table for table in METADATA.sorted_tables if "mac" in table.columns]
 
 
 async def stored(world: World) -> Mapping[str, list[Any]]:

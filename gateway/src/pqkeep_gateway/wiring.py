@@ -208,7 +208,9 @@ async def assemble(
     rate_limiter = _rate_limiter(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
     clients = _provider_clients(config)
-    engine = await open_database(config.database.location, config.database_password_file)
+    engine = await open_database(
+        config.database.location, config.database_password_file, pepper=pepper
+    )
 
     found = await _key_services(config, engine, clock)
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
@@ -668,7 +670,9 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
     Raises ConfigError, UnavailableError.
     """
     pepper = read_pepper(config.pepper_file)
-    engine = await open_database(config.database.location, config.database_password_file)
+    engine = await open_database(
+        config.database.location, config.database_password_file, pepper=pepper
+    )
     try:
         yield Operators(SqlOperators(engine), pepper)
     finally:

@@ -66,6 +66,7 @@ class Purpose(StrEnum):
     MAILED_TOKEN = "pqkeep/v1/mailed-token"  # noqa: S105 - a label
     PASSWORD = "pqkeep/v1/password"  # noqa: S105 - a label
     RECOVERY_CODE = "pqkeep/v1/recovery-code"
+    ROW = "pqkeep/v1/row"
     SESSION_TOKEN = "pqkeep/v1/session-token"  # noqa: S105 - a label
     SINGLE_SIGN_ON = "pqkeep/v1/single-sign-on"
     TOTP = "pqkeep/v1/totp"

@@ -73,14 +73,17 @@ def new_mail(
 
 
 def mailed_token(mail: OutgoingMail, kind: CredentialKind, pepper: Pepper) -> str:
-    """Return the token that belongs to a mail, whether its text contains it or not."""
-    random = pepper.derive(Purpose.MAILED_TOKEN, kind.encode(), mail.salt)
+    """Return the token that belongs to a mail, whether its text contains it or not.
+
+    To another recipient a mail with the same salt has another token.
+    """
+    random = pepper.derive(Purpose.MAILED_TOKEN, kind.encode(), mail.to.encode(), mail.salt)
     return new_credential(kind, random)
 
 
 def mailed_code(mail: OutgoingMail, pepper: Pepper) -> str:
     """Return the code that belongs to a mail: six digits."""
-    number = int.from_bytes(pepper.derive(Purpose.MAILED_CODE, mail.salt), "big")
+    number = int.from_bytes(pepper.derive(Purpose.MAILED_CODE, mail.to.encode(), mail.salt), "big")
     return f"{number % 10**CODE_DIGITS:0{CODE_DIGITS}}"
 
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.access.principals import Principal
+from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
@@ -90,7 +90,12 @@ class InvitationStore(Protocol):
         ...
 
     async def accept(
-        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
+        self,
+        digest: bytes,
+        new_user: UserId,
+        password_hash: str,
+        now: datetime,
+        attribution: Attribution,
     ) -> Account:
         """Use an invitation up and add the user, in one transaction.
 
@@ -186,8 +191,9 @@ class Invitations:
         if tenant is None:
             raise InvalidInvitationTokenError
         self._passwords.require_enabled(tenant)
-        password_hash = await self._passwords.hash(password, attribution.source_address)
-        account = await self._store.accept(digest, password_hash, now, attribution)
+        new_user = UserId(uuid4())
+        password_hash = await self._passwords.hash(new_user, password, attribution.source_address)
+        account = await self._store.accept(digest, new_user, password_hash, now, attribution)
         tokens = await self._sessions.begin(account, attribution, user_agent=user_agent)
         return account.user, tokens
 

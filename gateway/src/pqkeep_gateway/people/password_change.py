@@ -33,9 +33,10 @@ class PasswordChange:
         Raises InvalidPasswordError, PasswordsDisabledError.
         """
         self._passwords.require_enabled(principal.tenant)
-        password_hash = await self._passwords.hash(password, attribution.source_address)
-        email = (await self._users.get(principal.user)).user.email
+        user = principal.user
+        password_hash = await self._passwords.hash(user, password, attribution.source_address)
+        email = (await self._users.get(user)).user.email
         mail = new_mail(MailKind.PASSWORD_CHANGED, email, date_of(self._clock()))
         changed = event(attribution, principal.tenant, AuditEvent.CHANGE_PASSWORD)
-        await self._users.save_password(principal.user, password_hash, mail, changed)
+        await self._users.save_password(user, password_hash, mail, changed)
         await self._audit_delivery.deliver()

@@ -6,10 +6,12 @@ none: an account with a second factor needs it as before.
 
 from datetime import datetime, timedelta
 from typing import Protocol
+from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
@@ -113,7 +115,8 @@ class PasswordResets:
         account = None if email is None else await self._users.find_by_email(email)
         if email is None or (account and not self._passwords.are_enabled(account.user.tenant)):
             raise InvalidPasswordResetTokenError
-        password_hash = await self._passwords.hash(password, attribution.source_address)
+        user = UserId(uuid4()) if account is None else account.user.id
+        password_hash = await self._passwords.hash(user, password, attribution.source_address)
         network = network_digest(self._pepper, email, attribution.source_address)
         await self._store.complete(digest, password_hash, network, now, attribution)
         await self._audit_delivery.deliver()

@@ -1,7 +1,7 @@
 """Passwords: which are accepted, how they are stored, and how many are hashed at a time.
 
 They are stored as Argon2id (RFC 9106) of a digest under the pepper, so that a copy of the database
-is not enough to guess them.
+is not enough to guess them. The digest contains the user's id: a hash is good for one user only.
 """
 
 import asyncio
@@ -11,11 +11,13 @@ from base64 import b64encode
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+from uuid import UUID
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
 from pqkeep_gateway.access.credentials import Pepper, Purpose
+from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
@@ -34,6 +36,9 @@ THREADS = 2
 """One address has all but one of them at most."""
 MAX_WAITING = 64
 """Hashes that may wait for a thread, of all addresses together; see FairQueue."""
+
+
+_NOBODY = UserId(UUID(int=0))
 
 
 class InvalidPasswordError(Exception):
@@ -83,42 +88,44 @@ class Passwords:
         if not self.are_enabled(tenant):
             raise PasswordsDisabledError
 
-    async def hash(self, password: str, source_address: str) -> str:
-        """Return the hash of a new password. Raises InvalidPasswordError, OverloadedError."""
+    async def hash(self, user: UserId, password: str, source_address: str) -> str:
+        """Return the hash of a user's new password. Raises InvalidPasswordError, OverloadedError."""
         require_valid(password)
-        return await self.rehash(password, source_address)
+        return await self.rehash(user, password, source_address)
 
-    async def rehash(self, password: str, source_address: str) -> str:
-        """Return a hash of an existing password. Raises OverloadedError."""
+    async def rehash(self, user: UserId, password: str, source_address: str) -> str:
+        """Return a hash of a user's existing password. Raises OverloadedError."""
         return await self._in_thread(
-            source_address, lambda: self._hasher.hash(self._digest(password))
+            source_address, lambda: self._hasher.hash(self._digest(user, password))
         )
 
     def is_outdated(self, password_hash: str | None) -> bool:
         """Return whether there is a hash, with other costs than new ones have."""
         return password_hash is not None and self._hasher.check_needs_rehash(password_hash)
 
-    async def verify(self, password_hash: str | None, password: str, source_address: str) -> bool:
-        """Return whether a password matches. Raises OverloadedError.
+    async def verify(self, account: Account | None, password: str, source_address: str) -> bool:
+        """Return whether it is an account's password. Raises OverloadedError.
 
-        None, where there is no account, is never a match and takes as long.
+        Where there is no account, or it has no password, that takes as long.
         """
-        return await self._in_thread(source_address, lambda: self._verify(password_hash, password))
+        return await self._in_thread(source_address, lambda: self._verify(account, password))
 
     def close(self) -> None:
         """Cancel what waits for a thread."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _verify(self, password_hash: str | None, password: str) -> bool:
+    def _verify(self, account: Account | None, password: str) -> bool:
+        password_hash = self.hash_of(account)
+        user = _NOBODY if account is None else account.user.id
         try:
-            self._hasher.verify(password_hash or self._dummy_hash, self._digest(password))
+            self._hasher.verify(password_hash or self._dummy_hash, self._digest(user, password))
         except VerifyMismatchError:
             return False
         return password_hash is not None
 
-    def _digest(self, password: str) -> bytes:
+    def _digest(self, user: UserId, password: str) -> bytes:
         text = _normalised(password).encode("utf-8", "surrogatepass")
-        return self._pepper.derive(Purpose.PASSWORD, text)
+        return self._pepper.derive(Purpose.PASSWORD, user.bytes, text)
 
     async def _in_thread(self, source_address: str, work: Callable[[], T]) -> T:
         network = network_of(source_address)

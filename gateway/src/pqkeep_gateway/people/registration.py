@@ -6,10 +6,12 @@ is chosen by whoever got the mail, so nobody can prepare an account for somebody
 
 from datetime import datetime, timedelta
 from typing import Protocol
+from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
@@ -40,6 +42,7 @@ class RegistrationStore(Protocol):
         self,
         digest: bytes,
         tenant: Tenant,
+        new_user: UserId,
         password_hash: str,
         now: datetime,
         attribution: Attribution,
@@ -109,8 +112,11 @@ class Registration:
             digest, attribution.source_address, lambda digest: self._store.is_valid(digest, now)
         ):
             raise InvalidRegistrationTokenError
-        password_hash = await self._passwords.hash(password, attribution.source_address)
+        new_user = UserId(uuid4())
+        password_hash = await self._passwords.hash(new_user, password, attribution.source_address)
         tenant = new_tenant(name)
-        account = await self._store.complete(digest, tenant, password_hash, now, attribution)
+        account = await self._store.complete(
+            digest, tenant, new_user, password_hash, now, attribution
+        )
         tokens = await self._sessions.begin(account, attribution, user_agent=user_agent)
         return account.user, tokens

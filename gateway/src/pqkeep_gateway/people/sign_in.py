@@ -49,9 +49,7 @@ class SignIn:
         """
         async with self._attempts.password(email, attribution.source_address):
             account = await self._users.find_by_email(email)
-            is_correct = await self._passwords.verify(
-                self._passwords.hash_of(account), password, attribution.source_address
-            )
+            is_correct = await self._passwords.verify(account, password, attribution.source_address)
             if account is None or not is_correct:
                 await self._record_failure(account, attribution)
                 raise WrongPasswordError
@@ -93,11 +91,11 @@ class SignIn:
         """
         if not self._passwords.is_outdated(account.password_hash):
             return account
-        rehashed = await self._passwords.rehash(password, source_address)
+        rehashed = await self._passwords.rehash(account.user.id, password, source_address)
         if await self._users.save_rehashed_password(account, rehashed):
             return replace(account, password_hash=rehashed)
         current = await self._users.get(account.user.id)
-        if not await self._passwords.verify(current.password_hash, password, source_address):
+        if not await self._passwords.verify(current, password, source_address):
             raise WrongPasswordError
         return current
 

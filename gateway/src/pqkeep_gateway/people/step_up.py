@@ -109,9 +109,7 @@ class StepUp:
         async with self._attempts.step_up(principal.session):
             if account.has_mfa:
                 await self._factors.check(account, proof, attribution)
-            elif not await self._passwords.verify(
-                self._passwords.hash_of(account), proof, attribution.source_address
-            ):
+            elif not await self._passwords.verify(account, proof, attribution.source_address):
                 failed = event(
                     attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )

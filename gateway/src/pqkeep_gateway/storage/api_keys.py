@@ -17,6 +17,7 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenant_lock import lock_tenant, lock_tenant_to_add
@@ -161,8 +162,8 @@ class SqlApiKeys:
         )
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            return None
+            if row is None or not is_authentic(connection, API_KEYS, row):
+                return None
         limits = _limits(row)
         principal = ApiKeyPrincipal(
             tenant=TenantId(row.tenant_id),
@@ -252,6 +253,8 @@ async def _kept(
     row = (await connection.execute(query)).one_or_none()
     if row is None:
         return draft
+    if not is_authentic(connection, API_KEYS, row):  # else its successor would have its limits
+        raise AlreadyRotatedError
     limits = _limits(row).with_changes(draft.limits)
     return replace(draft, name=draft.name or row.name, limits=limits)
 

@@ -12,6 +12,7 @@ from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import CHALLENGES, USERS
 from pqkeep_protocol.audit import Event
 
@@ -36,10 +37,11 @@ class SqlChallenges:
 
     async def find(self, digest: bytes, now: datetime) -> UserId | None:
         """Return whose pending challenge this is."""
-        query = sa.select(CHALLENGES.c.user_id).where(_is_pending(digest, now))
+        query = sa.select(CHALLENGES).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            user = (await connection.execute(query)).scalar()
-        return None if user is None else UserId(user)
+            row = (await connection.execute(query)).one_or_none()
+            is_found = row is not None and is_authentic(connection, CHALLENGES, row)
+        return UserId(row.user_id) if row is not None and is_found else None
 
     async def remove(self, digest: bytes) -> bool:
         """Remove a challenge; return whether it was there."""

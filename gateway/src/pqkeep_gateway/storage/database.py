@@ -9,7 +9,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.storage.migration import migrate
+from pqkeep_gateway.storage.row_mac import ROW_KEY
 from pqkeep_gateway.storage.sqlite import SQLITE_READ_ONLY, sqlite_engine
 from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
 from pqkeep_gateway.unavailable import UnavailableError
@@ -26,16 +28,25 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 async def open_database(
-    location: str, password_file: Path | None = None, limits: TimeLimits = LIMITS
+    location: str,
+    password_file: Path | None = None,
+    limits: TimeLimits = LIMITS,
+    *,
+    pepper: Pepper | None = None,
 ) -> AsyncEngine:
     """Open a file, or connect to a server; create the schema where there is none.
 
-    ``limits`` are those of a server: a file does not hang. A database with the schema of another
+    ``limits`` are those of a server: a file does not hang. Without the pepper no row with a MAC can
+    be written or read: see row_mac.
+
+    A database with the schema of another
     version is refused and left as it is. Raises ConfigError, and UnavailableError if another
     attempt may succeed.
     """
     on_server = location.startswith(POSTGRESQL)
     engine = _server(location, password_file, limits) if on_server else sqlite_engine(location)
+    if pepper is not None:
+        engine.update_execution_options(**{ROW_KEY: pepper.derive(Purpose.ROW)})
     try:
         async with engine.begin() as connection:
             await connection.run_sync(migrate, location)

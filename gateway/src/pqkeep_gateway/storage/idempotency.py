@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.storage.database import microseconds
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import IDEMPOTENCY_KEYS
 from pqkeep_protocol.messages import Idempotency
 
@@ -23,7 +24,9 @@ async def find_idempotency_key(
         IDEMPOTENCY_KEYS.c.created_at_us > microseconds(now - LIFETIME),
     )
     row = (await connection.execute(query)).one_or_none()
-    if row is not None and row.request != idempotency.request:
+    if row is not None and (
+        row.request != idempotency.request or not is_authentic(connection, IDEMPOTENCY_KEYS, row)
+    ):
         raise IdempotencyKeyReusedError
     return row
 

@@ -21,11 +21,12 @@ from pqkeep_gateway.storage.database import (
     read_transaction,
     transaction,
 )
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import IDENTITIES, SESSIONS, TENANTS, USED_SIGN_INS, USERS
 from pqkeep_gateway.storage.sessions import end_sessions
 from pqkeep_gateway.storage.team import lock_team
 from pqkeep_gateway.storage.tenant_lock import lock_tenant
-from pqkeep_gateway.storage.users import ACCOUNTS, account_of, add_user, user_of
+from pqkeep_gateway.storage.users import ACCOUNTS, account_of, add_user, save_role, user_of
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -96,7 +97,7 @@ async def _use_up(connection: AsyncConnection, arrival: Arrival) -> None:
 async def _member(connection: AsyncConnection, arrival: Arrival, provider: Provider) -> User:
     """Return the tenant's member with this identity, linked or added if need be."""
     identity = arrival.person.identity
-    known = await _one(connection, _with_identity(identity))
+    known = await _with_identity(connection, identity)
     if known is not None:
         if known.tenant != provider.tenant:
             raise RefusedError(Refusal.NO_MEMBER)
@@ -151,7 +152,7 @@ async def _save_role(
     role = arrival.role
     if role is None or role is user.role or team.is_last_owner(user.id):
         return
-    await connection.execute(sa.update(USERS).where(USERS.c.id == user.id).values(role=role))
+    await save_role(connection, user.id, role)
     await _record(connection, arrival, provider, user, AuditEvent.ASSIGN_ROLE, ROLE_IS[role])
 
 
@@ -168,14 +169,24 @@ async def _record(
     await add_audit_event(connection, *events)
 
 
-def _with_identity(identity: Identity) -> sa.Select[Any]:
-    return (
-        sa.select(USERS)
-        .join(IDENTITIES, IDENTITIES.c.user_id == USERS.c.id)
-        .where(IDENTITIES.c.issuer == identity.issuer, IDENTITIES.c.subject == identity.subject)
+async def _with_identity(connection: AsyncConnection, identity: Identity) -> User | None:
+    """Return who has an identity. Raises RefusedError if the database has been changed."""
+    query = sa.select(IDENTITIES).where(
+        IDENTITIES.c.issuer == identity.issuer, IDENTITIES.c.subject == identity.subject
     )
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        return None
+    if not is_authentic(connection, IDENTITIES, row):
+        raise RefusedError(Refusal.NO_MEMBER)
+    return await _one(connection, sa.select(USERS).where(USERS.c.id == row.user_id))
 
 
 async def _one(connection: AsyncConnection, query: sa.Select[Any]) -> User | None:
+    """Return the user in a row. Raises RefusedError if the database has been changed."""
     row = (await connection.execute(query)).one_or_none()
-    return None if row is None else user_of(row)
+    if row is None:
+        return None
+    if not is_authentic(connection, USERS, row):
+        raise RefusedError(Refusal.NO_MEMBER)
+    return user_of(row)

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -24,6 +23,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.pages import Order, read_page
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import INVITATIONS
 from pqkeep_gateway.storage.team import lock_team
 from pqkeep_gateway.storage.tenant_lock import lock_tenant_to_add
@@ -80,13 +80,19 @@ class SqlInvitations:
 
     async def find(self, digest: bytes, now: datetime) -> TenantId | None:
         """Return whose pending invitation a token's digest belongs to."""
-        query = sa.select(INVITATIONS.c.tenant_id).where(_is_pending(digest, now))
+        query = sa.select(INVITATIONS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            tenant = (await connection.execute(query)).scalar()
-        return None if tenant is None else TenantId(tenant)
+            row = (await connection.execute(query)).one_or_none()
+            is_found = row is not None and is_authentic(connection, INVITATIONS, row)
+        return TenantId(row.tenant_id) if row is not None and is_found else None
 
     async def accept(
-        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
+        self,
+        digest: bytes,
+        new_user: UserId,
+        password_hash: str,
+        now: datetime,
+        attribution: Attribution,
     ) -> Account:
         """Use an invitation up and add the user.
 
@@ -96,10 +102,10 @@ class SqlInvitations:
         try:
             async with transaction(self._engine) as connection:
                 row = (await connection.execute(use_up)).one_or_none()
-                if row is None:
+                if row is None or not is_authentic(connection, INVITATIONS, row):
                     raise InvalidInvitationTokenError
                 tenant, role = TenantId(row.tenant_id), Role(row.role)
-                user = User(UserId(uuid4()), tenant, row.email, role, now)
+                user = User(new_user, tenant, row.email, role, now)
                 await add_user(connection, user, password_hash)
                 joined = event(attribution.by(str(user)), tenant, AuditEvent.ACCEPT_INVITATION)
                 await add_audit_event(connection, joined)

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import OPERATOR_SESSIONS, OPERATORS
 from pqkeep_gateway.tenancy.operator_sessions import IDLE, LIFETIME, OperatorSession
 from pqkeep_protocol.audit import Event
@@ -41,20 +42,21 @@ class SqlOperatorSessions:
         """Return a session with the name of the operator who has its credential now."""
         is_theirs = OPERATORS.c.digest == OPERATOR_SESSIONS.c.operator_digest
         query = (
-            sa.select(OPERATOR_SESSIONS, OPERATORS.c.name)
+            sa.select(OPERATOR_SESSIONS, OPERATORS)
             .outerjoin(OPERATORS, is_theirs)
             .where(OPERATOR_SESSIONS.c.digest == digest)
         )
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            return None
+            if row is None or not is_authentic(connection, OPERATOR_SESSIONS, row):
+                return None
+            is_named = row.name is not None and is_authentic(connection, OPERATORS, row)
         return OperatorSession(
             row.operator_digest,
             time_of(row.created_at_us),
             time_of(row.last_seen_at_us),
             row.source_address,
-            row.name,
+            row.name if is_named else None,
         )
 
     async def see(self, digest: bytes, now: datetime) -> None:

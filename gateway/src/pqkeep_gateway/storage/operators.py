@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
+from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_of
 from pqkeep_gateway.storage.schema import OPERATORS
 from pqkeep_gateway.tenancy.operators import Operator
 from pqkeep_protocol.audit import Event
@@ -20,9 +21,11 @@ class SqlOperators:
 
     async def find(self, digest: bytes) -> str | None:
         """Return the name of the operator whose credential has this digest."""
-        query = sa.select(OPERATORS.c.name).where(OPERATORS.c.digest == digest)
+        query = sa.select(OPERATORS).where(OPERATORS.c.digest == digest)
         async with read_transaction(self._engine) as connection:
-            return (await connection.execute(query)).scalar_one_or_none()
+            row = (await connection.execute(query)).one_or_none()
+            is_found = row is not None and is_authentic(connection, OPERATORS, row)
+        return str(row.name) if row is not None and is_found else None
 
     async def list(self) -> tuple[Operator, ...]:
         """Return all operators, by name."""
@@ -63,19 +66,28 @@ class SqlOperators:
 
     async def rotate(self, name: str, digest: bytes, now: datetime, audit_event: Event) -> bool:
         """Replace the digest of an operator's credential; False if there is no such operator."""
-        values = {"digest": digest, "rotated_at_us": microseconds(now)}
-        return await self._change(sa.update(OPERATORS).values(values), name, audit_event)
+        async with transaction(self._engine) as connection:
+            values = {
+                "digest": digest,
+                "rotated_at_us": microseconds(now),
+                MAC: mac_of(connection, OPERATORS, {"name": name, "digest": digest}),
+            }
+            change = sa.update(OPERATORS).values(values)
+            return await _change(connection, change, name, audit_event)
 
     async def remove(self, name: str, audit_event: Event) -> bool:
         """Delete an operator; False if there is no such operator."""
-        return await self._change(sa.delete(OPERATORS), name, audit_event)
-
-    async def _change(self, change: sa.Update | sa.Delete, name: str, audit_event: Event) -> bool:
         async with transaction(self._engine) as connection:
-            changed = await connection.execute(change.where(OPERATORS.c.name == name))
-            if changed.rowcount == 1:
-                await add_audit_event(connection, audit_event)
-            return changed.rowcount == 1
+            return await _change(connection, sa.delete(OPERATORS), name, audit_event)
+
+
+async def _change(
+    connection: AsyncConnection, change: sa.Update | sa.Delete, name: str, audit_event: Event
+) -> bool:
+    changed = await connection.execute(change.where(OPERATORS.c.name == name))
+    if changed.rowcount == 1:
+        await add_audit_event(connection, audit_event)
+    return changed.rowcount == 1
 
 
 async def _lock(connection: AsyncConnection) -> None:

@@ -14,6 +14,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import PASSWORD_RESETS, USERS
 from pqkeep_gateway.storage.users import save_password
 from pqkeep_protocol.audit import Event
@@ -44,9 +45,11 @@ class SqlPasswordResets:
 
     async def find(self, digest: bytes, now: datetime) -> str | None:
         """Return for which address a token's digest belongs to a pending reset."""
-        query = sa.select(PASSWORD_RESETS.c.email_key).where(_is_pending(digest, now))
+        query = sa.select(PASSWORD_RESETS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            return (await connection.execute(query)).scalar()
+            row = (await connection.execute(query)).one_or_none()
+            is_found = row is not None and is_authentic(connection, PASSWORD_RESETS, row)
+        return str(row.email_key) if row is not None and is_found else None
 
     async def complete(
         self,
@@ -64,17 +67,23 @@ class SqlPasswordResets:
         is_pending = _is_pending(digest, now)
         key = sa.select(PASSWORD_RESETS.c.email_key).where(is_pending).scalar_subquery()
         lock = sa.select(USERS).where(USERS.c.email_key == key).with_for_update()
-        use_up = sa.delete(PASSWORD_RESETS).where(is_pending)
+        use_up = sa.delete(PASSWORD_RESETS).where(is_pending).returning(PASSWORD_RESETS)
         async with transaction(self._engine) as connection:
             user = (await connection.execute(lock)).one_or_none()
-            if user is None or (await connection.execute(use_up)).rowcount == 0:
+            reset = (await connection.execute(use_up)).one_or_none()
+            if user is None or reset is None:
+                raise InvalidPasswordResetTokenError
+            if not (
+                is_authentic(connection, PASSWORD_RESETS, reset)
+                and is_authentic(connection, USERS, user)
+            ):
                 raise InvalidPasswordResetTokenError
             await save_password(connection, UserId(user.id), user.email, password_hash)
             await remember_network(connection, UserId(user.id), network, now)
             await add_mail(connection, new_mail(MailKind.PASSWORD_CHANGED, user.email, now))
             who = attribution.by(f"user:{user.id}")
-            reset = event(who, TenantId(user.tenant_id), AuditEvent.RESET_PASSWORD)
-            await add_audit_event(connection, reset)
+            done = event(who, TenantId(user.tenant_id), AuditEvent.RESET_PASSWORD)
+            await add_audit_event(connection, done)
 
 
 def _is_pending(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
-from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,6 +16,7 @@ from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_ke
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import REGISTRATIONS, USERS
 from pqkeep_gateway.storage.shards import place
 from pqkeep_gateway.storage.tenants import add_tenant
@@ -53,14 +53,16 @@ class SqlRegistrations:
 
     async def is_valid(self, digest: bytes, now: datetime) -> bool:
         """Return whether a token's digest belongs to a pending registration."""
-        query = sa.select(REGISTRATIONS.c.digest).where(_is_pending(digest, now))
+        query = sa.select(REGISTRATIONS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            return (await connection.execute(query)).one_or_none() is not None
+            row = (await connection.execute(query)).one_or_none()
+            return row is not None and is_authentic(connection, REGISTRATIONS, row)
 
     async def complete(
         self,
         digest: bytes,
         tenant: Tenant,
+        new_user: UserId,
         password_hash: str,
         now: datetime,
         attribution: Attribution,
@@ -69,19 +71,16 @@ class SqlRegistrations:
 
         Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """
-        use_up = (
-            sa.delete(REGISTRATIONS)
-            .where(_is_pending(digest, now))
-            .returning(REGISTRATIONS.c.email)
-        )
+        use_up = sa.delete(REGISTRATIONS).where(_is_pending(digest, now)).returning(REGISTRATIONS)
         async with transaction(self._engine) as connection:
-            email = (await connection.execute(use_up)).scalar()
-            if email is None:
+            row = (await connection.execute(use_up)).one_or_none()
+            if row is None or not is_authentic(connection, REGISTRATIONS, row):
                 raise InvalidRegistrationTokenError
+            email = row.email
             holder = sa.select(USERS.c.id).where(USERS.c.email_key == email_key(email))
             if (await connection.execute(holder)).one_or_none() is not None:
                 raise EmailTakenError
-            owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
+            owner = User(new_user, tenant.id, email, Role.OWNER, now)
             tenant = replace(tenant, shard=await place(connection, self._shards, None))
             try:
                 await add_tenant(connection, tenant)

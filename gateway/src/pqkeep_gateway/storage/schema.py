@@ -1,6 +1,7 @@
 """The tables of the accounts database, as the migrations create them.
 
 Times are microseconds since 1970, UTC. Digests are HMAC-SHA-256 under the pepper: 32 bytes.
+``mac``: see pqkeep_gateway.storage.row_mac.
 """
 
 from sqlalchemy import (
@@ -19,6 +20,7 @@ from sqlalchemy import (
     text,
 )
 
+from pqkeep_gateway.storage.row_mac import mac_column
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
 METADATA = MetaData()
@@ -74,6 +76,7 @@ OPERATORS = Table(
     Column("rotated_at_us", BigInteger, nullable=False),
     Column("last_used_at_us", BigInteger, nullable=True),
     Column("last_used_from", String(64), nullable=True),
+    mac_column("operators", "name", "digest"),
 )
 
 OPERATOR_SESSIONS = Table(
@@ -84,6 +87,7 @@ OPERATOR_SESSIONS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("last_seen_at_us", BigInteger, nullable=False),
     Column("source_address", String(64), nullable=False),
+    mac_column("operator_sessions", "digest", "operator_digest", "created_at_us"),
 )
 """``operator_digest``: of the credential that began it, with which it ends."""
 
@@ -104,6 +108,16 @@ API_KEYS = Table(
     Column("scopes", Text, nullable=True),
     Column("expires_at_us", BigInteger, nullable=True),
     Column("allowed_addresses", Text, nullable=True),
+    mac_column(
+        "api_keys",
+        "tenant_id",
+        "version",
+        "digest",
+        "name",
+        "scopes",
+        "expires_at_us",
+        "allowed_addresses",
+    ),
 )
 """``accepted_until_us``: for a rotated key, the end of its overlap with the new one. ``scopes``:
 JSON, and ``allowed_addresses``: networks with a space between them; null: no limit."""
@@ -128,6 +142,16 @@ IDEMPOTENCY_KEYS = Table(
     Column("salt", LargeBinary(16), nullable=True),
     Column("created_at_us", BigInteger, nullable=False, index=True),
     Column("result", LargeBinary, nullable=True),
+    mac_column(
+        "idempotency_keys",
+        "key",
+        "request",
+        "tenant_id",
+        "api_key_version",
+        "revoked_version",
+        "salt",
+        "result",
+    ),
 )
 """What was created with an Idempotency-Key: a tenant, or an API key, derived again from ``salt``.
 
@@ -176,6 +200,7 @@ USERS = Table(
     Column("has_mfa", Boolean, nullable=False, default=False),
     Column("last_sign_in_at_us", BigInteger, nullable=True),
     Column("email_codes", Boolean, nullable=False, default=False),
+    mac_column("users", "id", "tenant_id", "email", "email_key", "role"),
 )
 """``email_key``: the address in lower case. ``last_totp_step``: the last one that was accepted.
 
@@ -189,6 +214,7 @@ IDENTITIES = Table(
     Column("subject", String(255), primary_key=True),
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
     Column("linked_at_us", BigInteger, nullable=False),
+    mac_column("identities", "issuer", "subject", "user_id"),
     Index("ix_identities_user", "issuer", "user_id", unique=True),
 )
 """Who somebody is at a provider of single sign-on."""
@@ -219,6 +245,17 @@ SESSIONS = Table(
     Column("exchange_salt", LargeBinary(16), nullable=True),
     Column("reauthenticated_until_us", BigInteger, nullable=True),
     Column("user_agent", String(256), nullable=False),
+    mac_column(
+        "sessions",
+        "id",
+        "user_id",
+        "access_digest",
+        "access_expires_at_us",
+        "refresh_digest",
+        "refresh_expires_at_us",
+        "created_at_us",
+        "used_second_factor",
+    ),
 )
 """``exchanged_digest``: the refresh token that was exchanged last, for tokens that are derived from
 it and ``exchange_salt``, by the client with the digest ``exchange_client``.
@@ -255,6 +292,9 @@ INVITATIONS = Table(
     Column("role", String(16), nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
     Column("id", Uuid, nullable=False, unique=True, index=True),
+    mac_column(
+        "invitations", "digest", "tenant_id", "email", "email_key", "role", "expires_at_us", "id"
+    ),
     Index("ix_invitations_address", "tenant_id", "email_key", unique=True),
 )
 
@@ -273,6 +313,7 @@ CHALLENGES = Table(
     Column("expires_at_us", BigInteger, nullable=False),
     Column("email_code_digest", LargeBinary(32), nullable=True),
     Column("email_code_attempts", Integer, nullable=False, default=0),
+    mac_column("challenges", "digest", "user_id"),
 )
 """Sign-ins with a correct password that still need a code."""
 
@@ -285,6 +326,7 @@ STEP_UP_TOKENS = Table(
     Column("is_reserved", Boolean, nullable=False),
     Column("used_by_key", LargeBinary(32), nullable=True),
     Column("used_by_request", LargeBinary(32), nullable=True),
+    mac_column("step_up_tokens", "digest", "user_id", "expires_at_us"),
 )
 """``used_by_…``: the Idempotency-Key of the request that used it up, from which it is accepted again."""
 
@@ -342,6 +384,7 @@ REGISTRATIONS = Table(
     Column("email", String(254), nullable=False),
     Column("email_key", String(254), nullable=False, index=True),
     Column("expires_at_us", BigInteger, nullable=False),
+    mac_column("registrations", "digest", "email", "email_key", "expires_at_us"),
 )
 """Addresses somebody has signed up with and not yet confirmed."""
 
@@ -351,6 +394,7 @@ PASSWORD_RESETS = Table(
     Column("digest", LargeBinary(32), primary_key=True),
     Column("email_key", String(254), nullable=False, index=True),
     Column("expires_at_us", BigInteger, nullable=False),
+    mac_column("password_resets", "digest", "email_key", "expires_at_us"),
 )
 """Also for addresses that no account has, so that both cases take equally long."""
 

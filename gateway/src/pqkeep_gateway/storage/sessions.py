@@ -33,6 +33,7 @@ from pqkeep_gateway.storage.database import (
 )
 from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.pages import Order, read_page
+from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import (
     SESSIONS,
     SPENT_REFRESH_TOKENS,
@@ -108,13 +109,10 @@ class SqlSessions:
         """Return the principal for an access token's digest."""
         query = (
             sa.select(
+                SESSIONS,
                 SESSIONS.c.id.label("session_id"),
-                USERS.c.id.label("user_id"),
-                USERS.c.role,
-                TENANTS.c.id.label("tenant_id"),
+                USERS,
                 TENANTS.c.status,
-                USERS.c.has_mfa,
-                SESSIONS.c.used_second_factor,
                 *MFA_REQUIREMENT,
                 *PLACEMENT,
             )
@@ -127,8 +125,10 @@ class SqlSessions:
         )
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            return None
+            if row is None or not (
+                is_authentic(connection, SESSIONS, row) and is_authentic(connection, USERS, row)
+            ):
+                return None
         return SessionPrincipal(
             tenant=TenantId(row.tenant_id),
             entitlements=entitlements_of(row),
@@ -148,28 +148,16 @@ class SqlSessions:
         """
         now_us, digests = microseconds(now), exchange.digests
         ends_at_us = SESSIONS.c.created_at_us + lifetime // MICROSECOND
-        expiries = {
-            name: sa.case((ends_at_us < at_us, ends_at_us), else_=sa.literal(at_us, sa.BigInteger))
-            for name, at_us in _expiry_columns(digests).items()
-        }
         values = {
             **_digest_columns(digests),
-            **expiries,
             "refreshed_at_us": now_us,
             "exchanged_digest": exchange.spent,
             "exchange_client": exchange.client,
             "exchange_salt": exchange.salt,
         }
-        replace = (
-            sa.update(SESSIONS)
-            .where(
-                SESSIONS.c.refresh_digest == exchange.spent,
-                SESSIONS.c.refresh_expires_at_us > now_us,
-                ends_at_us > now_us,
-            )
-            .values(values)
-            .returning(SESSIONS.c.id)
-        )
+        is_spent = SESSIONS.c.refresh_digest == exchange.spent
+        is_valid = sa.and_(SESSIONS.c.refresh_expires_at_us > now_us, ends_at_us > now_us)
+        current = sa.select(SESSIONS).where(is_spent, is_valid)
         repeated = sa.select(SESSIONS.c.exchange_salt).where(
             SESSIONS.c.exchanged_digest == exchange.spent,
             SESSIONS.c.exchange_client == exchange.client,
@@ -177,11 +165,18 @@ class SqlSessions:
             ends_at_us > now_us,
         )
         async with transaction(self._engine) as connection:
-            session = (await connection.execute(replace)).scalar()
-            if session is not None:
-                await _require_seldom(connection, session, exchange)
-                await _save_spent(connection, session, exchange, now_us)
-                return exchange.salt
+            row = (await connection.execute(current)).one_or_none()
+            if row is not None and is_authentic(connection, SESSIONS, row):
+                end_us = row.created_at_us + lifetime // MICROSECOND
+                values |= {
+                    name: min(at_us, end_us) for name, at_us in _expiry_columns(digests).items()
+                }
+                values[MAC] = mac_after(connection, SESSIONS, row, values)
+                replace = sa.update(SESSIONS).where(SESSIONS.c.id == row.id, is_spent, is_valid)
+                if (await connection.execute(replace.values(values))).rowcount == 1:
+                    await _require_seldom(connection, SessionId(row.id), exchange)
+                    await _save_spent(connection, SessionId(row.id), exchange, now_us)
+                    return exchange.salt
             salt: bytes | None = (await connection.execute(repeated)).scalar()
             if salt is not None:
                 return salt

@@ -9,6 +9,7 @@ from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import SessionId, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import SESSIONS, STEP_UP_TOKENS
 from pqkeep_gateway.storage.users import lock_user
 from pqkeep_protocol.audit import Event
@@ -63,9 +64,11 @@ class SqlStepUpTokens:
                 STEP_UP_TOKENS.c.is_reserved.is_(False),
             )
             .values(is_reserved=True)
+            .returning(STEP_UP_TOKENS)
         )
         async with transaction(self._engine) as connection:
-            return (await connection.execute(reserve)).rowcount == 1
+            row = (await connection.execute(reserve)).one_or_none()
+            return row is not None and is_authentic(connection, STEP_UP_TOKENS, row)
 
     async def release(self, digest: bytes) -> None:
         """Undo a reservation."""
@@ -93,14 +96,16 @@ class SqlStepUpTokens:
 
         Raises IdempotencyKeyReusedError if it was another request with the same Idempotency-Key.
         """
-        query = sa.select(STEP_UP_TOKENS.c.used_by_request).where(
+        query = sa.select(STEP_UP_TOKENS).where(
             STEP_UP_TOKENS.c.digest == digest,
             STEP_UP_TOKENS.c.user_id == user,
             STEP_UP_TOKENS.c.expires_at_us > microseconds(now),
             STEP_UP_TOKENS.c.used_by_key == idempotency.key,
         )
         async with read_transaction(self._engine) as connection:
-            request = (await connection.execute(query)).scalar()
-        if request not in (None, idempotency.request):
+            row = (await connection.execute(query)).one_or_none()
+            if row is None or not is_authentic(connection, STEP_UP_TOKENS, row):
+                return False
+        if row.used_by_request != idempotency.request:
             raise IdempotencyKeyReusedError
-        return request is not None
+        return True

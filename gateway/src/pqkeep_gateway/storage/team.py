@@ -17,7 +17,7 @@ from pqkeep_gateway.storage.pages import Order, read_page
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
 from pqkeep_gateway.storage.sessions import end_sessions
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
-from pqkeep_gateway.storage.users import user_of
+from pqkeep_gateway.storage.users import save_role, user_of
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 
@@ -51,7 +51,7 @@ class SqlTeam:
         async with transaction(self._engine) as connection:
             team = await lock_team(connection, tenant)
             team.require_change(by, member, role)
-            await connection.execute(sa.update(USERS).where(is_member).values(role=role))
+            await save_role(connection, member, role)
             await add_audit_event(connection, *audit_events)
             return _member((await connection.execute(_MEMBERS.where(is_member))).one())
 

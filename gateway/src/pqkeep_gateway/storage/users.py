@@ -12,6 +12,7 @@ from pqkeep_gateway.people.users import Account, User, UserNotFoundError, email_
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import CHALLENGES, PASSWORD_RESETS, SESSIONS, TENANTS, USERS
 from pqkeep_gateway.storage.sessions import end_other_sessions, end_sessions
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
@@ -71,7 +72,8 @@ class SqlUsers:
     async def _find(self, condition: sa.ColumnElement[bool]) -> Account | None:
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(ACCOUNTS.where(condition))).one_or_none()
-        return None if row is None else account_of(row)
+            is_found = row is not None and is_authentic(connection, USERS, row)
+        return account_of(row) if row is not None and is_found else None
 
 
 ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
@@ -102,6 +104,16 @@ async def save_password(
     await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.user_id == user))
     resets = PASSWORD_RESETS.c.email_key == email_key(email)
     await connection.execute(sa.delete(PASSWORD_RESETS).where(resets))
+
+
+async def save_role(connection: AsyncConnection, user: UserId, role: Role) -> None:
+    """Change the role of a user who is locked. Raises UserNotFoundError."""
+    is_user = USERS.c.id == user
+    row = (await connection.execute(sa.select(USERS).where(is_user))).one_or_none()
+    if row is None or not is_authentic(connection, USERS, row):
+        raise UserNotFoundError
+    mac = mac_after(connection, USERS, row, {"role": role})
+    await connection.execute(sa.update(USERS).where(is_user).values({"role": role, MAC: mac}))
 
 
 async def lock_user(connection: AsyncConnection, user: UserId) -> None:

@@ -25,6 +25,7 @@ def _create_operators() -> None:
         sa.Column("rotated_at_us", sa.BigInteger, nullable=False),
         sa.Column("last_used_at_us", sa.BigInteger, nullable=True),
         sa.Column("last_used_from", sa.String(64), nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "operator_sessions",
@@ -33,6 +34,7 @@ def _create_operators() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("last_seen_at_us", sa.BigInteger, nullable=False),
         sa.Column("source_address", sa.String(64), nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
 
 
@@ -84,6 +86,7 @@ def _create_tenant_tables() -> None:
         sa.Column("scopes", sa.Text, nullable=True),
         sa.Column("expires_at_us", sa.BigInteger, nullable=True),
         sa.Column("allowed_addresses", sa.Text, nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "usage",
@@ -101,6 +104,7 @@ def _create_tenant_tables() -> None:
         sa.Column("salt", sa.LargeBinary(16), nullable=True),
         sa.Column("created_at_us", sa.BigInteger, nullable=False, index=True),
         sa.Column("result", sa.LargeBinary, nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
 
 
@@ -119,6 +123,7 @@ def _create_people_tables() -> None:
         sa.Column("has_mfa", sa.Boolean, nullable=False),
         sa.Column("last_sign_in_at_us", sa.BigInteger, nullable=True),
         sa.Column("email_codes", sa.Boolean, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "sessions",
@@ -137,6 +142,7 @@ def _create_people_tables() -> None:
         sa.Column("exchange_salt", sa.LargeBinary(16), nullable=True),
         sa.Column("reauthenticated_until_us", sa.BigInteger, nullable=True),
         sa.Column("user_agent", sa.String(256), nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "spent_refresh_tokens",
@@ -159,6 +165,7 @@ def _create_people_tables() -> None:
         sa.Column("role", sa.String(16), nullable=False),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
         sa.Column("id", sa.Uuid, nullable=False, unique=True, index=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
         sa.Index("ix_invitations_address", "tenant_id", "email_key", unique=True),
     )
     op.create_table(
@@ -173,6 +180,7 @@ def _create_people_tables() -> None:
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
         sa.Column("email_code_digest", sa.LargeBinary(32), nullable=True),
         sa.Column("email_code_attempts", sa.Integer, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "step_up_tokens",
@@ -182,6 +190,7 @@ def _create_people_tables() -> None:
         sa.Column("is_reserved", sa.Boolean, nullable=False),
         sa.Column("used_by_key", sa.LargeBinary(32), nullable=True),
         sa.Column("used_by_request", sa.LargeBinary(32), nullable=True),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "registrations",
@@ -189,12 +198,14 @@ def _create_people_tables() -> None:
         sa.Column("email", sa.String(254), nullable=False),
         sa.Column("email_key", sa.String(254), nullable=False, index=True),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "password_resets",
         sa.Column("digest", sa.LargeBinary(32), primary_key=True),
         sa.Column("email_key", sa.String(254), nullable=False, index=True),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
         "identities",
@@ -202,6 +213,7 @@ def _create_people_tables() -> None:
         sa.Column("subject", sa.String(255), primary_key=True),
         sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
         sa.Column("linked_at_us", sa.BigInteger, nullable=False),
+        sa.Column("mac", sa.LargeBinary(32), nullable=False),
         sa.Index("ix_identities_user", "issuer", "user_id", unique=True),
     )
     op.create_table(

@@ -1,0 +1,98 @@
+"""The MAC over what a row of the accounts database says, under a key from the pepper.
+
+Rows are found by a digest of a credential, which says nothing of its owner. The MAC covers both, so
+that a row which somebody without the pepper has changed, copied or made up is as good as none.
+"""
+
+import hmac
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine.default import DefaultExecutionContext
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+ROW_KEY = "row_key"
+"""The execution option of an engine that has the key: 32 bytes."""
+MAC = "mac"
+"""The column's name."""
+_COVERS = "covers"
+
+
+def mac_column(table: str, *covers: str) -> sa.Column[bytes]:
+    """Return the last column of a table, which an INSERT fills in by itself (32 bytes).
+
+    ``covers``: the columns that the MAC is over. An UPDATE of one sets the MAC too, by ``mac_of``.
+    """
+
+    def of_insert(context: DefaultExecutionContext) -> bytes:
+        row = context.get_current_parameters()  # type: ignore[no-untyped-call] # of the library
+        return _mac(context.execution_options[ROW_KEY], table, [row.get(name) for name in covers])
+
+    return sa.Column(
+        MAC, sa.LargeBinary(32), nullable=False, default=of_insert, info={_COVERS: covers}
+    )
+
+
+def covered(table: sa.Table) -> tuple[str, ...]:
+    """Return the columns that a table's MAC is over."""
+    columns: tuple[str, ...] = table.c[MAC].info[_COVERS]
+    return columns
+
+
+def mac_of(connection: AsyncConnection, table: sa.Table, row: Mapping[str, object]) -> bytes:
+    """Return the MAC (32 bytes) of a row, by its columns' names."""
+    key = connection.engine.get_execution_options()[ROW_KEY]
+    return _mac(key, table.name, [row[name] for name in covered(table)])
+
+
+def mac_after(
+    connection: AsyncConnection, table: sa.Table, row: sa.Row[Any], changes: Mapping[str, object]
+) -> bytes:
+    """Return the MAC (32 bytes) of a row that is in the database, after changes."""
+    return mac_of(connection, table, {**_values(table, row), **changes})
+
+
+def is_authentic(connection: AsyncConnection, table: sa.Table, row: sa.Row[Any]) -> bool:
+    """Return whether a gateway wrote a row: the result of a query for all of a table's columns."""
+    values = _values(table, row)
+    is_valid = hmac.compare_digest(values[MAC], mac_of(connection, table, values))
+    if not is_valid:
+        _LOG.error(
+            "a row of the accounts database was not written by a gateway: it is ignored",
+            table=table.name,
+        )
+    return is_valid
+
+
+def _values(table: sa.Table, row: sa.Row[Any]) -> dict[str, Any]:
+    columns = row._mapping  # noqa: SLF001 - the public name of it
+    return {name: columns[table.c[name]] for name in (MAC, *covered(table))}
+
+
+def _mac(key: bytes, table: str, values: list[object]) -> bytes:
+    parts = (_encoded(value) for value in (table, *values))
+    text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return hmac.digest(key, text, "sha256")
+
+
+def _encoded(value: object) -> bytes:
+    """Return a value in bytes, with its type: no two values have the same."""
+    match value:
+        case None:
+            return b""
+        case str():
+            return b"s" + str(value).encode("utf-8", "surrogatepass")
+        case int():
+            return b"i%d" % value
+        case UUID():
+            return b"u" + value.bytes
+        case bytes():
+            return b"b" + value
+        case _:
+            raise TypeError(type(value).__name__)

@@ -1,0 +1,367 @@
+"""Somebody who writes the accounts database, without the pepper, gives a credential another owner.
+
+Each move is one UPDATE, by which the credential of the attacker, who has an account, would be good
+for somebody else.
+"""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from gateway.tests.test_single_sign_on import SUBJECT, Sso, sso
+from gateway.tests.world import (
+    ATTRIBUTION,
+    EMAIL,
+    HERE,
+    NEW_PASSWORD,
+    OTHER_EMAIL,
+    PASSWORD,
+    World,
+    add_tenant,
+    new_tenant,
+)
+
+from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
+from pqkeep_gateway.access.credentials import CredentialKind
+from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError, idempotency_key
+from pqkeep_gateway.access.principals import OperatorPrincipal
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.scopes import scopes_in
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, mailed_token
+from pqkeep_gateway.people.challenges import InvalidChallengeError
+from pqkeep_gateway.people.identity_providers import Refusal
+from pqkeep_gateway.people.invitations import InvalidInvitationTokenError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
+from pqkeep_gateway.people.second_factors import WrongCodeError
+from pqkeep_gateway.people.sessions import InvalidRefreshTokenError, Tokens
+from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.people.step_up import StepUpRequiredError
+from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.operator_sessions import SqlOperatorSessions
+from pqkeep_gateway.storage.operators import SqlOperators
+from pqkeep_gateway.storage.schema import (
+    API_KEYS,
+    CHALLENGES,
+    IDEMPOTENCY_KEYS,
+    IDENTITIES,
+    INVITATIONS,
+    OPERATOR_SESSIONS,
+    OPERATORS,
+    OUTGOING_MAIL,
+    PASSWORD_RESETS,
+    RECOVERY_CODES,
+    REGISTRATIONS,
+    SESSIONS,
+    STEP_UP_TOKENS,
+    USERS,
+)
+from pqkeep_gateway.tenancy.api_keys import AlreadyRotatedError
+from pqkeep_gateway.tenancy.operator_sessions import OperatorSession
+from pqkeep_gateway.tenancy.operators import Operators
+from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import INSTALLATION
+
+__all__ = ["sso"]
+
+SCOPES = '[{"operations":["sign"]}]'
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+async def change(world: World, table: sa.Table, **values: object) -> None:
+    """Change every row of a table."""
+    async with world.engine.begin() as connection:
+        assert (await connection.execute(sa.update(table).values(**values))).rowcount
+
+
+async def change_where(
+    world: World, condition: sa.ColumnElement[bool], table: sa.Table, **values: object
+) -> None:
+    """Change the one row that fits."""
+    async with world.engine.begin() as connection:
+        update = sa.update(table).where(condition).values(**values)
+        assert (await connection.execute(update)).rowcount == 1
+
+
+async def two_people(world: World) -> tuple[Tokens, Account, Account]:
+    """Return the tokens and account of a viewer, the attacker, and the account of an owner."""
+    await world.join(Role.OWNER, OTHER_EMAIL)
+    tokens = await world.join(Role.VIEWER, EMAIL)
+    return tokens, await world.account(EMAIL), await world.account(OTHER_EMAIL)
+
+
+async def other_tenant(world: World) -> Tenant:
+    """Return a tenant with an API key."""
+    tenant = await add_tenant(world.engine, new_tenant())
+    await world.api_keys.create(tenant, ATTRIBUTION)
+    return tenant
+
+
+async def test_an_api_key_is_its_tenant_s(world: World) -> None:
+    """An API key in another tenant's row, or without its scopes, opens nothing."""
+    limits = ApiKeyLimits(scopes=scopes_in(SCOPES))
+    made = await world.api_keys.create(world.tenant, ATTRIBUTION, limits=limits)
+    store, digest = SqlApiKeys(world.engine), world.pepper.digest(made.plaintext)
+    assert await store.find(digest) is not None
+    await change(world, API_KEYS, scopes=None)
+    assert await store.find(digest) is None
+    await change(world, API_KEYS, scopes=SCOPES)
+    assert await store.find(digest) is not None
+    other = await add_tenant(world.engine, new_tenant())
+    await change(world, API_KEYS, tenant_id=other.id)
+    assert await store.find(digest) is None
+
+
+async def test_a_digest_put_into_another_api_key_s_row_opens_nothing(world: World) -> None:
+    """The digest of an API key of one's own is nothing in another tenant's row."""
+    tenant = await other_tenant(world)
+    made = await world.api_keys.create(world.tenant, ATTRIBUTION)
+    digest = world.pepper.digest(made.plaintext)
+    await change_where(world, API_KEYS.c.tenant_id == world.tenant.id, API_KEYS, digest=b"\0" * 32)
+    await change_where(world, API_KEYS.c.tenant_id == tenant.id, API_KEYS, digest=digest)
+    assert await SqlApiKeys(world.engine).find(digest) is None
+
+
+async def test_a_session_is_its_user_s(world: World) -> None:
+    """A session that is given to another user ends nowhere: both its tokens are refused."""
+    tokens, attacker, victim = await two_people(world)
+    await change_where(
+        world, SESSIONS.c.user_id == attacker.user.id, SESSIONS, user_id=victim.user.id
+    )
+    assert await world.sessions.find(tokens.access, HERE) is None
+    with pytest.raises(InvalidRefreshTokenError):
+        await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
+
+
+async def test_digests_put_into_another_session_open_nothing(world: World) -> None:
+    """Both digests of one's own tokens are nothing in another user's session."""
+    tokens, attacker, victim = await two_people(world)
+    async with world.engine.begin() as connection:
+        is_own = SESSIONS.c.user_id == attacker.user.id
+        await connection.execute(sa.delete(SESSIONS).where(is_own))
+    await change(
+        world,
+        SESSIONS,
+        access_digest=world.pepper.digest(tokens.access),
+        refresh_digest=world.pepper.digest(tokens.refresh),
+    )
+    assert await world.sessions.find(tokens.access, HERE) is None
+    with pytest.raises(InvalidRefreshTokenError):
+        await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
+    assert victim.user.role is Role.OWNER
+
+
+@pytest.mark.parametrize("column", ["access_expires_at_us", "refresh_expires_at_us"])
+async def test_a_session_lasts_no_longer(world: World, column: str) -> None:
+    """A session with another end is none."""
+    tokens = await world.join()
+    await change(world, SESSIONS, **{column: 2**62})
+    assert await world.sessions.find(tokens.access, HERE) is None
+    with pytest.raises(InvalidRefreshTokenError):
+        await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
+
+
+async def test_a_refreshed_session_is_still_its_user_s(world: World) -> None:
+    """A refresh binds the new tokens as a sign-in does: they work, and do not when moved."""
+    tokens, attacker, victim = await two_people(world)
+    tokens = await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
+    assert (await world.principal(tokens)).user == attacker.user.id
+    is_own = SESSIONS.c.user_id == attacker.user.id
+    await change_where(world, is_own, SESSIONS, user_id=victim.user.id)
+    assert await world.sessions.find(tokens.access, HERE) is None
+
+
+@pytest.mark.parametrize("column", ["role", "tenant_id", "email", "email_key"])
+async def test_a_user_is_their_tenant_s(world: World, column: str) -> None:
+    """A user with another role, tenant or address is nobody: no session, no sign-in."""
+    tokens = await world.join(Role.VIEWER)
+    other = await add_tenant(world.engine, new_tenant())
+    values = {"role": Role.OWNER, "tenant_id": other.id, "email": "x@y.z", "email_key": "x@y.z"}
+    await change(world, USERS, **{column: values[column]})
+    assert await world.sessions.find(tokens.access, HERE) is None
+    for email in (EMAIL, "x@y.z"):
+        with pytest.raises(WrongPasswordError):
+            await world.sign_in.with_password(email, PASSWORD, ATTRIBUTION)
+
+
+async def test_a_changed_role_is_bound_again(world: World) -> None:
+    """A role that an owner has changed is the member's, who stays signed in."""
+    tokens, attacker, victim = await two_people(world)
+    owner = await world.sign_in.with_password(OTHER_EMAIL, PASSWORD, ATTRIBUTION)
+    by = await world.principal(owner)
+    await world.members.change_role(world.tenant.id, attacker.user.id, Role.ADMIN, by, ATTRIBUTION)
+    assert (await world.principal(tokens)).role is Role.ADMIN
+    assert by.user == victim.user.id
+
+
+async def test_a_password_hash_is_its_user_s(world: World) -> None:
+    """The hash of a password that the attacker knows signs nobody else in."""
+    _, attacker, victim = await two_people(world)
+    await world.password_change.change(
+        await world.principal(await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)),
+        NEW_PASSWORD,
+        ATTRIBUTION,
+    )
+    known = (await world.account(EMAIL)).password_hash
+    is_victim = USERS.c.id == victim.user.id
+    await change_where(world, is_victim, USERS, password_hash=known)
+    with pytest.raises(WrongPasswordError):
+        await world.sign_in.with_password(OTHER_EMAIL, NEW_PASSWORD, ATTRIBUTION)
+    assert attacker.user.id != victim.user.id
+
+
+async def test_factors_are_their_user_s(world: World) -> None:
+    """An authenticator and recovery codes in another user's rows prove nothing there."""
+    tokens, attacker, victim = await two_people(world)
+    person = await world.principal(tokens)
+    totp, codes = await world.enroll(person)
+    salt = (await world.account(EMAIL)).totp_salt
+    is_victim = USERS.c.id == victim.user.id
+    await change_where(world, is_victim, USERS, totp_salt=salt, has_mfa=True, last_totp_step=None)
+    await change(world, RECOVERY_CODES, user_id=victim.user.id)
+    world.now += 60
+    account = await world.account(OTHER_EMAIL)
+    for code in (totp.at(int(world.now)), codes[0]):
+        with pytest.raises(WrongCodeError):
+            await world.factors.check(account, code, ATTRIBUTION)
+    assert attacker.user.id == person.user
+
+
+async def test_a_step_up_token_is_its_user_s(world: World) -> None:
+    """A step-up token that is given to somebody with a stolen session proves nothing."""
+    tokens, attacker, victim = await two_people(world)
+    token = await world.step_up.issue(await world.principal(tokens), PASSWORD, ATTRIBUTION)
+    stolen = await world.principal(
+        await world.sign_in.with_password(OTHER_EMAIL, PASSWORD, ATTRIBUTION)
+    )
+    await change(world, STEP_UP_TOKENS, user_id=victim.user.id)
+
+    async def act() -> None:
+        raise AssertionError
+
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(stolen, token, act, lambda _: True)
+    assert attacker.user.id != stolen.user
+
+
+async def test_a_challenge_is_its_user_s(world: World) -> None:
+    """A challenge after one's own password is none for another account."""
+    tokens, attacker, victim = await two_people(world)
+    await world.enroll(await world.principal(tokens))
+    token = await world.challenge(EMAIL)
+    await change(world, CHALLENGES, user_id=victim.user.id)
+    with pytest.raises(InvalidChallengeError):
+        await world.challenges.find(token, HERE)
+    assert attacker.user.id != victim.user.id
+
+
+@pytest.mark.parametrize("column", ["role", "tenant_id", "email_key", "expires_at_us"])
+async def test_an_invitation_is_as_it_was_written(world: World, column: str) -> None:
+    """An invitation to another tenant, role or address, or for longer, is none."""
+    invited = await world.invite(EMAIL, Role.VIEWER)
+    other = await add_tenant(world.engine, new_tenant())
+    values = {
+        "role": Role.OWNER,
+        "tenant_id": other.id,
+        "email_key": "x@y.z",
+        "expires_at_us": 2**62,
+    }
+    await change(world, INVITATIONS, **{column: values[column]})
+    with pytest.raises(InvalidInvitationTokenError):
+        await world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
+
+
+async def test_a_registration_is_its_address_s(world: World) -> None:
+    """A registration that was confirmed for one address makes no account for another."""
+    token = await world.registration_token()
+    await change(world, REGISTRATIONS, email=EMAIL, email_key=EMAIL)
+    with pytest.raises(InvalidRegistrationTokenError):
+        await world.registration.complete(token, "x", PASSWORD, ATTRIBUTION)
+
+
+async def test_a_password_reset_is_its_address_s(world: World) -> None:
+    """A reset that was mailed to one person resets nobody else's password."""
+    await two_people(world)
+    token = await world.reset_token(EMAIL)
+    await change(world, PASSWORD_RESETS, email_key=OTHER_EMAIL)
+    with pytest.raises(InvalidPasswordResetTokenError):
+        await world.resets.complete(token, NEW_PASSWORD, ATTRIBUTION)
+
+
+async def test_a_mail_to_another_recipient_has_another_token(world: World) -> None:
+    """A waiting reset that is sent to somebody else has a token that resets nothing."""
+    await two_people(world)
+    await world.resets.begin(OTHER_EMAIL, ATTRIBUTION)
+    is_reset = OUTGOING_MAIL.c.kind == MailKind.PASSWORD_RESET
+    await change_where(world, is_reset, OUTGOING_MAIL, recipient=EMAIL)
+    mail = await world.mail(MailKind.PASSWORD_RESET)
+    assert mail.to == EMAIL
+    token = mailed_token(mail, CredentialKind.PASSWORD_RESET, world.pepper)
+    with pytest.raises(InvalidPasswordResetTokenError):
+        await world.resets.complete(token, NEW_PASSWORD, ATTRIBUTION)
+
+
+async def test_an_identity_is_its_member_s(sso: Sso) -> None:
+    """Who is one member at the provider is signed in as no other, and is refused."""
+    world = sso.world
+    await world.join(Role.OWNER, OTHER_EMAIL)
+    await sso.person()
+    owner = await world.account(OTHER_EMAIL)
+    await change_where(world, IDENTITIES.c.subject == SUBJECT, IDENTITIES, user_id=owner.user.id)
+    assert await sso.refusal() is Refusal.NO_MEMBER
+
+
+async def test_an_operator_s_credential_is_that_operator_s(world: World) -> None:
+    """A credential under another operator's name is nobody's; a rotated one is bound again."""
+    operators, store = (
+        Operators(SqlOperators(world.engine), world.pepper),
+        SqlOperators(world.engine),
+    )
+    await operators.add("ada")
+    digest = world.pepper.digest(await operators.rotate("ada"))
+    assert await store.find(digest) == "ada"
+    await change(world, OPERATORS, name="root")
+    assert await store.find(digest) is None
+
+
+async def test_an_operator_s_session_is_that_operator_s(world: World) -> None:
+    """A session of one operator is none of another's."""
+    operators, store = (
+        Operators(SqlOperators(world.engine), world.pepper),
+        SqlOperators(world.engine),
+    )
+    first, second = [world.pepper.digest(await operators.add(name)) for name in ("ada", "grace")]
+    assert await store.find(second) == "grace"
+    sessions = SqlOperatorSessions(world.engine)
+    now = (await operators.list())[0].added_at
+    begun = event(ATTRIBUTION, INSTALLATION, AuditEvent.OPERATOR_SIGN_IN)
+    await sessions.add(b"s" * 32, OperatorSession(first, now, now, HERE), begun)
+    found = await sessions.find(b"s" * 32)
+    assert found is not None
+    assert found.name == "ada"
+    await change(world, OPERATOR_SESSIONS, operator_digest=second)
+    assert await sessions.find(b"s" * 32) is None
+
+
+async def test_an_idempotency_key_is_its_tenant_s(world: World) -> None:
+    """A repetition whose stored answer is another tenant's is refused."""
+    key = idempotency_key("once", OperatorPrincipal(), HERE, ["create"])
+    await world.api_keys.create(world.tenant, ATTRIBUTION, idempotency_key=key)
+    other = await other_tenant(world)
+    is_key = IDEMPOTENCY_KEYS.c.key == key.idempotency.key
+    await change_where(world, is_key, IDEMPOTENCY_KEYS, tenant_id=other.id)
+    with pytest.raises(IdempotencyKeyReusedError):
+        await world.api_keys.create(world.tenant, ATTRIBUTION, idempotency_key=key)
+
+
+async def test_a_changed_api_key_is_not_rotated_into_a_good_one(world: World) -> None:
+    """The successor of an API key does not inherit limits that no gateway wrote."""
+    limits = ApiKeyLimits(scopes=scopes_in(SCOPES))
+    await world.api_keys.create(world.tenant, ATTRIBUTION, limits=limits)
+    await change(world, API_KEYS, scopes=None)
+    with pytest.raises(AlreadyRotatedError):
+        await world.api_keys.rotate(world.tenant.id, 1, ATTRIBUTION)
