@@ -29,6 +29,8 @@ BATCH = "encapsulate_batch"
 RATE = 1_000_000
 """The measured tenant's rate limit, in requests a minute: more than it can reach."""
 API = "/api/v1"
+ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": str(ROOT)}
+"""For the key service of another launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ UNAUDITED = Launcher(
 
 @contextmanager
 def service(
-    directory: Path, launcher: Launcher = PRODUCT, options: Sequence[str] = ()
+    directory: Path,
+    launcher: Launcher = PRODUCT,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] = ENVIRONMENT,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Run pqkeep for the length of a ``with`` block; yield its process id and its ready file."""
     directory.mkdir(exist_ok=True)
@@ -62,13 +67,16 @@ def service(
         f"--data={directory / 'data'}",
         *options,
     ]
-    with started(command, log, ready_file.exists) as process:
+    with started(command, log, ready_file.exists, environment) as process:
         yield process.pid, json.loads(ready_file.read_bytes())
 
 
 @contextmanager
 def started(
-    command: Sequence[str], log: Path, is_ready: Callable[[], bool]
+    command: Sequence[str],
+    log: Path,
+    is_ready: Callable[[], bool],
+    environment: Mapping[str, str] = ENVIRONMENT,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program of pqkeep's for the length of a ``with`` block, from when it is ready."""
     with (
@@ -77,7 +85,7 @@ def started(
             command,
             output=output,
             errors=subprocess.STDOUT,
-            environment={"PYTHONPATH": str(ROOT)},  # for the key service of another launcher
+            environment=environment,
         ) as process,
     ):
         deadline = time.monotonic() + READY_SECONDS

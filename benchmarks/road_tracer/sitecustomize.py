@@ -1,0 +1,62 @@
+"""Lets a process of pqkeep note each call of its own code while a request is on its road.
+
+Python imports it at its start where ``PYTHONPATH`` names this folder. SIGRTMIN + 1 begins to note, and
+SIGRTMIN + 2 writes what was noted: a line a call, to the file that PQKEEP_ROAD names and the process id.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import CodeType, FrameType
+
+PACKAGES = ("/pqkeep_protocol/", "/pqkeep_gateway/", "/pqkeep_keyservice/")
+
+
+class Tracer:
+    """Notes calls, but not that a coroutine goes on."""
+
+    def __init__(self, destination: str) -> None:
+        self._destination = destination
+        self._is_noting = False
+        self._frames: list[FrameType] = []
+        self._seen: set[int] = set()
+
+    def begin(self, *_: object) -> None:
+        """Note calls from now on."""
+        self._frames, self._seen, self._is_noting = [], set(), True
+        sys.setprofile(self.note)
+
+    def end(self, *_: object) -> None:
+        """Write what was noted."""
+        sys.setprofile(None)
+        self._is_noting = False
+        lines = [_line(frame.f_code) for frame in self._frames]
+        partial = f"{self._destination}.{os.getpid()}.partial"
+        with open(partial, "w", encoding="utf-8") as file:  # noqa: PTH123 - imported at every start
+            file.writelines(lines)
+        os.replace(partial, partial.removesuffix(".partial"))  # noqa: PTH105 - likewise
+        self._frames, self._seen = [], set()
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a call of pqkeep's own code; frames are kept, so that an id is one frame's."""
+        if event != "call" or not self._is_noting or id(frame) in self._seen:
+            return
+        if any(package in frame.f_code.co_filename for package in PACKAGES):
+            self._seen.add(id(frame))
+            self._frames.append(frame)
+
+
+def _line(code: CodeType) -> str:
+    path = code.co_filename
+    begin = max(path.find(package) for package in PACKAGES) + 1
+    return f"{path[begin:]}\t{code.co_firstlineno}\t{code.co_qualname}\n"
+
+
+if destination := os.environ.get("PQKEEP_ROAD"):
+    tracer = Tracer(destination)
+    threading.setprofile(tracer.note)
+    signal.signal(signal.SIGRTMIN + 1, tracer.begin)
+    signal.signal(signal.SIGRTMIN + 2, tracer.end)
