@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -99,7 +99,8 @@ class EmptyLog:
 
 async def test_an_export_counts_until_it_is_read_or_given_up(limits: ExportLimits) -> None:
     """Two that are being read let no third begin; one that is given up, or ended, does."""
-    rows = audit.endpoints(one_shard(cast(KeyService, EmptyLog())), limits)
+    nothing: Any = None
+    rows = audit.endpoints(one_shard(cast(KeyService, EmptyLog())), limits, nothing, nothing)
     (export,) = (each for each in rows if each.path == "/audit/export")
     call = ApiCall(
         principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
@@ -21,13 +22,14 @@ from pqkeep_keyservice.ledger.checkpoints import (
     signed_size,
 )
 from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
-from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
+from pqkeep_keyservice.ledger.operation_counts import NOT_REFUSED, find_operation_counts
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS
+from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS, RARE
 from pqkeep_keyservice.ledger.search import list_records
 from pqkeep_keyservice.ledger.windows import MAX_SCANNED
 from pqkeep_protocol.algorithms import USES, Algorithm, Operation
 from pqkeep_protocol.audit import (
+    REFUSED,
     CountOperations,
     GetUsage,
     ListCheckpoints,
@@ -50,9 +52,10 @@ Sql = Callable[..., list[Any]]
 TENANTS = [TenantId(UUID(int=number)) for number in (7, 8, 9)]
 ALGORITHMS = [Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, None]
 OPERATIONS = [Operation.ENCRYPT, Operation.SIGN, Operation.LIST_KEYS]
-OUTCOMES = ["success", "key-not-found"]
+OUTCOMES = ["success", "key-not-found", "begun", "ERR_POLICY_001", "verification-failed"]
+ADDRESSES = ["192.0.2.1", "2001:db8::1"]
 SIZE = 90
-FILTERS = ("operation", "algorithm", "key_version", "outcome", "request_id")
+FILTERS = ("operation", "algorithm", "key_version", "outcome", "request_id", "source_address")
 FIRST_US = 1_000_000
 PER_INSTANT = 4
 """Records that have the same time."""
@@ -67,9 +70,9 @@ def new_records() -> Iterator[NewRecord]:
             OPERATIONS[n % 7 % 3],
             ALGORITHMS[n % 5 % 3],
             None if n % 4 == 0 else n % 4,
-            OUTCOMES[n % 11 % 2],
+            OUTCOMES[n % 11 % 5],
             f"r{n % 13 % 4}",
-            "a",
+            ADDRESSES[n % 3 % 2],
             "y",
         )
 
@@ -123,9 +126,16 @@ def expected(shelf: Shelf, asked: dict[str, Any]) -> list[int]:
         and (before is None or record["id"] < before)
         and (since is None or record["at"] >= since)
         and (until is None or record["at"] < until)
-        and all(value is None or record[name] == value for name, value in named.items())
+        and all(
+            value is None or record[name] == value or (value == REFUSED and _is_refusal(record))
+            for name, value in named.items()
+        )
     ]
     return ids[::-1] if asked["newest_first"] else ids
+
+
+def _is_refusal(record: dict[str, Any]) -> bool:
+    return record["outcome"] in {"key-not-found", "ERR_POLICY_001"}
 
 
 _ids = st.none() | st.integers(0, SIZE + 2)
@@ -142,7 +152,8 @@ QUERIES = st.fixed_dictionaries(
         "operation": st.none() | st.sampled_from([*OPERATIONS, "nothing"]),
         "algorithm": st.none() | st.sampled_from(Algorithm),
         "key_version": st.none() | st.integers(1, 4),
-        "outcome": st.none() | st.sampled_from([*OUTCOMES, "nothing"]),
+        "outcome": st.none() | st.sampled_from([*OUTCOMES, REFUSED, "nothing"]),
+        "source_address": st.none() | st.sampled_from([*ADDRESSES, "nothing"]),
         "request_id": st.none() | st.sampled_from(["r0", "r1", "r2", "r3"]),
     }
 )
@@ -168,6 +179,7 @@ def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
         "key_version": KeyVersion(2),
         "outcome": "key-not-found",
         "request_id": "r3",
+        "source_address": "2001:db8::1",
     }[name]
     asked = {"tenant": INSTALLATION, "newest_first": False, name: value}
     found = shelf.pages(**asked)
@@ -245,6 +257,8 @@ RARE_FILTERS: list[dict[str, Any]] = [
     {"operation": "encrypt", "outcome": "key-not-found"},
     {"operation": "rotate-key", "outcome": "key-not-found"},
     {"operation": "archive-key"},
+    {"outcome": REFUSED},
+    {"operation": "encrypt", "outcome": REFUSED},
 ]
 LONG = MAX_SCANNED + 1_000
 
@@ -278,7 +292,11 @@ async def test_what_is_rare_is_found_at_once(long_log: sa.Connection) -> None:
                 row.id
                 for row in rows
                 if tenant == INSTALLATION or row.tenant_id == str(tenant)
-                if all(getattr(row, name) == value for name, value in asked.items())
+                if all(
+                    getattr(row, name) == value
+                    or (value == REFUSED and row.outcome == "key-not-found")
+                    for name, value in asked.items()
+                )
             ]
             for newest_first in (False, True):
                 page = list_records(
@@ -308,6 +326,47 @@ async def test_many_rare_records_are_read_in_parts(
     engine.dispose()
 
 
+PRINCIPALS = [
+    *("api-key:1", "api-key:1/billing", "api-key:12/billing", "api-key:2/billing-2"),
+    *("api-key:3/Billing", "operator", "operator:ada", "operator:billing", "user:ada", "schedule"),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("billing", [1, 2, 7]),
+        ("Billing", [4]),
+        ("billing-2", [3]),
+        ("illing", []),
+        ("1/billing", []),
+        ("%", []),
+        ("ada", [6]),
+        ("operator", [5]),
+        ("schedule", [9]),
+        ("api-key:1", [0, 1]),
+        ("api-key:1/billing", [1]),
+        ("api-key:", []),
+        ("user:ada", [8]),
+    ],
+)
+async def test_a_principal_is_found_by_its_name_too(
+    service: InProcessService, attribution: Attribution, asked: str, found: list[int]
+) -> None:
+    """An API key's or operator's whole name finds it; part of one, or another case, finds nothing."""
+    row = NewRecord(TENANTS[0], "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
+    await service.parts.store.commit([(row._replace(principal=each), None) for each in PRINCIPALS])
+    page = await service.execute(ListRecords(tenant=TENANTS[0], principal=asked), attribution)
+    assert [json.loads(line)["number"] - 1 for line in page.lines] == found
+
+
+def test_refusals_are_what_is_counted_as_refused(backend: str) -> None:
+    """The filter for refusals, its index, and the count of the overview mean the same outcomes."""
+    assert backend
+    named = re.findall("'([a-z-]+)'", str(RARE["refused"]))
+    assert sorted(named) == sorted(NOT_REFUSED)
+
+
 def test_what_is_common_is_what_uses_keys(backend: str) -> None:
     """Every operation that uses a key is common, so that its records cost the index nothing."""
     assert set(COMMON_OPERATIONS) == USES
@@ -326,6 +385,7 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
         {"keyring": "none"},
         {"outcome": "success"},
         {"principal": "p"},
+        {"source_address": "192.0.2.1"},
         {"request_id": "none"},
         {"page_views": False},
     ]

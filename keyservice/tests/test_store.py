@@ -45,6 +45,7 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
         "moves",
         "rare_operations",
         "rare_outcomes",
+        "refusals",
         "successions",
     }  # partial indices, in the migrations only
 

@@ -57,7 +57,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
             min_deletion_days=0,
         ),
         *api_keys.endpoints(nothing, nothing),
-        *audit.endpoints(nothing, nothing),
+        *audit.endpoints(nothing, nothing, nothing, nothing),
         *operators.endpoints(nothing, nothing, nothing),
         *installation.endpoints(nothing),
         *plan_limits.endpoints(nothing, nothing, nothing, nothing, nothing),

@@ -8,14 +8,17 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep.audit import verify
 
@@ -29,6 +32,9 @@ FIELDS = {
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 NOT_FOUND = "ERR_NOT_FOUND_001"
 UNPROCESSABLE = "ERR_INVALID_001"
+NO_REFUSALS = {
+    *("success", "begun", "handed-out", "completed", "cancelled", "verification-failed"),
+}
 
 
 def leaf(record: dict[str, Any]) -> bytes:
@@ -157,6 +163,74 @@ def test_a_tenant_sees_its_own_and_the_operator_all(
 def test_filters(query: dict[str, object], count: int, tenant: Caller) -> None:
     """Each filter, and several together, find what was done."""
     assert len(records(tenant, **query)) == count
+
+
+def test_refusals_are_one_filter(new_tenant: Callable[..., Caller]) -> None:
+    """Every refusal is found by one word, of the key service and of the gateway, and nothing else."""
+    tenant = new_tenant()
+    tenant.refusal("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
+    tenant.refusal("/kms/keys/archive", {**KYBER, "key_version": 1, "delay_days": 7})
+    refused = records(tenant, outcome="refused")
+    everything = records(tenant)
+    assert {each["outcome"] for each in refused} >= {"key-not-found", "ERR_KMS_020"}
+    assert refused == [each for each in everything if each["outcome"] not in NO_REFUSALS]
+
+
+def test_records_are_found_by_what_people_call_a_principal(
+    installation: Installation, new_tenant: Callable[..., Caller], operator: Caller
+) -> None:
+    """An e-mail address, an API key's name, and for the operator a tenant's id or name."""
+    tenant = new_tenant()
+    email = f"{uuid4()}@example.com"
+    person = installation.person(tenant.tenant_id, email=email)
+    person.get("/kms/keys")
+    (me,) = {each["principal"] for each in records(tenant, principal=email.upper())}
+    assert me == f"user:{person.get('/auth/me')['id']}"
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = tenant.post(path, {"name": "billing-run"}, status=201)
+    program = installation.caller(made["api_key"], tenant.tenant_id)
+    program.get("/kms/keys")
+    named = {each["principal"] for each in records(tenant, principal="billing-run")}
+    assert named == {f"api-key:{made['version']}/billing-run"}
+    for name in (tenant.tenant_id, operator.get(path.removesuffix("/api-keys"))["name"]):
+        found = records(operator, tenant=name, principal=email)
+        assert {each["tenant_id"] for each in found} == {tenant.tenant_id}
+        assert {each["principal"] for each in found} == {me}
+
+
+def test_nobody_learns_of_others_by_a_filter(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """Another tenant's member is answered as an address of nobody's; tenants are the operator's."""
+    tenant, stranger = new_tenant(), new_tenant()
+    email = f"{uuid4()}@example.com"
+    installation.person(stranger.tenant_id, email=email)
+    unknown = {"principal": f"{uuid4()}@example.com"}
+    answers = [
+        tenant.ask("GET", "/audit/records", params=each) for each in ({"principal": email}, unknown)
+    ]
+    assert [each.status_code for each in answers] == [404, 404]
+    assert answers[0].json()["error"] == answers[1].json()["error"]
+    own = tenant.ask("GET", "/audit/records", params={"tenant": tenant.tenant_id})
+    assert own.status_code == HTTPStatus.FORBIDDEN
+
+
+def test_a_tenant_that_is_not_there_has_no_records(operator: Caller) -> None:
+    """An id or a name of no tenant, and the installation's own id, are 404."""
+    for name in (str(uuid4()), "no such tenant", str(UUID(int=0)), "0"):
+        answer = operator.ask("GET", "/audit/records", params={"tenant": name})
+        assert (answer.status_code, answer.json()["error"]["field"]) == (404, "tenant")
+
+
+def test_records_are_found_by_source_address(new_tenant: Callable[..., Caller]) -> None:
+    """The address in a record finds it, however it is written; another finds nothing."""
+    tenant = new_tenant()
+    tenant.get("/kms/keys")
+    everything = records(tenant)
+    (address,) = {each["source_address"] for each in everything} - {""}
+    found = records(tenant, source_address=address)
+    assert found == [each for each in everything if each["source_address"] == address]
+    assert records(tenant, source_address="2001:DB8:0::1") == []
 
 
 def test_page_views_can_be_left_out(

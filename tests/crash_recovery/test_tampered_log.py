@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
@@ -263,7 +264,8 @@ async def export(data: Path, file: Path) -> None:
     while not await keys.is_reachable():  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.02)
     exports = ExportLimits(MemoryRateLimiter(steady_clock()))
-    rows = audit.endpoints(one_shard(keys), exports)
+    nothing: Any = None
+    rows = audit.endpoints(one_shard(keys), exports, nothing, nothing)
     (endpoint,) = (each for each in rows if each.path == "/audit/export")
     call = ApiCall(
         principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}

@@ -393,7 +393,7 @@ async def assemble(
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
         *api_keys.endpoints(all_tenants, all_api_keys),
-        *audit.endpoints(shards, ExportLimits(rate_limiter)),
+        *audit.endpoints(shards, ExportLimits(rate_limiter), users, all_tenants),
         *installation.endpoints(management.inspection),
         *plan_limits.endpoints(shards, all_api_keys, terms, allowances, admission),
         *usage.endpoints(shards, all_tenants, allowances, admission, clock),

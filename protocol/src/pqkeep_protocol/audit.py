@@ -94,7 +94,10 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     algorithm: Algorithm | None = None
     key_version: SomeVersion | None = None
     outcome: Annotated[str, Meta(max_length=32)] | None = None
-    principal: Annotated[str, Meta(max_length=128)] | None = None
+    """REFUSED is every refusal."""
+    principal: Annotated[str, Meta(max_length=254)] | None = None
+    """As a record has it, an API key's without its name too; or the name of an API key or operator."""
+    source_address: Annotated[str, Meta(max_length=64)] | None = None
     request_id: Annotated[str, Meta(max_length=128)] | None = None
     page_views: bool = True
     """Whether to list what ``audit_events.PAGE_VIEWS`` says people's pages read."""

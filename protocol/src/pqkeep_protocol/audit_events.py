@@ -182,6 +182,10 @@ PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS})
 """What pages read with a person's session. Successes of people are called page views."""
 PERSON = "user:"
 """How the principal of a signed-in person begins."""
+API_KEY = "api-key:"
+"""How the principal of an API key begins; its version follows, and after a slash its name."""
+OPERATOR = "operator:"
+"""How the principal of an operator with a name begins."""
 
 GatewayOperation = AuditEvent | Operation
 """What the gateway can record: an event of its own, or that it refused an operation with keys."""

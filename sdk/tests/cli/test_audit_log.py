@@ -28,6 +28,7 @@ def test_records(command: Command, tenant: Client) -> None:
         "VERSION",
         "OUTCOME",
         "PRINCIPAL",
+        "FROM",
     ]
     assert [line.split()[2] for line in lines[1:6]] == [
         "rotate-key",

@@ -7,7 +7,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from ipaddress import ip_address
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -54,6 +56,8 @@ from pqkeep_gateway.api.audit_fields import (
     SHARD,
     SIGNING,
     SIZE_AFTER,
+    SOURCE_ADDRESS,
+    TENANT,
     TO,
     Order,
 )
@@ -74,8 +78,10 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden, not_found
 from pqkeep_gateway.http.field import Field
 from pqkeep_gateway.http.text import base64
+from pqkeep_gateway.people.users import UserStore
 from pqkeep_gateway.shards import Shards
 from pqkeep_gateway.tenancy.shards import ShardNotFoundError
+from pqkeep_gateway.tenancy.tenants import TenantFilter, TenantNotFoundError, Tenants
 from pqkeep_protocol.audit import (
     GetNote,
     ListAuditKeys,
@@ -88,9 +94,11 @@ from pqkeep_protocol.audit import (
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 
-def endpoints(shards: Shards, exports: ExportLimits) -> tuple[Endpoint, ...]:
+def endpoints(
+    shards: Shards, exports: ExportLimits, users: UserStore, tenants: Tenants
+) -> tuple[Endpoint, ...]:
     """Return the endpoints of the audit log."""
-    audit = _Audit(shards, exports)
+    audit = _Audit(shards, exports, users, tenants)
     return (
         _reading(
             "/audit/records",
@@ -98,7 +106,7 @@ def endpoints(shards: Shards, exports: ExportLimits) -> tuple[Endpoint, ...]:
             audit.list_records,
             RECORDS,
             *(AFTER, BEFORE, ORDER, FROM, TO, OPERATION, KEYRING, ALGORITHM, KEY_VERSION),
-            *(OUTCOME, PRINCIPAL, REQUEST_ID, PAGE_VIEWS, RECORDS_LIMIT),
+            *(OUTCOME, PRINCIPAL, SOURCE_ADDRESS, REQUEST_ID, TENANT, PAGE_VIEWS, RECORDS_LIMIT),
         ),
         _reading("/audit/records/{id}/proof", "prove_audit_record", audit.prove, PROOF, RECORD_ID),
         _reading(
@@ -168,9 +176,13 @@ def _reading(
 class _Audit:
     """The handlers."""
 
-    def __init__(self, shards: Shards, exports: ExportLimits) -> None:
+    def __init__(
+        self, shards: Shards, exports: ExportLimits, users: UserStore, tenants: Tenants
+    ) -> None:
         self._logs = AuditLogs(shards)
         self._exports = exports
+        self._users = users
+        self._tenants = tenants
 
     async def list_records(self, call: ApiCall) -> RecordsData:
         """List records, by id or the newest first.
@@ -178,10 +190,12 @@ class _Audit:
         A page can be empty and still say from where to go on. Records of a tenant that was moved
         between shards are in several logs, and are listed by time; the answer has ``logs`` then.
         """
-        logs = await self._logs.all(call)
+        tenant = await self._named_tenant(call)
+        principal = await self._named_principal(call)
+        logs = await self._logs.all(call, tenant)
         newest_first = call[ORDER] is Order.DESCENDING
         request = ListRecords(
-            tenant=_tenant_of(call),
+            tenant=tenant,
             after=after_in(call[AFTER], 0),
             before=before_in(call[BEFORE], 0),
             newest_first=newest_first,
@@ -192,7 +206,8 @@ class _Audit:
             algorithm=call[ALGORITHM],
             key_version=call[KEY_VERSION],
             outcome=call[OUTCOME],
-            principal=call[PRINCIPAL],
+            principal=principal,
+            source_address=_canonical(call[SOURCE_ADDRESS]),
             request_id=call[REQUEST_ID],
             page_views=call[PAGE_VIEWS],
             limit=call[RECORDS_LIMIT],
@@ -215,6 +230,37 @@ class _Audit:
         return RecordsData(
             records=found.records, next=found.next, logs=tuple(ids[log] for log in found.logs)
         )
+
+    async def _named_tenant(self, call: ApiCall) -> TenantId:
+        """Return whose records are listed; INSTALLATION: everybody's."""
+        named, own = call[TENANT], _tenant_of(call)
+        if named is None:
+            return own
+        if own != INSTALLATION:
+            raise forbidden("the operator alone names a tenant")
+        try:
+            found = (await self._tenants.get(TenantId(UUID(named)))).id
+        except ValueError:
+            page = await self._tenants.list(1, only=TenantFilter(exact_name=named))
+            found = page.tenants[0].id if page.tenants else INSTALLATION
+        except TenantNotFoundError:
+            found = INSTALLATION
+        if found == INSTALLATION:
+            raise not_found("there is no such tenant", TENANT.name)
+        return found
+
+    async def _named_principal(self, call: ApiCall) -> str | None:
+        """Return a principal as records have it: of an e-mail address its member's."""
+        named = call[PRINCIPAL]
+        if named is None or "@" not in named:
+            return named
+        account = await self._users.find_by_email(named)
+        if account is None or call.principal.tenant not in {None, account.user.tenant}:
+            raise not_found(
+                "no member has this e-mail address; records of a removed member have user:ID",
+                PRINCIPAL.name,
+            )
+        return str(account.user)
 
     async def prove(self, call: ApiCall) -> ProofData:
         """Prove that a record is in the log that a checkpoint signs."""
@@ -309,6 +355,14 @@ class _Audit:
                             yield each
 
         return JsonLines(f"pqkeep-audit-{heads[-1][0]}.jsonl", chunks())
+
+
+def _canonical(address: str | None) -> str | None:
+    """Return an address as records have it."""
+    try:
+        return str(ip_address(address)) if address else None
+    except ValueError:
+        return address
 
 
 def _tenant_of(call: ApiCall) -> TenantId:

@@ -15,15 +15,17 @@ from pqkeep_gateway.http.field import (
     time_field,
     uuid_field,
 )
+from pqkeep_gateway.mail.addresses import MAX_EMAIL
+from pqkeep_gateway.tenancy.names import MAX_NAME
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import MAX_PAGE
+from pqkeep_protocol.audit import MAX_PAGE, REFUSED
 from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyVersion
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
 _SIGNING_ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 _MAX_NUMBER = 2**53 - 1
 _MAX_TEXT = 32
-_MAX_PRINCIPAL = 128
+_MAX_ADDRESS = 64
 _MAX_REQUEST_ID = 128
 _DEFAULT_LIMIT = 100
 _MAX_CHECKPOINTS = 100
@@ -54,12 +56,29 @@ ORDER = choice_field(
 FROM = time_field("from", "Recorded then or later.", "2026-01-31T12:00:00Z").optional()
 TO = time_field("to", "Recorded before then.", "2026-02-01T00:00:00Z").optional()
 OPERATION = text_field("operation", "Only this operation.", "encrypt", at_most=_MAX_TEXT).optional()
-OUTCOME = text_field("outcome", "Only this outcome.", "success", at_most=_MAX_TEXT).optional()
+OUTCOME = text_field(
+    "outcome",
+    f"Only this outcome; `{REFUSED}` is every refusal.",
+    "success",
+    at_most=_MAX_TEXT,
+).optional()
 PRINCIPAL = text_field(
     "principal",
-    "Only what this principal did. An API key's is its version, with its name or without it.",
+    "Only what this principal did: as records have it, an API key's with its name or without it; or a"
+    " member's e-mail address, an API key's name, an operator's name.",
     "api-key:1",
-    at_most=_MAX_PRINCIPAL,
+    at_most=MAX_EMAIL,
+).optional()
+SOURCE_ADDRESS = text_field(
+    "source_address", "Only what came from this address.", "192.0.2.1", at_most=_MAX_ADDRESS
+).optional()
+TENANT = text_field(
+    "tenant",
+    "Only this tenant's records, by its id or name, for the operator alone to say. Without a shard or"
+    " a log: of all logs that have some.",
+    "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
+    at_most=MAX_NAME,
+    is_valid=None,
 ).optional()
 REQUEST_ID = text_field(
     "request_id",

@@ -11,7 +11,7 @@ from pqkeep_gateway.shards import Shards, UnknownShardError
 from pqkeep_gateway.tenancy.shards import ShardNotFoundError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListAuditKeys, ListCheckpoints
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, Request
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
@@ -75,10 +75,10 @@ class AuditLogs:
             return logs[0]
         return AuditLog(self._shards.of(await self._shards.residence(tenant)))
 
-    async def all(self, call: ApiCall) -> Sequence[AuditLog]:
+    async def all(self, call: ApiCall, of: TenantId = INSTALLATION) -> Sequence[AuditLog]:
         """Return the log that is named, or all that have the tenant's records, the first one first.
 
-        For an operator that of a shard. Raises ShardNotFoundError.
+        For an operator that of a shard, or all that have a tenant's. Raises ShardNotFoundError.
         """
         tenant, shard = call.principal.tenant, call[SHARD]
         named = call[LOG]
@@ -86,6 +86,8 @@ class AuditLogs:
             if shard is not None:
                 raise forbidden("the operator alone names a shard")
             shards: Sequence[str] = await self._shards.recorded(tenant)
+        elif of != INSTALLATION and shard is None:
+            shards = await self._shards.recorded(of)
         elif named is not None and shard is None:
             shards = self._shards.names
         else:

@@ -178,7 +178,9 @@ CALLS: Mapping[str, ClientCall] = {
             "key_version",
             "outcome",
             "principal",
+            "source_address",
             "request_id",
+            "tenant",
             "page_views",
         )
         | {"from": "since", "to": "until", "limit": "page_size"},

@@ -183,6 +183,8 @@ class SqlTenants:
 def _conditions(only: TenantFilter) -> Iterator[sa.ColumnElement[bool]]:
     if only.name is not None:
         yield TENANTS.c.folded_name.contains(folded_name(only.name), autoescape=True)
+    if only.exact_name is not None:
+        yield TENANTS.c.name_key == name_key(only.exact_name)
     if only.status is not None:
         yield TENANTS.c.status == only.status
 

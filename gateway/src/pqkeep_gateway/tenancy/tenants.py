@@ -63,6 +63,8 @@ class TenantFilter:
 
     name: str | None = None
     """A part of the name, as ``names.folded_name`` compares."""
+    exact_name: str | None = None
+    """The name, as ``names.name_key`` compares."""
     status: TenantStatus | None = None
 
 

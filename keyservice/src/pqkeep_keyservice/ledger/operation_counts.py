@@ -29,8 +29,9 @@ KEPT_HOURS = 40 * 24
 EVERYBODY = ""
 """In place of a tenant: the counts of the whole log, so that these are read without a sum."""
 
-_NOT_REFUSED = (*Outcome, ErrorKind.VERIFICATION_FAILED)
-_WAS_REFUSED = AUDIT_RECORDS.c.outcome.not_in(_NOT_REFUSED)
+NOT_REFUSED = (*Outcome, ErrorKind.VERIFICATION_FAILED)
+"""Outcomes that are no refusals; ``schema.RARE`` has the condition."""
+_WAS_REFUSED = AUDIT_RECORDS.c.outcome.not_in(NOT_REFUSED)
 _OPERATIONS = tuple(Operation)
 _IS_COUNTED = sa.or_(
     _WAS_REFUSED,
@@ -103,7 +104,7 @@ def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None
 
 def _counted_as(kind: Kind) -> str | None:
     """Return what records of a kind count as, as ``_IS_COUNTED`` and ``_OPERATION`` have it."""
-    if kind.outcome not in _NOT_REFUSED:
+    if kind.outcome not in NOT_REFUSED:
         return REFUSED
     return kind.operation if not kind.is_event and kind.operation in _OPERATIONS else None
 

@@ -78,9 +78,13 @@ COMMON_OPERATIONS = (
 RARE = {
     "operation": text(" AND ".join(f"operation <> '{each}'" for each in COMMON_OPERATIONS)),
     "outcome": text("outcome <> 'success'"),
+    "refused": text(
+        "outcome NOT IN ('success', 'begun', 'handed-out', 'completed', 'cancelled',"
+        " 'verification-failed')"
+    ),
 }
-"""Of records that have few others like them, by column. In these words, without parameters, for
-the partial indexes ``rare_operations`` and ``rare_outcomes``. Other records cost these a comparison."""
+"""Of records that have few others like them. In these words, without parameters, for the partial
+indexes ``rare_operations``, ``rare_outcomes`` and ``refusals``. Other records cost these a comparison."""
 
 AUDIT_TILES = Table(
     "audit_tiles",

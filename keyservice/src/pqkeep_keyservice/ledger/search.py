@@ -7,12 +7,12 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.merkle import consistency_proof, inclusion_prover
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, Row, record_text
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION, RARE
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_keyservice.ledger.windows import MAX_SCANNED, Condition, Span, numbers, window
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
-from pqkeep_protocol.audit_events import PAGE_VIEWS, PERSON, Outcome
+from pqkeep_protocol.audit import REFUSED, ListRecords, Proof, ProveConsistency, ProveRecords
+from pqkeep_protocol.audit_events import API_KEY, OPERATOR, PAGE_VIEWS, PERSON, Outcome
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
 
 _NEWEST_KEY_REVISION = sa.select(sa.func.max(AUDIT_RECORDS.c.keyring_revision)).where(
@@ -41,13 +41,15 @@ def list_records(
         columns.keyring: request.keyring,
         columns.algorithm: request.algorithm,
         columns.key_version: request.key_version,
-        columns.outcome: request.outcome,
+        columns.outcome: None if request.outcome == REFUSED else request.outcome,
+        columns.source_address: request.source_address,
         columns.request_id: request.request_id,
     }
     query = (
         sa.select(AUDIT_RECORDS)
         .where(*read.conditions, has_format(formats))
         .where(*(column == value for column, value in filters.items() if value is not None))
+        .where(*((RARE["refused"],) if request.outcome == REFUSED else ()))
         .where(*_by(columns.principal, request.principal))
         .where(*(() if request.page_views else (_is_no_page_view(),)))
         .order_by(read.order)
@@ -145,11 +147,23 @@ def newest_key_revision(
 
 
 def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition for a principal, with the name that an API key can have or without it."""
+    """Return the condition for a principal, with an API key's name or without it, or for a name."""
     if principal is None:
         return ()
-    with_name = sa.func.substr(column, 1, len(principal) + 1) == f"{principal}/"
-    return (sa.or_(column == principal, with_name),)
+    with_name = _begins_with(column, f"{principal}/")
+    if ":" in principal:
+        return (sa.or_(column == principal, with_name),)
+    is_named = sa.and_(_begins_with(column, API_KEY), _ends_with(column, f"/{principal}"))
+    return (sa.or_(column == principal, column == f"{OPERATOR}{principal}", is_named),)
+
+
+def _begins_with(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
+    """Return the condition of a beginning. No LIKE: SQLite's ignores case."""
+    return sa.func.substr(column, 1, len(text)) == text
+
+
+def _ends_with(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
+    return sa.func.substr(column, sa.func.length(column) - len(text) + 1) == text
 
 
 def _is_no_page_view() -> sa.ColumnElement[bool]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, COMMON_OPERATIONS, RARE
 from pqkeep_keyservice.ledger.tree import log_size
-from pqkeep_protocol.audit import ListRecords
+from pqkeep_protocol.audit import REFUSED, ListRecords
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
@@ -66,6 +66,10 @@ def window(connection: sa.Connection, request: ListRecords) -> Window:
             read = Span(beyond + 1, ids.end) if request.newest_first else Span(ids.first, beyond)
             of_part = (*rare, *read.is_in(_COLUMNS.id))
         column = _COLUMNS.id
+        if (
+            request.tenant != INSTALLATION
+        ):  # an expression: the index of numbers is not in this order
+            of_tenant = (_COLUMNS.tenant_id + "" == str(request.tenant),)
     else:
         of_part = (*part.is_in(column), *of_ids)
         is_beyond = column < part.first if request.newest_first else column >= part.end
@@ -118,6 +122,8 @@ def _rare(request: ListRecords) -> tuple[Condition, ...]:
     """Return the condition of what is asked for, where that has an index of its own."""
     if request.operation is not None and request.operation not in COMMON_OPERATIONS:
         return RARE["operation"], _COLUMNS.operation == request.operation
+    if request.outcome == REFUSED:
+        return (RARE["refused"],)
     if request.outcome is not None and request.outcome != Outcome.SUCCESS:
         return RARE["outcome"], _COLUMNS.outcome == request.outcome
     return ()

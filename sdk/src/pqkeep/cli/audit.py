@@ -46,6 +46,7 @@ RECORDS = {
     "key_version": "VERSION",
     "outcome": "OUTCOME",
     "principal": "PRINCIPAL",
+    "source_address": "FROM",
 }
 CHECKPOINTS = {
     "size": "RECORDS",
@@ -109,19 +110,35 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     outcome: Annotated[
         str | None,
         typer.Option(
-            metavar="OUTCOME", help="success, or the code of a refusal.", show_default=False
+            metavar="OUTCOME",
+            help="success, refused (all refusals), or the code of one.",
+            show_default=False,
         ),
     ] = None,
     principal: Annotated[
         str | None,
         typer.Option(
-            metavar="PRINCIPAL", help="Such as api-key:1 or user:UUID.", show_default=False
+            metavar="PRINCIPAL",
+            help="Who: an e-mail address, an API key's or operator's name, or such as api-key:1.",
+            show_default=False,
         ),
+    ] = None,
+    source_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where it came from.", show_default=False),
     ] = None,
     request_id: Annotated[
         str | None,
         typer.Option(
             metavar="ID", help="Of the request, as its answer has it.", show_default=False
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TENANT",
+            help="Whose records, by id or name. Operator only.",
+            show_default=False,
         ),
     ] = None,
     page_views: Annotated[
@@ -150,7 +167,9 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             key_version=key_version,
             outcome=outcome,
             principal=principal,
+            source_address=source_address,
             request_id=request_id,
+            tenant=tenant,
             page_views=page_views,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
             log=log,

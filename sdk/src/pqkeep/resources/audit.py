@@ -48,7 +48,9 @@ class Audit(Generic[T_co]):
         key_version: int | None = None,
         outcome: str | None = None,
         principal: str | None = None,
+        source_address: str | None = None,
         request_id: str | None = None,
+        tenant: str | None = None,
         page_views: bool = True,
         page_size: int | None = None,
         log: str | None = None,
@@ -57,7 +59,9 @@ class Audit(Generic[T_co]):
         """Go through records, by id or the newest first, page by page as they are needed.
 
         ``after`` and ``before`` are ids; ``since`` and ``until``, which is not included, times
-        with an offset from UTC. Without ``page_views`` the lists of keys and keyrings that pages
+        with an offset from UTC. ``outcome="refused"`` is every refusal. ``principal`` is as records
+        have it, or a member's e-mail address, an API key's name, an operator's name. ``tenant``, an
+        id or a name, is for the operator alone. Without ``page_views`` the lists of keys and keyrings that pages
         read for people, with success, are left out.
         """
         place = "after" if order == "asc" else "before"
@@ -73,7 +77,9 @@ class Audit(Generic[T_co]):
             "key_version": key_version,
             "outcome": outcome,
             "principal": principal,
+            "source_address": source_address,
             "request_id": request_id,
+            "tenant": tenant,
             "page_views": None if page_views else "false",
             "limit": page_size,
             "log": log,

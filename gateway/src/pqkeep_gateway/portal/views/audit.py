@@ -8,20 +8,25 @@ from itertools import chain
 
 import msgspec
 
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import Credential, Permission
 from pqkeep_gateway.http.errors import ApiError, invalid, not_found
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
-from pqkeep_gateway.portal.reading import Section
+from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent, Outcome
+from pqkeep_protocol.audit import REFUSED
+from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent
+from pqkeep_protocol.keys import INSTALLATION
 
 PAGE = 50
 _is_place = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){0,99}", re.ASCII).fullmatch
 MAX_DIGITS = 14
 """Of a record's number: of the next one, which is named too, the API takes one more."""
-_FILTERS = ("operation", "keyring", "algorithm", "outcome", "principal")
+_FILTERS = (
+    *("operation", "keyring", "algorithm", "outcome", "principal"),
+    *("source_address", "tenant"),
+)
 OPERATIONS = sorted({each.value for each in chain(Operation, AuditEvent)})
 _FIRST = (
     *("recorded_at", "happened_at", "operation", "outcome", "policy", "principal"),
@@ -29,7 +34,11 @@ _FIRST = (
 )
 _LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
 """Fields of a record in the order in which people look for them; others are between these."""
-OUTCOMES = tuple(OUTCOME_WORDS.items())
+OUTCOMES = (
+    (REFUSED, "refused, for any reason"),
+    *((recorded, f"{words} ({recorded})") for recorded, words in OUTCOME_WORDS.items()),
+)
+"""What the filter for outcomes offers."""
 _IN_FORM = (*_FILTERS, "key_version", "from", "to", "views", "shard")
 API_KEY_EVENTS = {
     AuditEvent.CREATE_API_KEY.value,
@@ -47,8 +56,10 @@ async def _read(visit: Visit) -> Content:
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         addresses(reader),
     )
+    found = records.data.records if records.data else ()
     return {
         "records": records,
+        "tenants": await _tenant_names(reader, {each.tenant_id for each in found}),
         "checkpoints": checkpoints,
         "names": people,
         "api_key_events": API_KEY_EVENTS,
@@ -67,10 +78,8 @@ async def _records(visit: Visit, *, page_views: bool) -> Section:
     query = visit.query
     given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
     try:
-        if given.get("outcome", Outcome.SUCCESS) not in OUTCOME_WORDS:
-            raise invalid(
-                "There is no such outcome: choose one that the field proposes.", "outcome"
-            )
+        if given.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
+            raise invalid("There is no such outcome: choose one that the field has.", "outcome")
         given |= _times(query)
         key_version = _key_version(query.get("key_version", "").strip())
     except ApiError as error:
@@ -85,6 +94,18 @@ async def _records(visit: Visit, *, page_views: bool) -> Section:
         limit=PAGE,
         shard=query.get("shard") or None,
     )
+
+
+async def _tenant_names(reader: Reader, ids: set[str]) -> Mapping[str, str]:
+    """Return what tenants are called, by id, for an operator; others see their own tenant's records."""
+    if reader.principal.caller is not Credential.OPERATOR:
+        return {}
+    asked = sorted(ids - {str(INSTALLATION)})
+    found = await asyncio.gather(*(reader.section("get_tenant", tenant_id=each) for each in asked))
+    names = {
+        each: tenant.data.name for each, tenant in zip(asked, found, strict=True) if tenant.data
+    }
+    return {**names, str(INSTALLATION): "the installation"}
 
 
 def _times(query: Mapping[str, str]) -> Mapping[str, str]:
@@ -152,6 +173,7 @@ async def _read_record(visit: Visit) -> Content:
         "log": log,
         "shard": shard,
         "names": people,
+        "tenants": await _tenant_names(reader, {record["tenant_id"]}),
     }
 
 

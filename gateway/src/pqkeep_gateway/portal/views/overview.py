@@ -19,6 +19,7 @@ from pqkeep_gateway.portal.usage_chart import (
     uses_and_changes,
 )
 from pqkeep_gateway.portal.views.keyrings import in_keyring
+from pqkeep_protocol.audit import REFUSED
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
 OLD = timedelta(days=365)
@@ -102,7 +103,7 @@ def _attention(keys: Section, usage: Section, members: Section, me: Section) -> 
             yield Attention(text, "/billing", "See plans")
         if _rises(usage):
             text = "Refusals rise: more in the last hours than in all before."
-            yield Attention(text, "/audit", "See which")
+            yield Attention(text, f"/audit?outcome={REFUSED}", "See which")
 
 
 def _rises(usage: Section) -> bool:

@@ -18,6 +18,10 @@ _IS_RARE_OPERATION = sa.text(
     " AND operation <> 'verify-hash' AND operation <> 'sign-mu' AND operation <> 'verify-mu'"
     " AND operation <> 'sign-jws' AND operation <> 're-encrypt'"
 )
+_IS_REFUSED = sa.text(
+    "outcome NOT IN ('success', 'begun', 'handed-out', 'completed', 'cancelled',"
+    " 'verification-failed')"
+)
 
 
 def upgrade() -> None:
@@ -184,6 +188,13 @@ def _create_audit_tables() -> None:
             sqlite_where=is_rare,
             postgresql_where=is_rare,
         )
+    op.create_index(
+        "refusals",
+        "audit_records",
+        ["id", "tenant_id"],
+        sqlite_where=_IS_REFUSED,
+        postgresql_where=_IS_REFUSED,
+    )
     op.create_table(
         "audit_tiles",
         sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),
