@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench compare latency road bench-log bench-scaling moves fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench compare latency road bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -62,6 +62,9 @@ bench-scaling: $(VENV)/dev ## measure two gateways and shards beside one of each
 
 road: $(VENV)/dev ## count the files, functions and calls of one request: ARGS="--calls --only encrypt"
 	$(BIN)/python -m benchmarks.road $(ARGS)
+
+differential: $(VENV)/dev ## send the same raw requests to two versions: ARGS="--against REVISION"
+	$(BIN)/python -m tests.differential $(ARGS)
 
 fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
 	.venv-fuzz/bin/python -m tests.fuzz.generated_requests --pqkeepd $(BIN)/pqkeepd $(ARGS)
