@@ -73,3 +73,37 @@ def test_what_is_no_base64_is_refused(decode: Decode, text: object) -> None:
     """White space, another alphabet, missing, wrong or further padding: none of it is read."""
     with pytest.raises(InvalidValueError):
         decode(text)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (7, "not a number"),
+        ({}, "not an object"),
+        (True, "not true or false"),
+        ("-_-_", "base64url"),
+        ("QUJD-_==", "base64url"),
+        ("QUI", "padding"),
+        ("Q/I", "padding"),
+        ("QUJD\nQUJD", "line breaks"),
+        ("QUJD\r\n", "line breaks"),
+        (" QUJD", "white space"),
+        ("data:;base64,QUJD", "data: URL"),
+        ("data:text/plain,abc", "data: URL"),
+        ("-----BEGIN PUBLIC KEY-----\nQUJD\n-----END PUBLIC KEY-----\n", "PEM"),
+        ("0a1b2c", "hexadecimal"),
+        ("0x0a1b2c0d", "hexadecimal"),
+        ("0A:1B:2C:0D", "hexadecimal"),
+        ("0a1b2c0d\n", "hexadecimal"),
+        ("QUL=", "last character"),
+        ("QUI=QUJD", "in the alphabet"),
+        ("AÄ==", "in the alphabet"),
+    ],
+)
+def test_what_it_is_instead_is_named(decode: Decode, value: object, said: str) -> None:
+    """The message names another form of base64, hexadecimal, a URL and PEM, and has none of it."""
+    with pytest.raises(InvalidValueError) as refused:
+        decode(value)
+    assert said in refused.value.message
+    assert str(value) not in refused.value.message

@@ -19,6 +19,7 @@ from pqkeep_gateway.http.body import MAX_NESTED_ELEMENTS, read_json_object
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, invalid
+from pqkeep_gateway.http.field import FieldError
 from pqkeep_gateway.http.large_bodies import LARGE, LargeBodies, LargeBody
 from pqkeep_protocol.algorithms import Operation
 
@@ -98,18 +99,30 @@ async def test_members_that_may_be_nested_are_parsed_and_no_others() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"items":[{"a":1,"a":2}]}',
-        b'{"items":[],"a":1,"a":2}',
-        b'{"items":[],"items":[1]}',
-        b'{"items":[{"to":{"a":1,"b":2,"a":3}}]}',
         b'{"items":[NaN]}',
         b'{"items":[{"a":"\\ud800"}]}',
     ],
 )
 async def test_what_is_no_json_at_any_depth_is_refused(body: bytes) -> None:
-    """A name that is there twice, or half a character, is refused inside, too."""
+    """What is no number, or half a character, is refused inside, too."""
     with pytest.raises(ApiError, match="not a JSON object"):
         await _parse(body, LargeBodies(), "items")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[{"a":1,"a":2}]}',
+        b'{"items":[],"a":1,"a":2}',
+        b'{"a":[],"a":[1]}',
+        b'{"items":[{"to":{"a":1,"b":2,"a":3}}]}',
+    ],
+)
+async def test_a_name_that_is_there_twice_is_refused_at_any_depth(body: bytes) -> None:
+    """A name that an object has twice is the error's field, also in an object inside."""
+    with pytest.raises(FieldError, match="a is there twice") as refused:
+        await _parse(body, LargeBodies(), "items", "a")
+    assert refused.value.field == "a"
 
 
 @pytest.mark.parametrize("nest", [(b"[", b"", b"]"), (b'{"a":', b"1", b"}")])

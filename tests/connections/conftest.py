@@ -46,6 +46,11 @@ class Answer:
         """What it says to people, or nothing."""
         return self._error("message")
 
+    @property
+    def field(self) -> str:
+        """The name of what is at fault, or nothing."""
+        return self._error("field")
+
     def _error(self, member: str) -> str:
         error: dict[str, Any] = json.loads(self.body).get("error", {})
         return str(error.get(member, ""))

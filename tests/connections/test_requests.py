@@ -66,6 +66,18 @@ def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: b
         assert client.socket.recv(1) == b""
 
 
+@pytest.mark.parametrize(
+    "name", ["x-api-key", "content-type", "idempotency-key", "x-step-up-token", "x-request-id"]
+)
+def test_a_header_that_is_there_twice_is_named(gateway: Gateway, name: str) -> None:
+    """A header of one value that is there twice, in other capitals too, is the error's field."""
+    with gateway.client() as client:
+        twice = f"{name}: a\r\n{name.upper()}: a\r\n".encode()
+        answer = client.ask(_post(twice + b"Content-Length: 2\r\n", b"{}"))
+        assert (answer.status, answer.code, answer.field) == (400, "ERR_INVALID_001", name)
+        assert f"{name} is there twice" in answer.message
+
+
 def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> None:
     """A head that begins in another request's segment is refused at 32 KiB, in pieces too."""
     head = _get(HOST + b"X: " + 33_000 * b"x" + b"\r\n")

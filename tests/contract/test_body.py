@@ -7,15 +7,12 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
 from tests.contract.conftest import World
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
-
-if TYPE_CHECKING:
-    import httpx2
 
 MAX_BODY = 4 * 1024 * 1024
 POST_ENDPOINTS = [
@@ -65,7 +62,6 @@ NO_OBJECT = [
     pytest.param(b"[" * 100_000, id="100,000 open arrays"),
     pytest.param(b'{"a":' * 100_000 + b"1" + b"}" * 100_000, id="100,000 nested objects"),
     pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="100,000 nested arrays"),
-    pytest.param(b'{"key_version":' + b"9" * 100_000 + b"}", id="integer of 100,000 digits"),
 ]
 
 
@@ -167,7 +163,123 @@ def test_a_name_that_is_there_twice(
 ) -> None:
     """A name that is there twice is 400: readers would differ about its value."""
     answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
-    assert refused(answer) == INVALID
+    twice = "unknown" if b"unknown" in content else "plaintext"
+    assert refused(answer) == (400, "ERR_KEM_001", twice)
+    assert f"{twice} is there twice" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "expected"),
+    [
+        (
+            "/kem/encrypt/batch",
+            b'{"items":[{"plaintext":"","plaintext":"AA=="}]}',
+            ("ERR_KEM_001", "plaintext"),
+        ),
+        ("/kem/encrypt/batch", b'{"items":[{}],"items":[{}]}', ("ERR_KEM_001", "items")),
+        ("/signature/sign", b'{"message":"","message":""}', ("ERR_SIG_001", "message")),
+        ("/kem/key/unwrap", b'{"wrapped_key":"","wrapped_key":""}', ("ERR_KEM_011", "wrapped_key")),
+        (
+            "/kms/keys/rotate",
+            b'{"algorithm":"a","algorithm":"a"}',
+            ("ERR_INVALID_001", "algorithm"),
+        ),
+        (
+            "/kem/re-encrypt",
+            b'{"to":{"algorithm":"","algorithm":""}}',
+            ("ERR_KEM_002", "algorithm"),
+        ),
+        ("/kem/encrypt", b'{"\\u003cb\\u003e":1,"<b>":1}', ("ERR_KEM_001", None)),
+    ],
+)
+def test_a_name_that_is_there_twice_has_the_operation_s_code(
+    world: World, path: str, content: bytes, expected: tuple[str, str | None]
+) -> None:
+    """The name is the error's field, at any depth, in the operation's own code; markup is not shown."""
+    answer = world.caller.ask("POST", path, content=content, headers=JSON)
+    assert refusal_of(answer) == (400, *expected)
+    assert "there twice" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"  \r\n", "it is empty"),
+        (b"[]", "it is an array"),
+        (b'[{"a":1}]', "it is an array"),
+        (b'"text"', "it is a text"),
+        (b"1", "it is a number"),
+        (b"null", "it is null"),
+        (b"plaintext=aGVsbG8=", "syntax error at character 0"),
+        (b'{"plaintext":"aGVsbG8=",}', "syntax error at character 24"),
+        (b'{"plaintext":[1,]}', "syntax error at byte 1"),
+        (b'{"a":NaN}', "NaN or Infinity"),
+        (b'{"a":[-Infinity]}', "NaN or Infinity"),
+        (b'{"a":"\xff\xfe"}', "not UTF-8 at byte 6"),
+        (b'{"a":"\\ud800"}', "half of a surrogate pair"),
+        (b'{"a":["\\ud800x"]}', "half of a surrogate pair"),
+        (b'{"a":["\\udc00\\ud800"]}', "half of a surrogate pair"),
+        ('{"a":"b"}'.encode("utf-16"), "UTF-16"),
+        ('{"a":"b"}'.encode("utf-16-be"), "UTF-16"),
+        (b'\xef\xbb\xbf{"a":"b"}', "byte-order mark"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_a_body_is_instead_of_an_object_is_said(
+    world: World, content: bytes, said: str
+) -> None:
+    """The message names what the body is, or where its syntax breaks, and has none of it."""
+    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+    assert refusal_of(answer) == INVALID
+    assert said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("digits", [18, 19, 20, 100, 4300, 4301, 100_000])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_an_integer_of_any_length_is_one(world: World, digits: int, sign: str) -> None:
+    """A version that no key can have is 404 however many digits it has; a negative one is 400."""
+    content = f'{{"ciphertext":"","key_version":{sign}{"9" * digits}}}'.encode()
+    answer = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
+    expected = (400, "ERR_KEM_002") if sign else (404, "ERR_NOT_FOUND_001")
+    assert refusal_of(answer) == (*expected, "key_version")
+    path = f"/kms/keys/{'9' * min(digits, 4301)}"
+    refused = world.caller.ask("GET", path, params={"algorithm": "Kyber768"})
+    assert refusal_of(refused)[:2] == (404, "ERR_NOT_FOUND_001")
+
+
+def test_a_huge_integer_with_an_idempotency_key_is_refused(world: World) -> None:
+    """A field that is a number beyond 64 bits is 400 with an Idempotency-Key, too."""
+    for number in ("9" * 30, "9" * 5000, "-" + "9" * 30, "1e400"):
+        answer = world.caller.ask(
+            "POST",
+            "/kms/keys/generate",
+            content=f'{{"algorithm":{number}}}'.encode(),
+            headers={**JSON, "Idempotency-Key": "huge"},
+        )
+        assert refusal_of(answer) == (400, "ERR_INVALID_001", "algorithm")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("1.0", "not a number with a fraction or an exponent"),
+        ("1e0", "not a number with a fraction or an exponent"),
+        ("1e400", "not a number with a fraction or an exponent"),
+        ("-0", "must be a positive integer"),
+        ("0", "must be a positive integer"),
+        ('"1"', "not a text"),
+        ("true", "not true or false"),
+        ("[]", "not an array"),
+        ("{}", "not an object"),
+    ],
+)
+def test_what_is_no_integer_is_named(world: World, value: str, said: str) -> None:
+    """A key_version that is written as something else is named as that."""
+    content = f'{{"ciphertext":"","key_version":{value}}}'.encode()
+    answer = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
+    assert refusal_of(answer) == (400, "ERR_KEM_002", "key_version")
+    assert said in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("nested", ["{}", "[]", '[{"deep":1,"deep":2}]', "[" * 500 + "]" * 500])

@@ -427,3 +427,29 @@ def test_no_error_repeats_what_was_sent(
         answer = world.caller.ask("GET", f"/kms/keys{query}")
         assert answer.status_code == 400
         assert marker not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        (Operation.SIGN_HASH, "hash"),
+        (Operation.SIGN_MU, "mu"),
+        (Operation.WRAP, "symmetric_key"),
+        (Operation.UNWRAP, "wrapped_key"),
+        (Operation.DECRYPT, "ciphertext"),
+        (Operation.DECAPSULATE, "kem_ciphertext"),
+    ],
+)
+def test_hexadecimal_that_is_base64_too_is_named(
+    world: World,
+    operation: Operation,
+    field: str,
+    body: Callable[[Operation], dict[str, Any]],
+    paths: dict[Operation, str],
+) -> None:
+    """Digits of hexadecimal can be base64 of another size: a refusal says what they are."""
+    digits = bytes(range(40)).hex()
+    answer = world.caller.ask("POST", paths[operation], {**body(operation), field: digits})
+    assert answer.status_code == 400
+    assert "hexadecimal" in answer.json()["error"]["message"]
+    assert digits not in answer.text

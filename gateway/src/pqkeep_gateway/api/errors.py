@@ -24,7 +24,13 @@ from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.scopes import ScopeDeniedError
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import ApiError, Code, invalid, too_many, unavailable
-from pqkeep_gateway.http.field import FieldCodes, FieldError, Problem
+from pqkeep_gateway.http.field import (
+    IT_IS_HEXADECIMAL,
+    FieldCodes,
+    FieldError,
+    Problem,
+    is_hexadecimal,
+)
 from pqkeep_gateway.mail.mail_delivery import MailDisabledError
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
@@ -365,7 +371,7 @@ def error_for(
     if kind is ErrorKind.KEYRING_NOT_FOUND:
         return _NO_KEYRING.error(values, is_recorded=True)
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
-        return _UNDECRYPTABLE[operation].error(values, is_recorded=True)
+        return _with_hint(_UNDECRYPTABLE[operation].error(values, is_recorded=True), values)
     if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
         message = "public_key is no public key of the algorithm"
         return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)
@@ -484,6 +490,13 @@ def _wrong_field(error: FieldError, endpoint: Endpoint) -> ApiError:
     return ApiError(code, error.message, error.field or None)
 
 
+def _with_hint(error: ApiError, values: Mapping[str, object]) -> ApiError:
+    """Return an error about binary data that also names hexadecimal, which can pass for base64."""
+    if is_hexadecimal(values.get(error.field or "")) and IT_IS_HEXADECIMAL not in error.message:
+        error.message += f"; {IT_IS_HEXADECIMAL}, send base64"
+    return error
+
+
 def _challenged(error: SecondFactorRequiredError, endpoint: Endpoint) -> ApiError:
     challenge = error.token, error.factor
     return ApiError(Code.AUTH_MFA_001, "a code is needed too", challenge=challenge)
@@ -566,7 +579,9 @@ def answer_to(
             return DOMAIN_ERRORS[kind].error(values)
         if kind in _WITH_DETAILS:
             _, make = _WITH_DETAILS[kind]
-            return make(error, endpoint)
+            answer = make(error, endpoint)
+            is_binary = any(each.is_base64 for each in endpoint.fields if each.name == answer.field)
+            return _with_hint(answer, values) if is_binary else answer
     return None
 
 

@@ -16,7 +16,7 @@ from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, internal
-from pqkeep_gateway.http.field import FieldError, Problem, text_field, unknown_field
+from pqkeep_gateway.http.field import FieldError, Problem, sent_twice, text_field, unknown_field
 from pqkeep_protocol.codec import RESULT_TYPE
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import Attribution, R_co, Refused, Request, Result
@@ -142,7 +142,6 @@ def _merged(common: Mapping[str, object], item: Mapping[str, object]) -> Mapping
         if each is None or name == REFERENCE.name:
             continue
         if name in values:
-            message = f"{name} is there twice: in the item, and beside all items"
-            raise FieldError(name, Problem.UNKNOWN, message)
+            raise sent_twice(name, ": in the item, and beside all items")
         values[name] = each
     return values

@@ -160,10 +160,7 @@ _NO_SYMMETRIC_KEY = f"must be base64 of {_SYMMETRIC_KEY_SIZES}"
 
 
 def _parse_symmetric_key(value: object) -> bytearray:
-    try:
-        data = decode_base64_into_buffer(value)
-    except InvalidValueError:
-        raise InvalidValueError(_NO_SYMMETRIC_KEY) from None
+    data = decode_base64_into_buffer(value)
     if len(data) not in SYMMETRIC_KEY_SIZES:
         raise InvalidValueError(_NO_SYMMETRIC_KEY)
     return data

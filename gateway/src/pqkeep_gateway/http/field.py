@@ -14,7 +14,7 @@ from uuid import UUID
 import pybase64
 
 from pqkeep_gateway.http.errors import Code
-from pqkeep_gateway.http.text import ANY_BASE64, base64, base64_size
+from pqkeep_gateway.http.text import ANY_BASE64, base64, base64_size, integer_in
 
 T = TypeVar("T")
 B = TypeVar("B", bytes, bytearray)
@@ -24,7 +24,6 @@ Schema = Mapping[str, object]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MAX_DIGITS = 20
 MAX_NAME_SHOWN = 64
 """Characters of an unknown field's name that an error shows."""
 
@@ -155,10 +154,44 @@ class Field(Generic[T]):
 
 def unknown_field(names: Iterable[str], known: Iterable[str]) -> FieldError:
     """Return the error for fields that an operation does not have, naming the first if it is a name."""
-    name = min(names)
-    shown = name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
     message = f"unknown field; the fields are: {', '.join(known) or 'none'}"
+    return FieldError(_shown(min(names)), Problem.UNKNOWN, message)
+
+
+def sent_twice(name: str, where: str = "") -> FieldError:
+    """Return the error for a name that is in one place, or in two of them, twice."""
+    shown = _shown(name)
+    message = f"{shown or 'a name'} is there twice{where}"
     return FieldError(shown, Problem.UNKNOWN, message)
+
+
+def _shown(name: str) -> str:
+    """Return what an error shows of a name that was sent: the name, if it can be one."""
+    return name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
+
+
+def kind_of(value: object) -> str:
+    """Return what a JSON value is, in words, without any of it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, float):
+        return "a number with a fraction or an exponent"
+    kinds = {str: "a text", int: "a number", list: "an array", dict: "an object"}
+    return kinds.get(type(value), "")
+
+
+def _instead(value: object) -> str:
+    """Return the end of a sentence about a value of another type. In a URL everything is text."""
+    kind = kind_of(value)
+    return f", not {kind}" if kind else ""
+
+
+class _TextInUrl(str):
+    """What a query or a path has where a number or a boolean is expected."""
+
+    __slots__ = ()
 
 
 def object_schema(fields: Sequence[Field[Any]]) -> dict[str, Any]:
@@ -202,7 +235,7 @@ def _property(field: Field[Any]) -> dict[str, Any]:
 
 
 def decode_base64(value: object) -> bytes:
-    """Return the bytes of canonical base64. Raises InvalidValueError."""
+    """Return the bytes of canonical base64. Raises InvalidValueError, which names what it is."""
     return _decode(value, pybase64.b64decode)
 
 
@@ -214,15 +247,54 @@ def decode_base64_into_buffer(value: object) -> bytearray:
 def _decode(value: object, decode: Callable[..., B]) -> B:
     """Decode the one base64 that some bytes have: the standard alphabet, padded, other bits zero."""
     if not isinstance(value, str):
-        raise InvalidValueError("must be base64")
+        raise InvalidValueError(f"must be base64{_instead(value)}")
     try:
         data = decode(value, validate=True)
     except ValueError:
-        raise InvalidValueError("must be base64") from None
+        raise InvalidValueError(_no_base64(value)) from None
     last = data[len(data) - len(data) % 3 :]
     if last and not value.endswith(base64(last)):
-        raise InvalidValueError("must be base64")
+        raise InvalidValueError(
+            "must be base64 as encoders write it: bits of its last character stand for nothing,"
+            " and are not zero"
+        )
     return data
+
+
+def _no_base64(text: str) -> str:
+    """Return what a text is that is not base64."""
+    if text.startswith("data:"):
+        return "must be base64; it is a data: URL: send what follows the comma"
+    if "-----BEGIN" in text:
+        return "must be base64; it is PEM"
+    if _is_hexadecimal(text.strip().removeprefix("0x").replace(":", "")):
+        return f"must be base64; {IT_IS_HEXADECIMAL}"
+    if any(space in text for space in " \n\r\t"):
+        return "must be base64 without white space and line breaks"
+    if "-" in text or "_" in text:
+        return "must be base64; it is base64url: use the standard alphabet (+ and /) with padding"
+    is_short = len(text) % 4 and text.isascii() and text.replace("+", "").replace("/", "").isalnum()
+    end = (
+        ": its length must be a multiple of 4" if is_short else ", in the alphabet A-Z a-z 0-9 + /"
+    )
+    return f"must be base64 with padding{end}"
+
+
+IT_IS_HEXADECIMAL = "it is hexadecimal"
+_LIKELY_HEXADECIMAL = 16
+"""Digits of a text that is most likely not base64, although it can be."""
+
+
+def is_hexadecimal(value: object) -> bool:
+    """Return whether a value is bytes in hexadecimal most likely, also where it can be base64."""
+    return isinstance(value, str) and len(value) >= _LIKELY_HEXADECIMAL and _is_hexadecimal(value)
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return len(text) % 2 == 0 and bool(text) and not text.strip(_HEXADECIMAL)
+
+
+_HEXADECIMAL = "0123456789abcdefABCDEF"
 
 
 def base64_field(
@@ -231,8 +303,6 @@ def base64_field(
     """Return a field of binary data, of at most so many bytes."""
 
     def parse(value: object) -> bytes:
-        if not isinstance(value, str):
-            raise InvalidValueError("must be base64")
         data = decode_base64(value)
         if len(data) > at_most:
             raise InvalidValueError(f"exceeds {at_most} bytes", Problem.TOO_LARGE)
@@ -273,7 +343,9 @@ def text_field(
     message = must or f"must be a text of {at_least} to {at_most} {characters}"
 
     def parse(value: object) -> str:
-        if not (isinstance(value, str) and at_least <= len(value) <= at_most):
+        if not isinstance(value, str):
+            raise InvalidValueError(message + _instead(value))
+        if not at_least <= len(value) <= at_most:
             raise InvalidValueError(message)
         if is_valid is not None and not is_valid(value):
             raise InvalidValueError(message)
@@ -338,7 +410,10 @@ def integer_field(
     beyond = Problem.NOT_FOUND if not_found or too_large else Problem.MALFORMED
 
     def parse(value: object) -> int:
-        if type(value) is not int or value < at_least:
+        if type(value) is not int:
+            kind = "" if not_found else _instead(value)
+            raise InvalidValueError(message + kind, otherwise)
+        if value < at_least:
             raise InvalidValueError(message, otherwise)
         if value > at_most:
             raise InvalidValueError(too_large or message, beyond)
@@ -360,7 +435,7 @@ def boolean_field(name: str, description: str, *, example: bool) -> Field[bool]:
 
     def parse(value: object) -> bool:
         if not isinstance(value, bool):
-            raise InvalidValueError("must be true or false")
+            raise InvalidValueError(f"must be true or false{_instead(value)}")
         return value
 
     return Field(
@@ -411,15 +486,13 @@ def uuid_field(name: str, description: str, example: str, *, not_found: str = ""
 
 
 def _integer_in(text: str) -> object:
-    """Return a number written in digits; any other text as it is. Huge ones only stay huge."""
-    if text.isascii() and text.isdigit():
-        return int(text.lstrip("0")[:_MAX_DIGITS] or "0")
-    return text
+    """Return a number written in digits; any other text as it is."""
+    return integer_in(text) if text.isascii() and text.isdigit() else _TextInUrl(text)
 
 
 def _boolean_in(text: str) -> object:
     """Return what ``true`` and ``false`` say; any other text as it is."""
-    return {"true": True, "false": False}.get(text, text)
+    return {"true": True, "false": False}.get(text, _TextInUrl(text))
 
 
 MAX_LISTED = 10_000

@@ -57,7 +57,7 @@ from pqkeep_gateway.http.errors import (
     too_many,
     unavailable,
 )
-from pqkeep_gateway.http.field import Field, FieldError, Problem, unknown_field
+from pqkeep_gateway.http.field import Field, FieldError, Problem, sent_twice, unknown_field
 from pqkeep_gateway.http.large_bodies import LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.refusals import UNREAD, is_refusal, refusal_event
@@ -358,7 +358,7 @@ class _Fields:
             if name not in self._in_query:
                 raise unknown_field([name], self._known)
             if name in values:
-                raise FieldError(name, Problem.UNKNOWN, f"{name} is there twice")
+                raise sent_twice(name)
             values[name] = self._in_query[name].from_text(text)
         return values | {each.name: _path_value(each, scope) for each in self._path}
 

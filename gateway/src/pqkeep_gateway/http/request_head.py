@@ -58,7 +58,8 @@ def check_head(
     if len(named) < len(headers):
         given = [name for name, _ in headers if name in SINGLE]
         if len(set(given)) < len(given):
-            raise invalid("a header is there twice that may be there once")
+            name = next(name for name in given if given.count(name) > 1).decode()
+            raise invalid(f"the header {name} is there twice", name)
     host = named.get(b"host")
     if host is None:
         if version != "1.0":

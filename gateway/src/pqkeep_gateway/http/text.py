@@ -1,4 +1,4 @@
-"""Bytes and times as the JSON text they travel in."""
+"""Bytes, times and integers as the JSON text they travel in."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -45,3 +45,17 @@ def base64(data: bytes | bytearray) -> Base64:
 def timestamp(when: datetime) -> Timestamp:
     """Return a UTC time as ISO 8601 with milliseconds and Z."""
     return _Timestamp(when.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z")
+
+
+_MAX_DIGITS = 18
+"""Of integers that are read: they have 64 bits. No field takes one that is as large."""
+
+
+def integer_in(text: str) -> int:
+    """Return an integer written in decimal digits; a longer one as the largest of 18 digits."""
+    if len(text) <= _MAX_DIGITS:
+        return int(text)
+    is_negative = text.startswith("-")
+    digits = text.lstrip("-").lstrip("0") or "0"
+    size = int(digits) if len(digits) <= _MAX_DIGITS else 10**_MAX_DIGITS - 1
+    return -size if is_negative else size
