@@ -29,6 +29,7 @@ from pqkeep_keyservice.live.import_keys import ImportKeys
 from pqkeep_keyservice.operations.importing import import_key
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.der import OCTET_STRING, SEQUENCE, der
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_VERSIONS, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -236,30 +237,46 @@ def _changed(data: bytes, at: int) -> bytes:
 
 
 async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
-    """Wrong wrapping, info, algorithm, form or halves: one answer, and the import key is used up."""
+    """Wrong wrapping or info, algorithm, form, halves: each by its kind, and the import key is used up."""
     good, _ = made_elsewhere(ML_DSA)
+    _, other = made_elsewhere(ML_DSA)
+    seed = good[-32:]
+    with_another_public_key = der(
+        SEQUENCE,
+        bytes.fromhex("020101")
+        + public_keys.algorithm_identifier(ML_DSA)
+        + der(OCTET_STRING, der(0x80, seed))
+        + der(0x81, b"\0" + other),
+    )
     slh = Algorithm.SLH_DSA_SHA2_128F
     slh_key, _ = made_elsewhere(slh)
     kem_key, _ = made_elsewhere(KEM_768)
     composite, _ = made_elsewhere(Algorithm.COMPOSITE_ML_DSA)
-    cases: list[tuple[Algorithm, Callable[[ImportKey], bytes]]] = [
-        (ML_DSA, lambda issued: wrap(issued, good, b"another info")),
-        (ML_DSA, lambda issued: wrap(issued, good)[:-1]),
-        (ML_DSA, lambda issued: _changed(wrap(issued, good), -1)),
-        (ML_DSA, lambda issued: b""),
-        (ML_DSA, lambda issued: wrap(issued, kem_key)),
-        (Algorithm.ML_DSA_87, lambda issued: wrap(issued, good)),
-        (ML_DSA, lambda issued: wrap(issued, good[22:])),
-        (ML_DSA, lambda issued: wrap(issued, good + b"\0")),
-        (ML_DSA, lambda issued: wrap(issued, _changed(good, 4))),
-        (ML_DSA, lambda issued: wrap(issued, b"")),
-        (Algorithm.COMPOSITE_ML_DSA, lambda issued: wrap(issued, _changed(composite, -50))),
-        (slh, lambda issued: wrap(issued, _changed(slh_key, -1))),
+    unwrapped, malformed = ErrorKind.DECRYPTION_FAILED, ErrorKind.PRIVATE_KEY_MALFORMED
+    another, contradiction = ErrorKind.PRIVATE_KEY_ALGORITHM, ErrorKind.PRIVATE_KEY_CONTRADICTION
+    cases: list[tuple[Algorithm, Callable[[ImportKey], bytes], ErrorKind]] = [
+        (ML_DSA, lambda issued: wrap(issued, good, b"another info"), unwrapped),
+        (ML_DSA, lambda issued: wrap(issued, good)[:-1], unwrapped),
+        (ML_DSA, lambda issued: _changed(wrap(issued, good), -1), unwrapped),
+        (ML_DSA, lambda issued: b"", unwrapped),
+        (ML_DSA, lambda issued: wrap(issued, kem_key), another),
+        (Algorithm.ML_DSA_87, lambda issued: wrap(issued, good), another),
+        (ML_DSA, lambda issued: wrap(issued, good[22:]), malformed),
+        (ML_DSA, lambda issued: wrap(issued, good + b"\0"), malformed),
+        (ML_DSA, lambda issued: wrap(issued, _changed(good, 2)), malformed),
+        (ML_DSA, lambda issued: wrap(issued, b""), malformed),
+        (
+            Algorithm.COMPOSITE_ML_DSA,
+            lambda issued: wrap(issued, _changed(composite, -50)),
+            contradiction,
+        ),
+        (slh, lambda issued: wrap(issued, _changed(slh_key, -1)), contradiction),
+        (ML_DSA, lambda issued: wrap(issued, with_another_public_key), contradiction),
     ]
-    for algorithm, wrapped in cases:
+    for algorithm, wrapped, kind in cases:
         issued = await caller.issue(algorithm)
         request = caller.importing(issued, b"", algorithm, wrapped_private_key=wrapped(issued))
-        assert await caller.refusal(request) is ErrorKind.DECRYPTION_FAILED
+        assert await caller.refusal(request) is kind
         assert await caller.refusal(request) is ErrorKind.IMPORT_KEY_NOT_FOUND
     listed = await caller.ask(ListKeys(tenant=caller.tenant, algorithm=None, status=None))
     assert listed.total == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.fixtures.installation import Installation
 from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol import public_keys
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
 
 NO_FORMAT = (400, "ERR_INVALID_001", "format")
@@ -169,3 +170,70 @@ def test_who_may(
         for path in ("/kms/jwks", "/kms/keys/1/public-key?algorithm=Dilithium3"):
             assert refusal_of(caller.ask("GET", path))[0] == status
         assert refusal_of(caller.ask("POST", "/signature/jws", {"payload": ""}))[0] == status
+
+
+def _brought(algorithm: Algorithm) -> tuple[str, dict[str, Any], str]:
+    """Return an operation that takes a public key of an algorithm, its body, and its own code."""
+    named = {"algorithm": algorithm.value}
+    if ALGORITHMS[algorithm].kind is Kind.KEM:
+        return "/kem/encapsulate", named, "ERR_KEM_001"
+    return "/signature/verify", {**named, "message": "QUJD", "signature": "QUJD"}, "ERR_SIG_001"
+
+
+@every_algorithm
+def test_a_public_key_is_taken_in_every_form_that_it_is_given_in(
+    world: World, nobody: Caller, algorithm: Algorithm
+) -> None:
+    """What public-key returns in each format is a public_key, as it is and as people save it."""
+    world.add(algorithm)
+    path, body, _ = _brought(algorithm)
+    for name in ("raw", "der", "pem", *(("jwk",) if algorithm in JWK_ALGORITHM else ())):
+        asked = {"algorithm": algorithm.value, "format": name}
+        shown = world.caller.get("/kms/keys/3/public-key", **asked)["public_key"]
+        forms = [shown]
+        if name == "jwk":
+            forms += [json.dumps(shown), f"\ufeff{json.dumps(shown, indent=2)}\n"]
+        if name == "pem":
+            forms += [shown.replace("\n", "\r\n"), f"\ufeff{shown}", f"A letter.\n\n{shown}-- \nA"]
+        for form in forms:
+            answer = nobody.post(path, {**body, "public_key": form})
+            assert "key_version" not in answer
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("", "it is empty"),
+        (7, "not a number"),
+        ([], "not an array"),
+        ({}, "no JWK of type AKP"),
+        ("{}", "no JWK of type AKP"),
+        ("{", "no JSON"),
+        ('{"kty":"AKP","kty":"AKP"}', "kty is there twice"),
+        ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA", "a public key of OpenSSH"),
+        ("-_-_", "base64url"),
+        ("QUJD\nQUJD", "line breaks"),
+        ("0a1b2c0d" * 4, "it is hexadecimal"),
+        ("QUJD", "must have 1,184 bytes for Kyber768; it has 3"),
+        (b64encode(bytes(1568)).decode(), "as one of ML-KEM-1024"),
+        (b64encode(bytes(800)).decode(), "as a public key of ML-KEM-512"),
+        (b64encode(b"\xff" * 2400).decode(), "as a private key of ML-KEM-768: do not send it"),
+        ("-----BEGIN PRIVATE KEY-----\nQUJD\n-----END PRIVATE KEY-----", "a private key (PKCS#8)"),
+        ("x" * 70_000, "longer than"),
+    ],
+)
+def test_what_a_public_key_is_instead_is_said(demo: Caller, value: object, said: str) -> None:
+    """The message names what was sent, and has none of it; code and field are as for any bad value."""
+    answer = demo.ask("POST", "/kem/encapsulate", {"public_key": value, "algorithm": "Kyber768"})
+    assert refusal_of(answer) == (400, "ERR_KEM_001", "public_key")
+    message = answer.json()["error"]["message"]
+    assert said in message
+    assert "QUJD" not in message
+
+
+def test_another_algorithm_s_public_key_is_named(demo: Caller) -> None:
+    """A document of another algorithm's key is about the algorithm, and names both."""
+    text = public_keys.to_pem(Algorithm.ML_KEM_1024, bytes(1568))
+    answer = demo.ask("POST", "/kem/encapsulate", {"public_key": text, "algorithm": "Kyber768"})
+    assert refusal_of(answer) == (400, "ERR_INVALID_001", "algorithm")
+    assert "of ML-KEM-1024, not Kyber768" in answer.json()["error"]["message"]

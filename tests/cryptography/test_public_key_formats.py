@@ -3,19 +3,33 @@
 import ctypes
 import json
 from base64 import b64decode, urlsafe_b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_char_p, c_int, c_long, c_size_t, c_void_p
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, cast
 
 import pytest
 from asn1crypto import core, pem
-from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey, MLDSA87PublicKey
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.mldsa import (
+    MLDSA65PrivateKey,
+    MLDSA65PublicKey,
+    MLDSA87PublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey, MLKEM1024PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
     load_der_public_key,
     load_pem_public_key,
 )
+from cryptography.x509.oid import NameOID
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
@@ -24,6 +38,7 @@ from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.der import BIT_STRING, INTEGER, SEQUENCE, der
 from pqkeep_protocol.public_keys import NotAPublicKeyError
 
 OBJECT_IDENTIFIERS: Mapping[Algorithm, str] = {
@@ -178,23 +193,206 @@ assert public_keys.from_pem(PEM) == (Algorithm.SLH_DSA_SHA2_128S, bytes(32))
 @pytest.mark.parametrize(
     "text",
     [
-        PEM[:-30],
-        PEM * 2,
-        f"header\n{PEM}",
-        PEM.replace("PUBLIC", "PRIVATE"),
-        PEM.replace("\nM", "\n*"),
-        PEM.replace("\nM", "\n\u0661"),
-        PEM.replace(END, ""),
-        PEM + " " * public_keys.MAX_PEM,
-        "",
-        BEGIN,
-        f"{BEGIN} {END}",
+        f"From: ada@example.com\n\nHere it is:\n{PEM}-- \nAda",
+        f"Bag Attributes\n    friendlyName: one\nKey Attributes: <No Attributes>\n{PEM}",
+        PEM.replace("\n", "\r\n"),
+        PEM.replace("\n", "\r"),
+        PEM.replace("\n", "\n\n"),
+        PEM.replace("\n", " \t\n  "),
+        PEM.replace("\n", ""),
+        "\ufeff" + PEM,
+        PEM.replace("\nM", "\nM "),
     ],
 )
-def test_one_block_of_pem_is_taken(text: str) -> None:
-    """What is not one whole block with the right label is no public key."""
-    with pytest.raises(NotAPublicKeyError):
+def test_pem_has_text_around_it_and_white_space_in_it(text: str) -> None:
+    """What RFC 7468 allows around and inside a block changes nothing."""
+    assert public_keys.from_pem(text) == (Algorithm.SLH_DSA_SHA2_128S, bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (PEM[:-30], "without its end"),
+        (PEM.replace(END, "-----END CERTIFICATE-----"), "without its end"),
+        (PEM * 2, "2 blocks of PEM (a public key): send one"),
+        (
+            PEM + PEM.replace("PUBLIC KEY", "CERTIFICATE"),
+            "2 blocks of PEM (a certificate, a public",
+        ),
+        (PEM + PEM.replace("PUBLIC", "PRIVATE"), "a private key (PKCS#8): do not send it"),
+        (PEM.replace("PUBLIC", "PRIVATE"), "a private key (PKCS#8): do not send it"),
+        (PEM.replace("PUBLIC", "ENCRYPTED PRIVATE"), "an encrypted private key (PKCS#8)"),
+        (PEM.replace("PUBLIC", "RSA PRIVATE"), "a private key of RSA"),
+        (PEM.replace("PUBLIC", "ML-DSA PRIVATE"), "a private key: do not"),
+        (PEM.replace("PUBLIC KEY", "CERTIFICATE REQUEST"), "a certificate request (PKCS#10)"),
+        (PEM.replace("PUBLIC KEY", "X509 CRL"), "a list of revoked certificates"),
+        (PEM.replace("PUBLIC KEY", "SOMETHING"), "a block that is not known here"),
+        (PEM.replace("\nM", "\n*"), "something else than base64"),
+        (PEM.replace("\nM", "\n\u0661"), "something else than base64"),
+        (BEGIN, "without its end"),
+        (f"{BEGIN} {END}", "not the DER of a public key"),
+        ("", "not PEM"),
+        ("-----BEGIN " * 5_000, "2500 blocks"),
+        (f"{BEGIN}\n" * 2_000, "2000 blocks"),
+    ],
+)
+def test_what_pem_is_instead_is_named(text: str, named: str) -> None:
+    """What is not one whole block with the right label is refused by the name of what it is."""
+    with pytest.raises(NotAPublicKeyError) as refused:
         public_keys.from_pem(text)
+    assert named in str(refused.value)
+
+
+def _certified(algorithm: Algorithm, key: bytes, *, version: bool = True) -> bytes:
+    """Return a certificate of a key, whose signature is nothing."""
+    return _certificate(public_keys.to_der(algorithm, key), version=version)
+
+
+def _certificate(info: bytes, *, version: bool = True) -> bytes:
+    identifier = der(SEQUENCE, der(0x06, bytes.fromhex("2b6570")))
+    name = der(SEQUENCE, b"")
+    head = (der(0xA0, der(INTEGER, b"\2")),) if version else ()
+    extensions = (der(0xA3, der(SEQUENCE, b"")),) if version else ()
+    validity = der(SEQUENCE, der(0x17, b"260101000000Z") * 2)
+    signed = (*head, der(INTEGER, b"\1"), identifier, name, validity, name, info, *extensions)
+    parts = (der(SEQUENCE, b"".join(signed)), identifier, der(BIT_STRING, bytes(65)))
+    return der(SEQUENCE, b"".join(parts))
+
+
+@every_algorithm
+def test_the_key_of_a_certificate_is_taken(
+    algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]
+) -> None:
+    """A certificate's key is read from its DER and its PEM, of version 1 and 3, and none of it cut."""
+    key = new_key(algorithm)
+    for version in (True, False):
+        data = _certified(algorithm, key, version=version)
+        assert public_keys.from_der(data) == (algorithm, key)
+        text = cast("Any", pem).armor("CERTIFICATE", data).decode()
+        assert public_keys.from_pem(f"subject=CN = x\n{text}") == (algorithm, key)
+    for bad in (data[:-1], data + b"\0", data.replace(key, key[:-1])):
+        with pytest.raises(NotAPublicKeyError):
+            public_keys.from_der(bad)
+
+
+def test_a_certificate_of_the_library_cryptography_is_read() -> None:
+    """A real certificate of an ML-DSA key has that key; of an EC key it is refused by that name."""
+    now = datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    signer = ec.generate_private_key(ec.SECP256R1())
+    ml_dsa = MLDSA65PrivateKey.generate().public_key()
+    written = []
+    for subject_key in (ml_dsa, signer.public_key()):
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(name)
+        builder = builder.public_key(subject_key).serial_number(1)
+        builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+        made = builder.sign(signer, SHA256())
+        written.append(made.public_bytes(Encoding.PEM).decode())
+    expected = (Algorithm.ML_DSA_65, ml_dsa.public_bytes_raw())
+    assert public_keys.from_pem(written[0]) == expected
+    with pytest.raises(NotAPublicKeyError, match="a certificate with a public key of EC"):
+        public_keys.from_pem(written[1])
+
+
+def _elsewhere() -> Iterator[tuple[bytes, str]]:
+    """Yield DER documents that are no public key of an algorithm that is here, with their names."""
+    curve = ec.generate_private_key(ec.SECP256R1())
+    edwards = ed25519.Ed25519PrivateKey.generate()
+    modulus = rsa.generate_private_key(65537, 2048)
+    for key, name in ((curve, "EC"), (edwards, "Ed25519"), (modulus, "RSA")):
+        public = key.public_key()
+        yield (
+            public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+            f"a public key of {name}",
+        )
+        yield (
+            key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+            f"a private key (PKCS#8) of {name}: do not send it",
+        )
+    yield (
+        edwards.private_bytes(
+            Encoding.DER, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")
+        ),
+        "an encrypted private key (PKCS#8)",
+    )
+    for traditional, name in ((curve, "EC (SEC 1)"), (modulus, "RSA (PKCS#1)")):
+        form = PrivateFormat.TraditionalOpenSSL
+        yield (
+            traditional.private_bytes(Encoding.DER, form, NoEncryption()),
+            f"private key of {name}",
+        )
+    old_form = PublicFormat.PKCS1
+    yield modulus.public_key().public_bytes(Encoding.DER, old_form), "a public key of RSA (PKCS#1)"
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    yield request.sign(curve, SHA256()).public_bytes(Encoding.DER), "a certificate request"
+    ml_dsa = MLDSA65PrivateKey.generate()
+    yield (
+        ml_dsa.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+        "a private key (PKCS#8) of ML-DSA-65",
+    )
+    for number, name in (
+        ("0401", "ML-KEM-512"),
+        ("0311", "ML-DSA-44"),
+        ("031a", "SLH-DSA-SHAKE-128s"),
+    ):
+        identifier = der(SEQUENCE, der(0x06, bytes.fromhex("60864801650304" + number)))
+        yield der(SEQUENCE, identifier + der(BIT_STRING, bytes(33))), f"a public key of {name}"
+    unknown = der(SEQUENCE, der(0x06, b"\x2a\x03"))
+    yield der(SEQUENCE, unknown + der(BIT_STRING, b"\0")), "an algorithm that is not known here"
+    yield b"\x30\x80\0\0", "not the DER"
+    yield b"", "not the DER"
+
+
+def test_what_der_is_instead_is_named() -> None:
+    """Keys of other algorithms, private keys, requests and garbage are refused by their names."""
+    for data, named in _elsewhere():
+        with pytest.raises(NotAPublicKeyError) as refused:
+            public_keys.from_der(data)
+        assert named in str(refused.value)
+
+
+def _jwk(**members: object) -> dict[str, object]:
+    own = public_keys.to_jwk(Algorithm.ML_DSA_65, bytes(1952))
+    whole = {"kty": own.kty, "alg": own.alg, "pub": own.pub, **members}
+    return {name: each for name, each in whole.items() if each is not None}
+
+
+def test_a_jwk_is_read_with_and_without_other_members() -> None:
+    """kty, alg and pub are what counts; kid, use and what is not known are not read."""
+    for more in ({}, {"kid": "x", "use": "enc", "key_ops": [], "x": {}}):
+        assert public_keys.from_jwk(_jwk(**more)) == (Algorithm.ML_DSA_65, bytes(1952))
+
+
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [
+        ({"priv": "AA"}, "a private key: do not send it"),
+        ({"kty": "RSA", "n": "AA", "d": "AA"}, "a private key: do not send it"),
+        ({"kty": "EC"}, "key type EC"),
+        ({"kty": "oct"}, "key type oct"),
+        ({"kty": "<b>"}, "no JWK of type AKP"),
+        ({"kty": None, "keys": []}, "a JWK Set: send one"),
+        ({"kty": None}, "no JWK of type AKP"),
+        ({"kty": []}, "no JWK of type AKP"),
+        ({"alg": "ML-DSA-44"}, "a JWK of ML-DSA-44"),
+        ({"alg": "ML-KEM-768"}, "a JWK of ML-KEM-768"),
+        ({"alg": None}, "an algorithm that has none here"),
+        ({"alg": {}}, "an algorithm that has none here"),
+        ({"pub": None}, "not base64url"),
+        ({"pub": 1}, "not base64url"),
+        ({"pub": "AA=="}, "not base64url"),
+        ({"pub": "A"}, "not base64url"),
+        ({"pub": "\u0661"}, "not base64url"),
+        ({"pub": "AB"}, "not base64url"),
+        ({"pub": "AA"}, "1 bytes of a key, not 1,952"),
+        ({"alg": "ML-DSA-87"}, "1,952 bytes of a key, not 2,592"),
+    ],
+)
+def test_what_a_jwk_is_instead_is_named(members: dict[str, object], named: str) -> None:
+    """A private key, another type or algorithm, a set, and a damaged key are named."""
+    with pytest.raises(NotAPublicKeyError) as refused:
+        public_keys.from_jwk(_jwk(**members))
+    assert named in str(refused.value)
 
 
 @pytest.mark.parametrize(

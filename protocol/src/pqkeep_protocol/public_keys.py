@@ -1,20 +1,23 @@
-"""Public keys in standard formats: SubjectPublicKeyInfo (RFC 5280) as DER and PEM, and JWK.
+"""Public keys in standard formats: SubjectPublicKeyInfo (RFC 5280) as DER and PEM, JWK, certificates.
 
     SubjectPublicKeyInfo = SEQUENCE { SEQUENCE { object identifier }, BIT STRING { public key } }
 
 The bit string is the public key as its standard encodes it, without further structure. Because
 object identifier and size are fixed for each algorithm, so is everything before the key, and there
-is one encoding of each key: what differs from it in any byte is refused.
+is one encoding of each key: what differs from it in any byte is refused. What is refused is named by
+its form and algorithm, as far as they are known, and nothing of it is repeated.
 """
 
 import binascii
-from base64 import b64decode, b64encode, urlsafe_b64encode
+import re
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.der import BIT_STRING, SEQUENCE, DerError, certified_key, der, form_of
 
 OBJECT_IDENTIFIER: Mapping[Algorithm, bytes] = {
     Algorithm.ML_KEM_768: bytes.fromhex("0609608648016503040402"),
@@ -42,37 +45,67 @@ JWK_ALGORITHM: Mapping[Algorithm, str] = {
 Of the others neither says how they are written."""
 
 PEM_LABEL = "PUBLIC KEY"
-MAX_PEM = 8192
-"""Characters of a PEM document: the largest public key has under 4,000."""
+MAX_TEXT = 65_536
+"""Characters of a document: a certificate of SLH-DSA has under 50,000, a public key under 4,000."""
 
-_SEQUENCE, _BIT_STRING = 0x30, 0x03
-_LONG_FORM = 0x80
 _PEM_LINE = 64
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
+_CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE")
+_LABELS: Mapping[str, str] = {
+    "PRIVATE KEY": "a private key (PKCS#8)",
+    "ENCRYPTED PRIVATE KEY": "an encrypted private key (PKCS#8)",
+    "RSA PRIVATE KEY": "a private key of RSA (PKCS#1)",
+    "EC PRIVATE KEY": "a private key of EC (SEC 1)",
+    "DSA PRIVATE KEY": "a private key of DSA",
+    "OPENSSH PRIVATE KEY": "a private key of OpenSSH",
+    "PGP PRIVATE KEY BLOCK": "a private key of OpenPGP",
+    PEM_LABEL: "a public key",
+    "RSA PUBLIC KEY": "a public key of RSA (PKCS#1)",
+    "SSH2 PUBLIC KEY": "a public key of SSH",
+    "PGP PUBLIC KEY BLOCK": "a public key of OpenPGP",
+    "PGP MESSAGE": "a message of OpenPGP",
+    "PGP SIGNATURE": "a signature of OpenPGP",
+    "CERTIFICATE": "a certificate",
+    "X509 CERTIFICATE": "a certificate",
+    "TRUSTED CERTIFICATE": "a certificate with OpenSSL's settings of trust",
+    "CERTIFICATE REQUEST": "a certificate request (PKCS#10)",
+    "NEW CERTIFICATE REQUEST": "a certificate request (PKCS#10)",
+    "X509 CRL": "a list of revoked certificates",
+    "PKCS7": "a message or a list of certificates (PKCS#7)",
+    "CMS": "a message or a list of certificates (PKCS#7)",
+    "EC PARAMETERS": "parameters of EC",
+    "DH PARAMETERS": "parameters of Diffie-Hellman",
+    "AGE ENCRYPTED FILE": "a file encrypted by age",
+}
+"""What the labels of PEM say."""
+_BLOCK = re.compile(r"-----BEGIN ([^\n]{0,64}?)-----(.*?)-----END \1-----", re.DOTALL)
+_BEGIN = re.compile(r"-----BEGIN ([^\n]{0,64}?)-----")
+_PRIVATE_MEMBERS = frozenset({"priv", "d", "p", "q", "dp", "dq", "qi", "oth"})
+_KEY_TYPES = frozenset({"RSA", "EC", "OKP", "oct"})
+_JWK_ALGORITHMS_ELSEWHERE = frozenset(
+    {"ML-DSA-44", "ML-KEM-512", "ML-KEM-768", "ML-KEM-1024", "ES256", "RS256", "EdDSA"}
+)
+DO_NOT_SEND = "do not send it: whoever has seen it must be taken to have the key"
+
+
 class NotAPublicKeyError(ValueError):
-    """The data is no public key of an algorithm that is here. Says nothing of the data."""
+    """The data is no public key of an algorithm that is here.
 
-
-def der(tag: int, content: bytes) -> bytes:
-    """Return one DER element: tag, length, content."""
-    size = len(content)
-    if size < _LONG_FORM:
-        return bytes((tag, size)) + content
-    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
-    return bytes((tag, _LONG_FORM | len(length))) + length + content
+    The message goes on after "it is": it names what the data is, and has nothing of it.
+    """
 
 
 def algorithm_identifier(algorithm: Algorithm) -> bytes:
     """Return the DER of an AlgorithmIdentifier; none of these algorithms has parameters."""
-    return der(_SEQUENCE, OBJECT_IDENTIFIER[algorithm])
+    return der(SEQUENCE, OBJECT_IDENTIFIER[algorithm])
 
 
 def to_der(algorithm: Algorithm, public_key: bytes) -> bytes:
     """Return a public key as SubjectPublicKeyInfo."""
-    bits = der(_BIT_STRING, b"\x00" + public_key)
-    return der(_SEQUENCE, algorithm_identifier(algorithm) + bits)
+    bits = der(BIT_STRING, b"\x00" + public_key)
+    return der(SEQUENCE, algorithm_identifier(algorithm) + bits)
 
 
 def _before_the_key(algorithm: Algorithm) -> bytes:
@@ -84,15 +117,31 @@ _PREFIXES: Mapping[Algorithm, bytes] = {each: _before_the_key(each) for each in 
 
 
 def from_der(data: bytes) -> tuple[Algorithm, bytes]:
-    """Return the algorithm and the public key of a SubjectPublicKeyInfo. Raises NotAPublicKeyError.
+    """Return the algorithm and the public key of a SubjectPublicKeyInfo, or of a certificate.
 
-    The key has its algorithm's size; whether it is a valid one is checked where it is used.
+    The key has its algorithm's size; whether it is a valid one is checked where it is used. Nothing
+    of a certificate is checked. Raises NotAPublicKeyError.
     """
     for algorithm, prefix in _PREFIXES.items():
         public_key = data[len(prefix) :]
         if data.startswith(prefix) and len(public_key) == ALGORITHMS[algorithm].public_key_size:
             return algorithm, public_key
-    raise NotAPublicKeyError("not a public key")
+    view = memoryview(data)
+    try:
+        certified = bytes(certified_key(view))
+    except DerError:
+        raise _not(form_of(view) or "not the DER of a public key") from None
+    if certified == data:
+        raise _not("a certificate without a key")
+    try:
+        return from_der(certified)
+    except NotAPublicKeyError as error:
+        raise _not(f"a certificate with {error}") from None
+
+
+def _not(form: str) -> NotAPublicKeyError:
+    is_private = "private key" in form
+    return NotAPublicKeyError(f"{form}: {DO_NOT_SEND}" if is_private else form)
 
 
 def to_pem(algorithm: Algorithm, public_key: bytes) -> str:
@@ -103,19 +152,63 @@ def to_pem(algorithm: Algorithm, public_key: bytes) -> str:
 
 
 def from_pem(text: str) -> tuple[Algorithm, bytes]:
-    """Return the algorithm and the public key of a PEM document. Raises NotAPublicKeyError.
+    """Return the algorithm and the public key of a text with one block of PEM (RFC 7468).
 
-    The document has one block, and nothing but white space around it.
+    The block is a public key or a certificate. There may be text around it, and white space in it.
+    Raises NotAPublicKeyError.
     """
-    lines = text.split() if len(text) <= MAX_PEM else []
-    begin, end = f"-----BEGIN {PEM_LABEL}-----".split(), f"-----END {PEM_LABEL}-----".split()
-    if lines[: len(begin)] != begin or lines[-len(end) :] != end:
-        raise NotAPublicKeyError("not a public key")
+    begun = [_form_of_label(label) for label in _BEGIN.findall(text)]
+    private = next((form for form in begun if "private key" in form), "")
+    if private:
+        raise _not(private)
+    if len(begun) > 1:  # before any block is looked for, which takes quadratic time
+        raise _not(f"{len(begun)} blocks of PEM ({', '.join(sorted(set(begun)))}): send one")
+    block = _BLOCK.search(text)
+    if block is None:
+        raise _not("PEM without its end, or with another one" if begun else "not PEM")
+    label, content = block.groups()
+    if label not in {PEM_LABEL, *_CERTIFICATES}:
+        raise _not(begun[0])
     try:
-        data = b64decode("".join(lines[len(begin) : -len(end)]), validate=True)
+        data = b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise NotAPublicKeyError("not a public key") from None
+        raise _not("PEM with something else than base64 in it") from None
     return from_der(data)
+
+
+def _form_of_label(label: str) -> str:
+    unknown = "a private key" if "PRIVATE KEY" in label else "a block that is not known here"
+    return _LABELS.get(label, unknown)
+
+
+def from_jwk(members: Mapping[str, object]) -> tuple[Algorithm, bytes]:
+    """Return the algorithm and the public key of a JWK of the key type AKP (RFC 9964).
+
+    Other members than ``kty``, ``alg`` and ``pub`` are not read. Raises NotAPublicKeyError.
+    """
+    kind, alg, pub = (members.get(name) for name in ("kty", "alg", "pub"))
+    kind, alg = (each if isinstance(each, str) else "" for each in (kind, alg))
+    if "keys" in members and not kind:
+        raise _not("a JWK Set: send one of its keys")
+    if not members.keys().isdisjoint(_PRIVATE_MEMBERS):
+        raise _not("a JWK with a private key")
+    if kind != "AKP":
+        raise _not(f"a JWK of the key type {kind}" if kind in _KEY_TYPES else "no JWK of type AKP")
+    algorithm = next((each for each, name in JWK_ALGORITHM.items() if name == alg), None)
+    if algorithm is None:
+        name = alg if alg in _JWK_ALGORITHMS_ELSEWHERE else "an algorithm that has none here"
+        raise _not(f"a JWK of {name}")
+    try:
+        text = pub if isinstance(pub, str) else ""
+        public_key = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        public_key = b""
+    if base64url(public_key) != pub:
+        raise _not(f"a JWK of {alg} whose pub is not base64url without padding")
+    size = ALGORITHMS[algorithm].public_key_size
+    if len(public_key) != size:
+        raise _not(f"a JWK of {alg} with {len(public_key):,} bytes of a key, not {size:,}")
+    return algorithm, public_key
 
 
 class Jwk(msgspec.Struct, frozen=True, kw_only=True):

@@ -191,7 +191,7 @@ _UNDECRYPTABLE: Mapping[Operation, Answer] = {
     ),
     Operation.IMPORT_KEY: Answer(
         Code.INVALID_001,
-        "wrapped_private_key does not unwrap, or is no private key of the algorithm",
+        "the private key was not wrapped to this import key, or not for this algorithm and keyring",
         ("wrapped_private_key",),
     ),
 }
@@ -239,6 +239,26 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         Code.NOT_FOUND_001,
         "no such import key, or it was used or is over; get another",
         "import_key_id",
+    ),
+    ErrorKind.PRIVATE_KEY_MALFORMED: (
+        Code.INVALID_001,
+        "the private key is in no form of PKCS#8 that is known here",
+        "wrapped_private_key",
+    ),
+    ErrorKind.PRIVATE_KEY_ALGORITHM: (
+        Code.INVALID_001,
+        "the private key is another algorithm's than the import key",
+        "wrapped_private_key",
+    ),
+    ErrorKind.PRIVATE_KEY_WITHOUT_SEED: (
+        Code.INVALID_001,
+        "the private key is expanded and has no seed: only with its seed can it be imported",
+        "wrapped_private_key",
+    ),
+    ErrorKind.PRIVATE_KEY_CONTRADICTION: (
+        Code.INVALID_001,
+        "the private key contradicts itself: its seed has another expanded or public key",
+        "wrapped_private_key",
     ),
     ErrorKind.KEY_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
@@ -328,6 +348,10 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.ROTATE_KEY: (ErrorKind.VERSION_LIMIT_REACHED,),
     Operation.IMPORT_KEY: (
         ErrorKind.IMPORT_KEY_NOT_FOUND,
+        ErrorKind.PRIVATE_KEY_MALFORMED,
+        ErrorKind.PRIVATE_KEY_ALGORITHM,
+        ErrorKind.PRIVATE_KEY_WITHOUT_SEED,
+        ErrorKind.PRIVATE_KEY_CONTRADICTION,
         ErrorKind.KEY_EXISTS,
         ErrorKind.KEY_QUOTA_REACHED,
         ErrorKind.VERSION_LIMIT_REACHED,

@@ -15,7 +15,8 @@ from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.messages import GetImportKey, ImportPrivateKey
 
-MAX_WRAPPED_PRIVATE_KEY = 4096
+MAX_WRAPPED_PRIVATE_KEY = 12_288
+"""Bytes: seed, expanded and public key of ML-DSA-87 have 7,700."""
 _ID = "7b0f3c52-52a5-4d0e-9a43-7f4d0c8f8a11"
 
 
@@ -38,7 +39,7 @@ _IMPORT_KEY_ID = uuid_field(
 )
 _WRAPPED_PRIVATE_KEY = base64_field(
     "wrapped_private_key",
-    "The private key as PKCS#8 in the form of its seed, wrapped: the encapsulated key and the"
+    "The private key as PKCS#8 with its seed, wrapped: the encapsulated key and the"
     f" ciphertext of HPKE, at most {MAX_WRAPPED_PRIVATE_KEY:,} bytes.",
     "Fyf0eJ8oWZ0OQK3MwPQBXGpZ8YwWxqUJ",
     at_most=MAX_WRAPPED_PRIVATE_KEY,

@@ -212,14 +212,15 @@ class Endpoint:
     def max_body(self) -> int:
         """How many bytes a body may have: with binary fields, more than twice what fits into them.
 
-        So a value that is too large is refused as such by its operation.
+        So a value that is too large is refused as such by its operation. A text that is longer than
+        a body of texts counts as binary: it has a document.
         """
         if self.items is not None:
             return MAX_BODY
-        binary = [each.schema for each in self.other_fields if each.is_base64]
-        if not binary:
+        lengths = [(each, int(str(each.schema.get("maxLength", 0)))) for each in self.other_fields]
+        sizes = [size for each, size in lengths if each.is_base64 or size > MAX_TEXT_BODY]
+        if not sizes:
             return MAX_TEXT_BODY
-        sizes = [int(str(each.get("maxLength", 0))) for each in binary]
         return min(MIN_BINARY_BODY + 2 * sum(sizes), MAX_BODY)
 
     @property

@@ -132,7 +132,7 @@ class Field(Generic[T]):
     @property
     def is_nested(self) -> bool:
         """Whether its values are arrays or objects. The elements of any other field are not parsed."""
-        return self.schema.get("type") in ("array", "object")
+        return bool({"array", "object"}.intersection(_types(self.schema)))
 
     def optional(self) -> "Field[T | None]":
         """Return the field as one that may be left out."""
@@ -150,6 +150,12 @@ class Field(Generic[T]):
     def described(self, description: str) -> "Field[T]":
         """Return the field with another description."""
         return replace(self, description=description)
+
+
+def _types(schema: Schema) -> Sequence[str]:
+    """Return the types that a schema names: one, or several."""
+    types = cast("str | Sequence[str]", schema.get("type", ()))
+    return (types,) if isinstance(types, str) else types
 
 
 def unknown_field(names: Iterable[str], known: Iterable[str]) -> FieldError:

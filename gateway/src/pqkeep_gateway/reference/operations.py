@@ -210,7 +210,9 @@ def _form(document: Json, schema: Json) -> str:
         return " or ".join(_form(document, each) for each in choices if each != _NULL)
     if "const" in schema:
         return json.dumps(schema["const"])
-    words = [schema.get("contentEncoding") or schema.get("format") or schema.get("type", "string")]
+    types = schema.get("type", "string")
+    kinds = types if isinstance(types, str) else " or ".join(types)
+    words = [schema.get("contentEncoding") or schema.get("format") or kinds]
     words += [
         f"{word} {schema[key]:,}"
         for key, word in (("minimum", "from"), ("maximum", "to"))

@@ -3,6 +3,7 @@
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.crypto import pkcs8
 from pqkeep_keyservice.crypto.key_wrapping import UnwrappingError, import_info
+from pqkeep_keyservice.crypto.pkcs8 import PrivateKeyError
 from pqkeep_keyservice.keys.changes import KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyVersions
 from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError
@@ -33,8 +34,8 @@ async def import_key(
 ) -> OperationResult:
     """Make a private key active where none is. The import key is used up, however it ends.
 
-    Raises KEY_EXISTS and VERSION_LIMIT_REACHED, before that, and IMPORT_KEY_NOT_FOUND and
-    DECRYPTION_FAILED.
+    Raises KEY_EXISTS and VERSION_LIMIT_REACHED, before that, IMPORT_KEY_NOT_FOUND,
+    DECRYPTION_FAILED where it was not wrapped to the import key, and PRIVATE_KEY_... for what was.
     """
     versions.require_no_active()
     version = versions.next_version
@@ -42,10 +43,15 @@ async def import_key(
     info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
     try:
         with wrapping.unwrap(request.wrapped_private_key, info) as data:
-            seed = pkcs8.decode(versions.algorithm, data)
-        made = await executor.adopt(versions.name, version, seed, deadline)
-    except (UnwrappingError, ValueError, InconsistentKeyPairError):
+            private_key = pkcs8.decode(versions.algorithm, data)
+        made = await executor.adopt(versions.name, version, private_key.seed, deadline)
+        private_key.require(made[0])
+    except UnwrappingError:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    except PrivateKeyError as error:
+        raise KeyServiceError(error.kind) from None
+    except InconsistentKeyPairError:
+        raise KeyServiceError(ErrorKind.PRIVATE_KEY_CONTRADICTION) from None
     entry = entry_of(versions, made, clock.now(), request.idempotency, imported=True)
     new = versions.with_first(entry)
     key = new.require_active().info
