@@ -1,15 +1,18 @@
 """Who comes in: known, not suspended and not too often, as of now."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
+import redis
 from gateway.tests.world import HERE, FakeLastUses
 
 from pqkeep_gateway.access.admission import (
     Admission,
     Admitted,
+    Busy,
     RateLimitedError,
     SuspendedError,
     UnknownCredentialError,
@@ -19,9 +22,17 @@ from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.last_uses import LastUse, LastUses
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
-from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
+from pqkeep_gateway.access.principals import (
+    ApiKeyPrincipal,
+    OperatorPrincipal,
+    SessionId,
+    SessionPrincipal,
+    UserId,
+)
+from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.shards import Departures, Placement
+from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
 
@@ -37,6 +48,20 @@ class Nobody:
         return None
 
 
+class People:
+    """A directory of sessions in which every token is a person's of one tenant."""
+
+    def __init__(self) -> None:
+        self.entitlements = Entitlements(Tier.FREE)
+
+    async def find(self, token: str, source_address: str) -> SessionPrincipal | None:
+        user, session = UserId(UUID(int=3)), SessionId(UUID(int=4))
+        tenant = TenantId(UUID(int=1))
+        return SessionPrincipal(
+            tenant, self.entitlements, user, Role.OWNER, session, suspended=False
+        )
+
+
 class NoOperators:
     """A directory without named operators."""
 
@@ -47,7 +72,7 @@ class NoOperators:
 class Admissions:
     """An Admission, and the directory of API keys that it asks."""
 
-    def __init__(self, pepper: Pepper, rate_limiter: MemoryRateLimiter | None = None) -> None:
+    def __init__(self, pepper: Pepper, rate_limiter: RateLimiter | None = None) -> None:
         self.now = 1000.0
         self.rate_limiter = rate_limiter or MemoryRateLimiter(lambda: self.now)
         self.known: dict[bytes, Found] = {}
@@ -64,15 +89,17 @@ class Admissions:
             self.last_uses,
             lambda: self.now,
         )
+        self.people = People()
         self.departures = Departures()
         self.admission = Admission(
             authenticator,
             self.rate_limiter,
             PER_MINUTE,
-            Nobody(),
+            self.people,
             Nobody(),
             self.last_uses,
             self.departures,
+            clock=lambda: self.now,
         )
         self._pepper = pepper
 
@@ -82,10 +109,26 @@ class Admissions:
             raise UnavailableError
         return self.known.get(digest)
 
-    def add(self, entitlements: Entitlements, tenant: int = 1, *, suspended: bool = False) -> str:
+    def add(
+        self,
+        entitlements: Entitlements,
+        tenant: int = 1,
+        *,
+        suspended: bool = False,
+        has_people: bool = False,
+        version: int = 1,
+        name: str | None = None,
+    ) -> str:
         """Put an API key of a tenant into the directory."""
         credential = new_credential(CredentialKind.API_KEY)
-        principal = ApiKeyPrincipal(TenantId(UUID(int=tenant)), entitlements, 1, suspended)
+        principal = ApiKeyPrincipal(
+            TenantId(UUID(int=tenant)),
+            entitlements,
+            version,
+            suspended,
+            name=name,
+            has_people=has_people,
+        )
         self.known[self._pepper.digest(credential)] = Found(principal)
         return credential
 
@@ -106,15 +149,25 @@ class Admissions:
 
     async def admitted(self, credential: str, attempts: int = 12) -> int:
         """Return how many of so many attempts are admitted, and check that the first ones are."""
-        outcomes = []
-        for _ in range(attempts):
-            try:
-                await self.admission.admit(credential, HERE)
-                outcomes.append(True)
-            except RateLimitedError:
-                outcomes.append(False)
-        assert outcomes == sorted(outcomes, reverse=True)
-        return sum(outcomes)
+        return await admitted(lambda: self.admission.admit(credential, HERE), attempts)
+
+    async def admitted_to_pages(self, attempts: int, *, ends_access: bool = False) -> int:
+        """Return how many of so many attempts of a person are admitted."""
+        admit = self.admission.admit_session
+        return await admitted(lambda: admit("", HERE, ends_access=ends_access), attempts)
+
+
+async def admitted(admit: Callable[[], Awaitable[Admitted]], attempts: int) -> int:
+    """Return how many of so many attempts are admitted, and check that the first ones are."""
+    outcomes = []
+    for _ in range(attempts):
+        try:
+            await admit()
+            outcomes.append(True)
+        except RateLimitedError:
+            outcomes.append(False)
+    assert outcomes == sorted(outcomes, reverse=True)
+    return sum(outcomes)
 
 
 @pytest.fixture
@@ -333,3 +386,59 @@ async def test_a_tenant_that_moves_is_asked_about_until_it_has_arrived(
     assert await placement() == moving
     move(there)
     assert await placement() == there
+
+
+HUNDRED = Entitlements(Tier.FREE, requests_per_minute=100)
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def shared(pepper: Pepper, request: pytest.FixtureRequest) -> AsyncIterator[Admissions]:
+    """An Admission with either rate limiter, whose tenant may do a hundred requests a minute."""
+    limiter: RateLimiter | None = None
+    if request.param == "redis":
+        url = f"redis://{request.getfixturevalue('redis_server')}"
+        with redis.Redis.from_url(url) as connection:
+            connection.flushall()
+        limiter = RedisRateLimiter(url, None, lambda: 1000.0)
+    admissions = Admissions(pepper, limiter)
+    admissions.people.entitlements = HUNDRED
+    yield admissions
+    await admissions.rate_limiter.close()
+
+
+async def test_programs_leave_people_a_share(shared: Admissions) -> None:
+    """Programs stop at three quarters; people go on, and what ends access goes on after them."""
+    shown = shared.add(HUNDRED, has_people=True)
+    assert await shared.admitted(shown, 200) == 75
+    assert await shared.admitted_to_pages(100) == 20
+    assert await shared.admitted_to_pages(100, ends_access=True) == 5
+    assert await shared.admitted(shown, 5) == 0
+
+
+async def test_without_people_programs_have_it_all(shared: Admissions) -> None:
+    """A tenant that only programs use has its whole limit, until somebody has signed in."""
+    shown = shared.add(HUNDRED)
+    assert await shared.admitted(shown, 70) == 70
+    assert await shared.admitted_to_pages(1) == 1
+    assert await shared.admitted(shown, 200) == 4
+
+
+async def test_programs_have_it_all_where_nobody_signs_in(shared: Admissions) -> None:
+    """The whole limit is the programs' of a tenant without people."""
+    assert await shared.admitted(shared.add(HUNDRED), 200) == 100
+
+
+async def test_a_refused_person_is_told_which_api_key_it_was(admissions: Admissions) -> None:
+    """The refusal names the API key that sent the most, refused requests with them."""
+    admissions.people.entitlements = HUNDRED
+    loud, quiet = admissions.add(HUNDRED), admissions.add(HUNDRED, version=2, name="ci")
+    await admissions.admitted(loud, 60)
+    await admissions.admitted(quiet, 300)
+    with pytest.raises(RateLimitedError) as refused:
+        await admissions.admission.admit_session("", HERE)
+    assert refused.value.busiest == Busy(2, "ci", 300)
+    admissions.now += 60
+    tenant = TenantId(UUID(int=1))
+    assert admissions.admission.busiest(tenant) == [Busy(2, "ci", 300), Busy(1, None, 60)]
+    admissions.now += 60
+    assert admissions.admission.busiest(tenant) == []

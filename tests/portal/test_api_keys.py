@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from threading import Event
+from time import monotonic, sleep
 
 import pytest
 from playwright.sync_api import expect
 from tests.fixtures.browser import assert_accessible, go_to
+from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import (
@@ -290,3 +296,64 @@ def test_an_overlap_ends() -> None:
         *("45 s", "1 min", "59 min", "1 h", "2 h 5 min")
     ]
     assert seconds_left(key, now + timedelta(seconds=21)) == 0
+
+
+@pytest.fixture
+def flood() -> Iterator[Callable[[Caller], Counter[int]]]:
+    """Let programs ask for keys without a pause until the test is over; return their answers."""
+    over = Event()
+    with ThreadPoolExecutor() as threads:
+
+        def ask(leaked: Caller, answers: Counter[int]) -> None:
+            while not over.is_set():
+                answers[leaked.ask("GET", "/kms/keys").status_code] += 1
+
+        def begin(leaked: Caller) -> Counter[int]:
+            answers: Counter[int] = Counter()
+            for _ in range(4):
+                threads.submit(ask, leaked, answers)
+            return answers
+
+        try:
+            yield begin
+        finally:
+            over.set()
+
+
+def wait_for(answers: Counter[int], status: HTTPStatus, number: int) -> None:
+    """Wait until programs have had so many answers of a status."""
+    deadline = monotonic() + 60
+    while answers[status] < number:
+        assert monotonic() < deadline, answers
+        sleep(0.05)
+
+
+def test_a_leaked_api_key_is_revoked_while_it_floods(
+    installation: Installation,
+    visit_as: SignedIn,
+    flood: Callable[[Caller], Counter[int]],
+) -> None:
+    """With the rate limit used up the owner's pages open, name the API key, and revoke it."""
+    tenant = installation.new_tenant("free")
+    owner = installation.person(tenant.tenant_id)
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = installation.operator().post(path, {"name": "ci"}, status=201)
+    leaked = installation.caller(made["api_key"], tenant.tenant_id)
+    answers = flood(leaked)
+    wait_for(answers, HTTPStatus.TOO_MANY_REQUESTS, 100)
+    page = visit_as(owner).open("/portal")
+    expect(page.get_by_text("The rate limit is used up")).to_contain_text(f"{made['version']} “ci”")
+    go_to(page, PATH)
+    expect(page.get_by_text("The rate limit is used up")).to_contain_text("“ci”")
+    page.get_by_role("button", name=f"Revoke version {made['version']}").click()
+    dialog = page.locator(f"#revoke-{made['version']}")
+    dialog.get_by_label("to confirm").fill(made["api_key"][-4:])
+    page.keyboard.press("Enter")
+    prove(page)
+    expect(page.get_by_role("row", name=made["api_key"][-4:])).to_contain_text("revoked")
+    wait_for(answers, HTTPStatus.UNAUTHORIZED, 1)
+    assert set(answers) == {
+        HTTPStatus.OK,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.UNAUTHORIZED,
+    }

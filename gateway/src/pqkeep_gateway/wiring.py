@@ -253,6 +253,7 @@ async def assemble(
         operator_sessions,
         last_uses,
         found.departures,
+        clock=clock,
     )
     allowances = Allowances(
         SqlUsage(engine),

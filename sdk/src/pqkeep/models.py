@@ -194,6 +194,15 @@ class UsageBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BusyApiKey:
+    """An API key that sent requests, in this minute and the one before."""
+
+    version: int
+    name: str | None
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What was done in a period, and what is allowed."""
 
@@ -209,6 +218,8 @@ class Usage:
     """None: any number."""
     requests_per_minute: int | None
     """None for the usage of everybody."""
+    busiest_api_keys: tuple[BusyApiKey, ...] = ()
+    """Those that sent the most requests of late, the most first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,14 @@ Programs are remembered; what people show is looked up each time, so that whoeve
 gets another role, need not be announced.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from cachetools import LRUCache
+
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator
+from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.principals import (
@@ -20,6 +24,32 @@ from pqkeep_gateway.access.principals import (
 )
 from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter, Usage
 from pqkeep_gateway.shards import Departures, admit
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
+from pqkeep_protocol.keys import TenantId
+
+PEOPLE_SHARE = 60
+"""Requests of a tenant's rate limit that its programs leave to its people, if it has any; a quarter
+of the limit at the most."""
+ENDING_PART = 5
+"""The part of it that people's other requests leave for what ends access: a fifth."""
+ENDS_ACCESS: frozenset[GatewayOperation] = frozenset(
+    {
+        AuditEvent.REVOKE_API_KEY,
+        AuditEvent.END_SESSION,
+        AuditEvent.LOGOUT,
+        AuditEvent.REMOVE_MEMBER,
+        AuditEvent.WITHDRAW_INVITATION,
+        AuditEvent.STEP_UP,
+        Operation.DISABLE_KEY,
+        Operation.RETIRE_KEY,
+        Operation.UPDATE_KEYRING,
+    }
+)
+"""What people do against whoever uses the rate limit up, and the proof that it needs."""
+MOST_BUSY = 5
+"""API keys that are named."""
+REMEMBERED_TENANTS = 100_000
 
 
 class UnknownCredentialError(Exception):
@@ -39,11 +69,23 @@ class SuspendedError(Exception):
 class RateLimitedError(Exception):
     """The tenant has used its rate limit up."""
 
-    def __init__(self, limit: Limit, wait: float) -> None:
-        """Carry the limit, and the seconds until a request would be admitted."""
+    def __init__(self, limit: Limit, wait: float, busiest: "Busy | None" = None) -> None:
+        """Carry the limit, and the seconds until a request would be admitted.
+
+        ``busiest``: for a person, the API key that sent the most requests.
+        """
         super().__init__()
         self.limit = limit
         self.wait = wait
+        self.busiest = busiest
+
+
+class Busy(NamedTuple):
+    """How many requests an API key has sent to this gateway, in this minute and the one before."""
+
+    api_key_version: int
+    name: str | None
+    requests: int
 
 
 class Admitted(NamedTuple):
@@ -96,6 +138,8 @@ class Admission:
         operator_sessions: OperatorSessionDirectory,
         last_uses: LastUses,
         departures: Departures | None = None,
+        *,
+        clock: Clock,
     ) -> None:
         """Take the tiers' rate limits; the operator has none."""
         self._authenticator = authenticator
@@ -105,6 +149,9 @@ class Admission:
         self._last_uses = last_uses
         self._departures = departures or Departures()
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
+        self._with_people: LRUCache[TenantId, None] = LRUCache(REMEMBERED_TENANTS)
+        """Those whose people this gateway has admitted, whatever an API key's look-up said before."""
+        self._sent = _Sent(clock)
 
     async def admit(
         self, credential: str, source_address: str, *, is_known: bool = True
@@ -141,12 +188,18 @@ class Admission:
                 return await authenticate(credential, source_address, is_known=is_known)
         return shown
 
-    async def admit_session(self, access_token: str, source_address: str) -> Admitted:
-        """Return who is signed in. Raises what ``admit`` raises."""
+    async def admit_session(
+        self, access_token: str, source_address: str, *, ends_access: bool = False
+    ) -> Admitted:
+        """Return who is signed in. ``ends_access``: for one of ENDS_ACCESS.
+
+        Raises what ``admit`` raises.
+        """
         principal = await self._sessions.find(access_token, source_address)
         if principal is None:
             raise UnknownCredentialError
-        return await self._count(principal)
+        self._with_people[principal.tenant] = None
+        return await self._count(principal, ends_access=ends_access)
 
     async def admit_operator_session(self, token: str, source_address: str) -> Admitted:
         """Return which operator has signed in. Raises what ``admit`` raises."""
@@ -155,12 +208,17 @@ class Admission:
             raise UnknownCredentialError
         return Admitted(principal, None)
 
-    async def _count(self, principal: TenantPrincipal, as_of: int | None = None) -> Admitted:
-        limit = self.limit_of(principal.entitlements)
+    async def _count(
+        self, principal: TenantPrincipal, as_of: int | None = None, *, ends_access: bool = False
+    ) -> Admitted:
+        limit = self._share_of(principal, ends_access=ends_access)
+        if principal.user is None:
+            self._sent.add(principal)
         usage = await self._rate_limiter.count(str(principal.tenant), limit, as_of)
         admit(principal.tenant, principal.placement)
         if usage.is_refused:
-            raise RateLimitedError(limit, usage.reset)
+            busiest = () if principal.user is None else self.busiest(principal.tenant)
+            raise RateLimitedError(limit, usage.reset, busiest[0] if busiest else None)
         if principal.suspended:
             raise SuspendedError(principal, usage)
         return Admitted(principal, usage)
@@ -172,7 +230,7 @@ class Admission:
         """
         if items == 1:
             return None
-        limit = self.limit_of(principal.entitlements)
+        limit = self._share_of(principal)
         if items > limit.events:
             raise BatchOverLimitError(limit)
         usage = await self._rate_limiter.count(str(principal.tenant), limit, events=items - 1)
@@ -180,8 +238,57 @@ class Admission:
             raise RateLimitedError(limit, usage.reset)
         return usage
 
+    def busiest(self, tenant: TenantId) -> Sequence[Busy]:
+        """Return which of a tenant's API keys sent the most, the most first, refusals with them."""
+        return self._sent.of(tenant)
+
+    def _share_of(self, principal: TenantPrincipal, *, ends_access: bool = False) -> Limit:
+        """Return what of the tenant's rate limit is for such a request.
+
+        All count in one window. Programs are refused while it is full but for the people's share,
+        people while it is full but for what ends access.
+        """
+        limit = self.limit_of(principal.entitlements)
+        people = min(PEOPLE_SHARE, limit.events // 4)
+        if principal.user is not None:
+            left = 0 if ends_access else people // ENDING_PART
+        elif principal.has_people or principal.tenant in self._with_people:
+            left = people
+        else:
+            left = 0
+        return Limit(limit.events - left, limit.seconds) if left else limit
+
     def limit_of(self, entitlements: Entitlements) -> Limit:
         """Return the rate limit of a tenant with these entitlements."""
         if entitlements.requests_per_minute is not None:
             return Limit(entitlements.requests_per_minute, MINUTE)
         return self._limits[entitlements.effective_tier]
+
+
+class _Sent:
+    """Counts the requests of API keys, by the minute, in memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._minute = 0
+        self._now: dict[TenantId, Counter[tuple[int, str | None]]] = {}
+        self._before = self._now
+
+    def add(self, principal: ApiKeyPrincipal) -> None:
+        self._turn()
+        counts = self._now.get(principal.tenant)
+        if counts is None:
+            counts = self._now[principal.tenant] = Counter()
+        counts[principal.api_key_version, principal.name] += 1
+
+    def of(self, tenant: TenantId) -> Sequence[Busy]:
+        self._turn()
+        none: Counter[tuple[int, str | None]] = Counter()
+        counts = self._now.get(tenant, none) + self._before.get(tenant, none)
+        return [Busy(*key, requests) for key, requests in counts.most_common(MOST_BUSY)]
+
+    def _turn(self) -> None:
+        minute = int(self._clock()) // MINUTE
+        if minute != self._minute:
+            self._before = self._now if minute == self._minute + 1 else {}
+            self._now, self._minute = {}, minute

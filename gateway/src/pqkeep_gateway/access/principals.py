@@ -32,6 +32,8 @@ class ApiKeyPrincipal:
     limits: ApiKeyLimits = UNLIMITED
     placement: Placement = HERE
     """Which key service has the tenant's keys."""
+    has_people: bool = False
+    """Whether somebody may sign in to its tenant: they have a share of its rate limit."""
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
     is_read_only: ClassVar[bool] = False

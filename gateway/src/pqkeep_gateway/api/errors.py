@@ -554,6 +554,14 @@ def _from_elsewhere(error: AddressNotAllowedError, endpoint: Endpoint) -> ApiErr
     )
 
 
+def _rate_limited(error: RateLimitedError, endpoint: Endpoint) -> ApiError:
+    message = "too many requests"
+    if error.busiest is not None:
+        name = f" ({error.busiest.name})" if error.busiest.name else ""
+        message += f"; most of them are of API key {error.busiest.api_key_version}{name}"
+    return too_many(message, error.limit, error.wait)
+
+
 _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], ApiError]]] = {
     FieldError: (Code.INVALID_001, _wrong_field),
     SecondFactorRequiredError: (Code.AUTH_MFA_001, _challenged),
@@ -564,7 +572,7 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
     InvalidNoticeSignatureError: (Code.INVALID_001, _bad_signature),
     RateLimitedError: (
         Code.RATE_LIMIT_001,
-        lambda error, _: too_many("too many requests", error.limit, error.wait),
+        _rate_limited,
     ),
     BatchOverLimitError: (
         Code.INVALID_001,

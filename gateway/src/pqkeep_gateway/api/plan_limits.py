@@ -106,7 +106,7 @@ class _Limits:
             LimitName.PQC_KEYS: (found.total, bound(terms.pqc_keys)),
             LimitName.API_KEYS: (api_keys, terms.api_keys),
             LimitName.REQUESTS_PER_MINUTE: (
-                None if call.usage is None else rate.events - call.usage.remaining,
+                None if call.usage is None else call.usage.limit.events - call.usage.remaining,
                 rate.events,
             ),
             LimitName.OPERATIONS_PER_MONTH: operations or (None, None),

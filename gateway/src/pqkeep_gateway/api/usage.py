@@ -61,6 +61,14 @@ class UsageBucketData(Data, frozen=True, kw_only=True):
     ]
 
 
+class BusyApiKeyData(Data, frozen=True, kw_only=True):
+    """An API key that sent requests."""
+
+    version: Annotated[int, Meta(ge=1)]
+    name: str | None
+    requests: Annotated[int, Meta(ge=1)]
+
+
 class UsageData(Data, frozen=True, kw_only=True):
     """What was done, and what a tenant may do. Without a tenant there are no limits."""
 
@@ -77,6 +85,13 @@ class UsageData(Data, frozen=True, kw_only=True):
         int | None, Meta(description="The allowance; null: any number.")
     ]
     requests_per_minute: Annotated[int | None, Meta(description="The rate limit.")]
+    busiest_api_keys: Annotated[
+        tuple[BusyApiKeyData, ...],
+        Meta(
+            description="Which API keys sent the most requests, in this minute and the one before,"
+            " to the gateway that answers; refused ones count. At most five, the most first."
+        ),
+    ] = ()
 
 
 _PERIOD = choice_field(
@@ -104,6 +119,7 @@ _EXAMPLE = UsageData(
     operations_used=17,
     operations_per_month=1000,
     requests_per_minute=100,
+    busiest_api_keys=(BusyApiKeyData(version=3, name="ci", requests=4120),),
 )
 
 
@@ -164,6 +180,10 @@ class _Usage:
             operations_used=operations_used,
             operations_per_month=operations_per_month,
             requests_per_minute=rate,
+            busiest_api_keys=tuple(
+                BusyApiKeyData(version=version, name=name, requests=requests)
+                for version, name, requests in self._admission.busiest(tenant)
+            ),
         )
 
     async def _asked(self, call: ApiCall) -> tuple[TenantId, Entitlements | None]:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from pqkeep_gateway.access.admission import Admission, SuspendedError
+from pqkeep_gateway.access.admission import ENDS_ACCESS, Admission, SuspendedError
 from pqkeep_gateway.access.authentication import AddressNotAllowedError
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
 from pqkeep_gateway.access.idempotency import (
@@ -65,6 +65,7 @@ from pqkeep_gateway.http.responses import request_id_of, send_error, send_respon
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import GatewayOperation
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.metrics import NONE
 from pqkeep_protocol.startup.logs import logger
@@ -95,9 +96,16 @@ class Pipeline:
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     async def admit(
-        self, permission: Permission, headers: Headers, client: Client
+        self,
+        permission: Permission,
+        headers: Headers,
+        client: Client,
+        operation: GatewayOperation | None = None,
     ) -> tuple[Principal, Usage | None]:
-        """Return who is asking, and what there is of their limit. Raises what Admission raises."""
+        """Return who is asking for an operation, or a page, and what there is of their limit.
+
+        Raises what Admission raises.
+        """
         credential = headers.get(b"x-api-key")
         if credential is not None:
             text = credential.strip(b" \t").decode("latin-1")
@@ -108,7 +116,9 @@ class Pipeline:
             return await self.admission.admit_operator_session(operator_token, client.address)
         if Credential.NONE in GRANTS[permission]:
             return AnonymousPrincipal(), None
-        return await self.admission.admit_session(cookies.get(ACCESS, ""), client.address)
+        return await self.admission.admit_session(
+            cookies.get(ACCESS, ""), client.address, ends_access=operation in ENDS_ACCESS
+        )
 
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
         """Refuse what another site's page asks for, and what table or scopes do not grant.
@@ -253,7 +263,9 @@ class Resource:
         values = UNREAD
         answer: ApiError | int | None = None
         try:
-            principal, usage = await pipeline.admit(endpoint.permission, headers, client)
+            principal, usage = await pipeline.admit(
+                endpoint.permission, headers, client, endpoint.audit_operation
+            )
             attribution = Attribution(request_id, str(principal), client.address)
             pipeline.authorize(endpoint, principal, headers)
             usage = await pipeline.count(endpoint, principal, attribution) or usage

@@ -18,7 +18,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.row_mac import is_authentic
-from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
+from pqkeep_gateway.storage.schema import API_KEYS, TENANTS, USERS
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenant_lock import lock_tenant, lock_tenant_to_add
 from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of
@@ -153,7 +153,13 @@ class SqlApiKeys:
     async def find(self, digest: bytes) -> Found | None:
         """Return whose API key has this digest; None for an unknown or revoked one."""
         query = (
-            sa.select(API_KEYS, *ENTITLEMENTS, *PLACEMENT, TENANTS.c.status.label("tenant_status"))
+            sa.select(
+                API_KEYS,
+                *ENTITLEMENTS,
+                *PLACEMENT,
+                TENANTS.c.status.label("tenant_status"),
+                sa.exists().where(USERS.c.tenant_id == TENANTS.c.id).label("has_people"),
+            )
             .join(TENANTS, TENANTS.c.id == API_KEYS.c.tenant_id)
             .where(
                 API_KEYS.c.digest == digest,
@@ -174,6 +180,7 @@ class SqlApiKeys:
             name=row.name,
             limits=limits,
             placement=placement_of(row),
+            has_people=bool(row.has_people),
         )
         ends = [each for each in (row.accepted_until_us, row.expires_at_us) if each is not None]
         return Found(principal, time_of(min(ends)).timestamp() if ends else None)

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from pqkeep._call import Call, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation
-from pqkeep.models import Usage, UsageBucket
+from pqkeep.models import BusyApiKey, Usage, UsageBucket
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -34,6 +34,14 @@ def _usage(data: Data) -> Usage:
         operations_used=data.integer_or_none("operations_used"),
         operations_per_month=data.integer_or_none("operations_per_month"),
         requests_per_minute=data.integer_or_none("requests_per_minute"),
+        busiest_api_keys=tuple(
+            BusyApiKey(
+                version=each.integer("version"),
+                name=each.text_or_none("name"),
+                requests=each.integer("requests"),
+            )
+            for each in data.objects("busiest_api_keys")
+        ),
     )
 
 

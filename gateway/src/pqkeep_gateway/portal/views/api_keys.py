@@ -1,5 +1,6 @@
 """API keys: created, rotated, revoked."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
+from pqkeep_gateway.portal.views.overview import used_up
 from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -46,7 +48,10 @@ async def _read(visit: Visit) -> Content:
     if reader.principal.tenant is None:
         raise not_found("API keys belong to an organization.")
     tenant_id = str(reader.principal.tenant)
-    listed = await reader.section("list_api_keys", tenant_id=tenant_id, details=True)
+    listed, usage = await asyncio.gather(
+        reader.section("list_api_keys", tenant_id=tenant_id, details=True),
+        reader.section("get_usage"),
+    )
     keys = listed.data.api_keys if listed.data else ()
     status, after = query.get("status", ""), query.get("after", "")
     found = [each for each in keys if not status or each.status.value == status]
@@ -58,6 +63,7 @@ async def _read(visit: Visit) -> Content:
     return {
         **_offered(tenant_id, listed),
         "listed": listed,
+        "used_up": used_up(usage),
         "api_keys": [_line(each, now) for each in shown],
         "next": str(shown[-1].version) if len(found) > begin + SHOWN else "",
         "statuses": [(each.value, each.value) for each in ApiKeyStatus],

@@ -27,6 +27,8 @@ OLD = timedelta(days=365)
 NEARLY_USED = 0.8
 """The part of an allowance from which it is nearly used."""
 
+USED_UP = 0.75
+"""The part of a minute's rate limit that a single API key sends, in two, where it uses it up."""
 SHOWN_KEYS = 100
 """Active keys on the page, of all keyrings together."""
 
@@ -76,7 +78,7 @@ def _requests_used(visit: Visit, usage: Section) -> int | None:
     found = visit.reader.usage
     if found is None or not usage.data or usage.data.requests_per_minute is None:
         return None
-    return max(0, int(usage.data.requests_per_minute) - found.remaining)
+    return max(0, found.limit.events - found.remaining)
 
 
 def _attention(keys: Section, usage: Section, members: Section, me: Section) -> Iterator[Attention]:
@@ -101,6 +103,9 @@ def _attention(keys: Section, usage: Section, members: Section, me: Section) -> 
         if used and allowance and used >= NEARLY_USED * allowance:
             text = f"{used:,} of this month's {allowance:,} operations are used."
             yield Attention(text, "/billing", "See plans")
+        text = used_up(usage)
+        if text:
+            yield Attention(text, "/api-keys", "See API keys")
         if _rises(usage):
             text = "Refusals rise: more in the last hours than in all before."
             yield Attention(text, f"/audit?outcome={REFUSED}", "See which")
@@ -111,6 +116,20 @@ def _rises(usage: Section) -> bool:
     refused = [each.refused for each in usage.data.buckets]
     newest = len(refused) // 6
     return bool(sum(refused[-newest:]) > max(sum(refused[:-newest]), 9))
+
+
+def used_up(usage: Section) -> str:
+    """Say which API key uses the rate limit up, if one does: it sends more than there may be."""
+    if not usage.data or not usage.data.busiest_api_keys or not usage.data.requests_per_minute:
+        return ""
+    busiest = usage.data.busiest_api_keys[0]
+    if busiest.requests < USED_UP * usage.data.requests_per_minute:
+        return ""
+    name = f" “{busiest.name}”" if busiest.name else ""
+    return (
+        f"The rate limit is used up: API key version {busiest.version}{name} sent"
+        f" {busiest.requests:,} requests in the last two minutes."
+    )
 
 
 PAGES: tuple[Page, ...] = (
