@@ -23,7 +23,7 @@ def text(letters: int) -> str:
 LINE = record_text(
     Row(
         id=LARGEST,
-        format=3,
+        format=1,
         tenant_id=str(UUID(int=0)),
         number=LARGEST,
         recorded_at_us=LAST_US,

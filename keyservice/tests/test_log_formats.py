@@ -23,7 +23,7 @@ from pqkeep_keyservice.ledger.records import (
     Formats,
     NewRecord,
     Row,
-    format_3,
+    format_1,
     record_text,
 )
 from pqkeep_keyservice.ledger.search import list_records, prove_consistency, prove_records
@@ -42,14 +42,14 @@ FIRST, SECOND = 300, 400
 """Records before the new format, and with those of it: within the second tile."""
 
 
-def _format_4(row: Any) -> msgspec.Struct:
+def _format_2(row: Any) -> msgspec.Struct:
     """Return a record of a format with one name more, as a later version could have it."""
-    names = {**msgspec.structs.asdict(format_3(row)), "recorded_at_us": row.recorded_at_us}
+    names = {**msgspec.structs.asdict(format_1(row)), "recorded_at_us": row.recorded_at_us}
     types = [(name, type(value)) for name, value in sorted(names.items())]
-    return msgspec.defstruct("Format4", types)(**names)
+    return msgspec.defstruct("Format2", types)(**names)
 
 
-LATER: Formats = {**FORMATS, 4: _format_4}
+LATER: Formats = {**FORMATS, 2: _format_2}
 
 
 def new_records(count: int) -> Iterator[NewRecord]:
@@ -61,7 +61,7 @@ def new_records(count: int) -> Iterator[NewRecord]:
 
 @pytest.fixture
 async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Proof]:
-    """What the log was before there was a fourth format: every record with its proof."""
+    """What the log was before there was a second format: every record with its proof."""
     await store.check()
     await store.commit([(record, None) for record in new_records(FIRST)])
     return await _prove(database, FIRST, FORMATS)
@@ -69,7 +69,7 @@ async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Pr
 
 @pytest.fixture
 async def after(before: list[Proof], database: Database, sql: Sql) -> list[Proof]:
-    """What it is with records of a fourth format, which a migration added a column for."""
+    """What it is with records of a second format, which a migration added a column for."""
     sql("ALTER TABLE audit_records ADD COLUMN region VARCHAR(16)")
 
     def append(connection: sa.Connection) -> None:
@@ -102,10 +102,10 @@ def leaves_of(proofs: list[Proof]) -> list[bytes]:
 
 @BOTH
 async def test_old_leaves_are_unchanged(before: list[Proof], after: list[Proof]) -> None:
-    """After a fourth format came, the records before it have their text, to the byte."""
+    """After a second format came, the records before it have their text, to the byte."""
     assert [proof.line for proof in after[:FIRST]] == [proof.line for proof in before]
     formats = [json.loads(proof.line)["format"] for proof in after]
-    assert formats == [3] * FIRST + [4] * (SECOND - FIRST)
+    assert formats == [1] * FIRST + [2] * (SECOND - FIRST)
     assert all("recorded_at_us" in json.loads(proof.line) for proof in after[FIRST:])
 
 

@@ -25,7 +25,7 @@ from pqkeep_keyservice.ledger.merkle import (
     inclusion_prover,
     leaf_hash,
 )
-from pqkeep_keyservice.ledger.records import FORMATS, Row, format_3, iso_timestamp, record_text
+from pqkeep_keyservice.ledger.records import FORMATS, Row, format_1, iso_timestamp, record_text
 
 LOG_ID = UUID(int=7, version=4)
 TENANT = str(UUID(int=1, version=4))
@@ -39,15 +39,15 @@ def b64(raw: bytes) -> str:
     return b64encode(raw).decode()
 
 
-def _format_4(row: Any) -> msgspec.Struct:
+def _format_2(row: Any) -> msgspec.Struct:
     """Return a record of a format with one name more, as a later version could have it."""
-    names = {**msgspec.structs.asdict(format_3(row)), "region": f"of {row.principal}"}
+    names = {**msgspec.structs.asdict(format_1(row)), "region": f"of {row.principal}"}
     types = [(name, type(value)) for name, value in sorted(names.items())]
-    return msgspec.defstruct("Format4", types)(**names)
+    return msgspec.defstruct("Format2", types)(**names)
 
 
-LATER = {**FORMATS, 4: _format_4}
-VERIFIED_LATER = {**VERIFIED, 4: {**VERIFIED[3], "region": lambda value: type(value) is str}}
+LATER = {**FORMATS, 2: _format_2}
+VERIFIED_LATER = {**VERIFIED, 2: {**VERIFIED[1], "region": lambda value: type(value) is str}}
 
 
 class Log:
@@ -55,7 +55,7 @@ class Log:
 
     def __init__(self, texts: list[str], later: int = 0) -> None:
         """Write the last records in the later format."""
-        formats = [3] * (len(texts) - later) + [4] * later
+        formats = [1] * (len(texts) - later) + [2] * later
         self.lines = [
             record_text(_row(number, text, of), LATER)
             for number, (text, of) in enumerate(zip(texts, formats, strict=True), 1)

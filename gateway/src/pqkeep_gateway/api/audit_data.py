@@ -35,34 +35,17 @@ class RecordData(Data, frozen=True, kw_only=True):
     request_id: str
     source_address: str
     tenant_id: str
-    # A record has the names of its format only: with others it would have another hash.
-    keyring_revision: (
-        Annotated[int, Meta(description="Of the key that was changed, afterwards. Format 2.")]
-        | UnsetType
-        | None
-    ) = UNSET
-    public_key_sha256: (
-        Annotated[
-            str,
-            Meta(
-                description="Fingerprint of the key that was generated, or that the caller brought. "
-                "Format 2."
-            ),
-        ]
-        | UnsetType
-        | None
-    ) = UNSET
-    keyring: Annotated[str, Meta(description="The key's keyring. Format 3.")] | UnsetType | None = (
-        UNSET
-    )
-    target: (
-        Annotated[
-            str,
-            Meta(description="What re-encrypt encrypted to: keyring/algorithm/version. Format 3."),
-        ]
-        | UnsetType
-        | None
-    ) = UNSET
+    keyring_revision: Annotated[
+        int | None, Meta(description="Of the key or keyring that was changed, afterwards.")
+    ]
+    public_key_sha256: Annotated[
+        str | None,
+        Meta(description="Fingerprint of the key that was generated, or that the caller brought."),
+    ]
+    keyring: Annotated[str | None, Meta(description="The key's keyring.")]
+    target: Annotated[
+        str | None, Meta(description="What re-encrypt encrypted to: keyring/algorithm/version.")
+    ]
 
 
 class RecordsData(Data, frozen=True, kw_only=True):
@@ -201,7 +184,7 @@ _NOTE_KEY = base64(b"\x06" + bytes(20))
 RECORD = RecordData(
     algorithm=Algorithm.ML_KEM_768,
     event_id=None,
-    format=3,
+    format=1,
     happened_at=None,
     id=42,
     key_version=1,

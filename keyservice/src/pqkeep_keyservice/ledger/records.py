@@ -176,97 +176,6 @@ class Format1(Struct, frozen=True):
     happened_at: str | None
     id: int
     key_version: int | None
-    nonce: str
-    number: int
-    operation: str
-    outcome: str
-    policy: str
-    principal: str
-    recorded_at: str
-    request_id: str
-    source_address: str
-    tenant_id: str
-
-
-def format_1(row: Row) -> Format1:
-    """Return a record of format 1."""
-    # By position: CPython takes more than 15 arguments by name through a dictionary, which is slow.
-    return Format1(
-        row.algorithm,
-        row.event_id,
-        row.format,
-        None if row.happened_at_us is None else iso_timestamp(row.happened_at_us),
-        row.id,
-        row.key_version,
-        row.nonce.hex(),
-        row.number,
-        row.operation,
-        row.outcome,
-        row.policy,
-        row.principal,
-        iso_timestamp(row.recorded_at_us),
-        row.request_id,
-        row.source_address,
-        row.tenant_id,
-    )
-
-
-class Format2(Struct, frozen=True):
-    """A record of format 2."""
-
-    algorithm: str | None
-    event_id: str | None
-    format: int
-    happened_at: str | None
-    id: int
-    key_version: int | None
-    keyring_revision: int | None
-    nonce: str
-    number: int
-    operation: str
-    outcome: str
-    policy: str
-    principal: str
-    public_key_sha256: str | None
-    recorded_at: str
-    request_id: str
-    source_address: str
-    tenant_id: str
-
-
-def format_2(row: Row) -> Format2:
-    """Return a record of format 2."""
-    return Format2(
-        row.algorithm,
-        row.event_id,
-        row.format,
-        None if row.happened_at_us is None else iso_timestamp(row.happened_at_us),
-        row.id,
-        row.key_version,
-        row.keyring_revision,
-        row.nonce.hex(),
-        row.number,
-        row.operation,
-        row.outcome,
-        row.policy,
-        row.principal,
-        None if row.public_key_sha256 is None else row.public_key_sha256.hex(),
-        iso_timestamp(row.recorded_at_us),
-        row.request_id,
-        row.source_address,
-        row.tenant_id,
-    )
-
-
-class Format3(Struct, frozen=True):
-    """A record of format 3."""
-
-    algorithm: str | None
-    event_id: str | None
-    format: int
-    happened_at: str | None
-    id: int
-    key_version: int | None
     keyring: str | None
     keyring_revision: int | None
     nonce: str
@@ -283,9 +192,10 @@ class Format3(Struct, frozen=True):
     tenant_id: str
 
 
-def format_3(row: Row) -> Format3:
-    """Return a record of format 3."""
-    return Format3(
+def format_1(row: Row) -> Format1:
+    """Return a record of format 1."""
+    # By position: CPython takes more than 15 arguments by name through a dictionary, which is slow.
+    return Format1(
         row.algorithm,
         row.event_id,
         row.format,
@@ -309,7 +219,7 @@ def format_3(row: Row) -> Format3:
     )
 
 
-FORMATS: Formats = {1: format_1, 2: format_2, 3: format_3}
+FORMATS: Formats = {1: format_1}
 """By number. New records have the largest. What is here stays here, as it is."""
 
 

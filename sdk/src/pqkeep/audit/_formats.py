@@ -72,36 +72,26 @@ FORMAT_1: Format = {
     "happened_at": _or_null(_is_time),
     "id": is_positive,
     "key_version": _or_null(is_positive),
+    "keyring": _or_null(_is_text),
+    "keyring_revision": _or_null(is_positive),
     "nonce": _is_nonce,
     "number": is_positive,
     "operation": _is_text,
     "outcome": _is_text,
     "policy": _is_text,
     "principal": _is_text,
+    "public_key_sha256": _or_null(_is_fingerprint),
     "recorded_at": _is_time,
     "request_id": _is_text,
     "source_address": _is_text,
+    "target": _or_null(_is_text),
     "tenant_id": _is_uuid,
 }
-
-FORMAT_2: Format = dict(
-    sorted(
-        {
-            **FORMAT_1,
-            "keyring_revision": _or_null(is_positive),
-            "public_key_sha256": _or_null(_is_fingerprint),
-        }.items()
-    )
-)
-
-FORMAT_3: Format = dict(
-    sorted({**FORMAT_2, "keyring": _or_null(_is_text), "target": _or_null(_is_text)}.items())
-)
 
 OF_EVERY_FORMAT: Format = {
     name: FORMAT_1[name] for name in ("format", "id", "number", "recorded_at", "tenant_id")
 }
 """What a record of an unknown format has too."""
 
-FORMATS: Formats = {1: FORMAT_1, 2: FORMAT_2, 3: FORMAT_3}
+FORMATS: Formats = {1: FORMAT_1}
 """What this version can verify."""
