@@ -273,7 +273,8 @@ def query_examples(operation: Any) -> dict[str, str]:
         each["name"]: _text(each["example"])
         for each in operation["parameters"]
         if each.get("in") == "query"
-        and each["name"] not in {"keyring", "shard", "log"}  # the keys are in the default ones
+        # The keys are in the default ones, and only the operator names a tenant.
+        and each["name"] not in {"keyring", "shard", "log", "tenant"}
     }
 
 
