@@ -1,9 +1,11 @@
 """Secret files are read only where nobody else can read or replace what is read."""
 
 import os
+import pwd
 import struct
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -13,6 +15,7 @@ import pytest
 from pqkeep_protocol.startup.secret_files import (
     MAX_SIZE,
     check_secret_file,
+    password_file_of,
     read_secret_file,
     read_secret_text,
 )
@@ -81,6 +84,102 @@ def test_a_list_that_opens_a_file_for_others(tag: int, secret: Path) -> None:
     """A file that an access control list opens for another user, or a group, is refused."""
     give_access(secret, tag, os.geteuid() + 1)
     assert "(mode 0440); its mode must be 0400 or 0600" in refusal(secret)
+
+
+GROUP = 54_321
+"""A group without an entry in the system's database, as that of ``fsGroup``."""
+
+
+def read_as(path: Path, user: int, groups: list[int], also_owned_by: int | None = None) -> str:
+    """Read a file as another user, in a process that ends; return its content, or the refusal."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups(groups)
+            os.setgid(12_345)
+            os.setuid(user)
+            try:
+                said = read_secret_file(path, "pepper", also_owned_by=also_owned_by)
+            except ConfigError as error:
+                said = str(error).encode()
+            os.write(writing, said)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        said_there = file.read()
+    os.waitpid(child, 0)
+    return said_there
+
+
+@pytest.fixture
+def mounted() -> Iterator[Path]:
+    """A secret as Kubernetes mounts it: links to a file of root's, in a folder that users may enter."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        volume = folder / "..2026_01_01_00_00_00.1"
+        volume.mkdir(mode=0o755)
+        (folder / "..data").symlink_to(volume.name)
+        (volume / "pepper").write_bytes(SECRET)
+        (folder / "pepper").symlink_to("..data/pepper")
+        os.chown(folder / "pepper", 0, GROUP)
+        yield folder / "pepper"
+
+
+@AS_ROOT
+@pytest.mark.parametrize("mode", [0o440, 0o640])
+def test_a_file_of_root_s_for_the_process_s_group(mounted: Path, mode: int) -> None:
+    """The process reads it whose group, or one of whose groups, it is for; so does root."""
+    mounted.chmod(mode)
+    assert read_as(mounted, 12_345, [GROUP]) == SECRET.decode()
+    assert read_secret_file(mounted, "pepper") == SECRET
+    os.chown(mounted, 0, 12_345)
+    assert read_as(mounted, 12_345, []) == SECRET.decode()
+
+
+@AS_ROOT
+@pytest.mark.parametrize("mode", [0o444, 0o460, 0o660, 0o650, 0o644, 0o642, 0o641])
+def test_a_file_that_a_group_may_do_more_with(mounted: Path, mode: int) -> None:
+    """One that the group can write or run, or that others can use, is refused with what to run."""
+    mounted.chmod(mode)
+    said = read_as(mounted, 12_345, [GROUP])
+    assert f"other users have access to it (mode {mode:04o})" in said
+    assert said.endswith(f"run chmod 0400 {mounted}")
+
+
+@AS_ROOT
+def test_a_group_of_others(mounted: Path) -> None:
+    """A file for a group that the system's database has another user in is refused; so is root's own."""
+    mounted.chmod(0o440)
+    other = next(each for each in pwd.getpwall() if each.pw_gid not in {0, 12_345})
+    os.chown(mounted, 0, other.pw_gid)
+    assert "other users have access to it" in read_as(mounted, 12_345, [other.pw_gid])
+    os.chown(mounted, 0, 0)
+    assert "other users have access to it" in refusal(mounted)
+
+
+@AS_ROOT
+def test_a_file_that_is_not_root_s_is_for_no_group(mounted: Path) -> None:
+    """A file of the process's own user is for that user alone."""
+    mounted.chmod(0o440)
+    os.chown(mounted, 12_345, GROUP)
+    assert "other users have access to it" in read_as(mounted, 12_345, [GROUP])
+
+
+@AS_ROOT
+def test_a_password_file_for_a_group_reaches_the_driver(mounted: Path) -> None:
+    """A library that reads by path gets what it accepts: the file itself, or a private copy of it."""
+    mounted.chmod(0o400)
+    assert password_file_of(mounted, "password") == mounted
+    mounted.chmod(0o440)
+    copy = password_file_of(mounted, "password")
+    assert copy.read_bytes() == SECRET
+    assert copy.stat().st_mode & 0o777 == 0o400
+    mounted.chmod(0o444)
+    with pytest.raises(ConfigError, match="other users"):
+        password_file_of(mounted, "password")
 
 
 @AS_ROOT

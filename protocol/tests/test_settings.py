@@ -118,8 +118,8 @@ def test_the_environment_replaces_the_file(tmp_path: Path) -> None:
         ({"X_MODE": "sometimes"}, r"at `\$\.mode`"),
         ({"X_TABLE": "{hots = 1}"}, r"there is no setting table\.hots"),
         ({"X_PORT": "1", "X_PORT_FILE": "/dev/null"}, "X_PORT and X_PORT_FILE are the same"),
-        ({"X_MODE_FILE": "/missing"}, "X_MODE_FILE: cannot read /missing: No such file"),
-        ({"X_SECRET_FILE_FILE": "/"}, "X_SECRET_FILE_FILE: cannot read /: Is a directory"),
+        ({"X_MODE_FILE": "/missing"}, "X_MODE_FILE: cannot read the file /missing: No such file"),
+        ({"X_SECRET_FILE_FILE": "/"}, "X_SECRET_FILE_FILE: cannot read the file /: Is a directory"),
     ],
 )
 def test_what_is_wrong_in_the_environment(

@@ -208,7 +208,8 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of the gateway. Paths are relative to the settings file.
 
-    A secret file has mode 0400 or 0600 and belongs to the process's user or root.
+    A secret file has mode 0400 or 0600 and belongs to the process's user or root. A file of root's may
+    have mode 0440 or 0640 where the process's user is the only one in its group.
     """
 
     key_service_socket: Path | None = None

@@ -90,7 +90,8 @@ class RootKeySource(
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of the key service. Paths are relative to the settings file.
 
-    A secret file has mode 0400 or 0600 and belongs to the process's user or root.
+    A secret file has mode 0400 or 0600 and belongs to the process's user or root. A file of root's may
+    have mode 0440 or 0640 where the process's user is the only one in its group.
     """
 
     socket: Path | None = None

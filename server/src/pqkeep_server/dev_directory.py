@@ -4,7 +4,6 @@ They are in dev.json with mode 0600, and work again when it is started again. No
 running keeps credentials.
 """
 
-import json
 import secrets
 import stat
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_protocol.documents import decode_json
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import write_private_json
@@ -121,7 +121,7 @@ def read_credentials(file: Path) -> DevelopmentCredentials:
     """Read what is kept in a data directory. Raises ConfigError."""
     data = read_secret_file(file, "credentials")
     try:
-        return DevelopmentCredentials(**json.loads(data))
+        return DevelopmentCredentials(**decode_json(data, dict[str, str]))
     except (TypeError, ValueError):
         raise ConfigError(f"{file} does not hold the credentials of pqkeepd dev") from None
 

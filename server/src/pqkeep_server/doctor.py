@@ -16,6 +16,7 @@ import msgspec
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
@@ -250,8 +251,8 @@ def _text(answer: http.client.HTTPResponse) -> str:
 def _degraded(answer: http.client.HTTPResponse) -> list[str]:
     """Return what is missing though the gateway is ready; nothing where it does not say it."""
     try:
-        return msgspec.json.decode(_text(answer), type=_Readiness).degraded
-    except msgspec.MsgspecError:
+        return decode_json(_text(answer), _Readiness).degraded
+    except MalformedDocumentError:
         return []
 
 

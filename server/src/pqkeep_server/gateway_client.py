@@ -9,11 +9,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pqkeep_gateway.access.credentials import CredentialKind, kind_of
+from pqkeep_protocol.documents import decode_json
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
 READY_SECONDS = 1.0
+MAX_ANSWER = 64 * 1024
+"""Bytes of an answer that are read."""
 SAFE_ADDRESS = r"^(https://[^/?#@]+|http://127\.0\.0\.1(:[0-9]+)?)/?$"
 PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be accepted as it is
 
@@ -95,7 +98,8 @@ class GatewayClient:
         connection = self._connection(timeout)
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
-            answer = json.load(connection.getresponse())
+            body = connection.getresponse().read(MAX_ANSWER)
+            answer = decode_json(body, dict[str, Any])
         except ssl.SSLCertVerificationError as error:
             raise GatewayError(
                 f"the gateway's certificate is not accepted: {error.verify_message}; --ca-file names"
@@ -107,7 +111,10 @@ class GatewayClient:
             connection.close()
         if "data" in answer:
             return answer["data"]
-        raise GatewayError(answer["error"]["message"], answer["error"]["error_code"])
+        refusal = answer.get("error")
+        if not isinstance(refusal, dict):
+            raise GatewayError("what answers at the address is not a gateway of pqkeep")
+        raise GatewayError(str(refusal.get("message")), str(refusal.get("error_code")))
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         host, port = self._address.hostname or "", self._address.port

@@ -30,7 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pqkeep_protocol.link import Role
 from pqkeep_protocol.startup.secret_files import read_secret_file
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, read_file
 from pqkeep_server.atomic_files import sync, write_atomically
 
 MAX_DAYS = 398
@@ -254,7 +254,7 @@ def _read_ca(folder: Path) -> tuple[PrivateKey, x509.Certificate]:
 
 def _read_certificate(path: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(read_file(path, "certificate"))
     except ValueError:
         raise LinkCertificatesError(f"{path} is not a certificate in PEM") from None
 

@@ -23,7 +23,7 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
     group, groups, home = os.getegid(), os.getgroups(), os.environ.get("HOME", "/")
     try:
         os.environ["HOME"] = str(folder.absolute())
-        os.setgroups([])
+        os.setgroups(_groups_of(owner))
         os.setegid(owner.st_gid)
         os.seteuid(owner.st_uid)
         yield
@@ -66,14 +66,18 @@ _DONE, _REFUSED = b"+", b"-"
 
 
 def _result_as(owner: os.stat_result, work: Callable[[], bytes]) -> bytes:
-    try:
-        groups = os.getgrouplist(pwd.getpwuid(owner.st_uid).pw_name, owner.st_gid)
-    except KeyError:
-        groups = []
-    os.setgroups(groups)
+    os.setgroups(_groups_of(owner))
     os.setgid(owner.st_gid)
     os.setuid(owner.st_uid)
     try:
         return _DONE + work()
     except ConfigError as error:
         return _REFUSED + str(error).encode()
+
+
+def _groups_of(owner: os.stat_result) -> list[int]:
+    """Return the groups that a process of the owner's has."""
+    try:
+        return os.getgrouplist(pwd.getpwuid(owner.st_uid).pw_name, owner.st_gid)
+    except KeyError:
+        return []

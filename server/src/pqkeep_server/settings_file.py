@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Table
+
+from pqkeep_protocol.documents import MalformedDocumentError, decode_toml
 
 Settings = Mapping[str, object]
 """Texts, numbers, flags and mappings of these by name; None stands for no setting."""
@@ -27,8 +28,9 @@ def edited(text: str, settings: Settings) -> str:
     Raises SettingsFileError where the text is not TOML.
     """
     try:
+        decode_toml(text, dict[str, Any])
         document = tomlkit.parse(text)
-    except TOMLKitError as error:
+    except (MalformedDocumentError, TOMLKitError) as error:
         raise SettingsFileError(f"cannot edit the settings: {error}") from None
     for name, value in settings.items():
         if value is None:
@@ -47,8 +49,8 @@ def edited(text: str, settings: Settings) -> str:
 def parse_table(text: str) -> Settings:
     """Return the settings in a text. Raises SettingsFileError."""
     try:
-        return msgspec.toml.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return decode_toml(text, dict[str, Any])
+    except MalformedDocumentError as error:
         raise SettingsFileError(f"expected settings in TOML: {error}") from None
 
 

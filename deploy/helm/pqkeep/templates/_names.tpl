@@ -21,8 +21,8 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{- /* A secret volume's files can be read by the pod's group, which pqkeep refuses: each process has
-a copy in memory with mode 0400. The folder of its data is one that only it can enter; where there is
+{{- /* A secret volume's files can be read by the pod's group, which both processes are in: each has a
+copy in memory with mode 0400. The folder of its data is one that only it can enter; where there is
 none the volume is new, and gets an empty database, which a process does not make itself. Takes the
 database. */}}
 {{- define "pqkeep.prepare" -}}

@@ -17,7 +17,7 @@ import cedarpy
 from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, Question, questions
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, read_text
 
 MAX_NAME = 128
 """Characters of the names of the policies that decided; an audit record holds no more."""
@@ -62,10 +62,7 @@ def build(grants: Mapping[Tier, Grants], directory: Path | None = None) -> Polic
 def _own(directory: Path | None) -> list[str]:
     if directory is None:
         return []
-    try:
-        found = {path: path.read_text() for path in sorted(directory.glob("*.cedar"))}
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(f"cannot read the policies in {directory}") from None
+    found = {path: read_text(path, "policy") for path in sorted(directory.glob("*.cedar"))}
     if not found:
         raise ConfigError(f"there are no policies (*.cedar) in {directory}")
     for path, text in found.items():

@@ -5,8 +5,12 @@ import re
 MAX_EMAIL = 254
 _MAX_LOCAL = 64
 _WORD = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-EMAIL_PATTERN = rf"^{_WORD}(\.{_WORD})*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$"
-"""RFC 5321 without quoted forms, which mail programs may read as several addresses."""
+_LOCAL = rf"[A-Za-z0-9!#$%&'*+=?^_`{{}}~][A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]*(\.{_WORD})*"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+EMAIL_PATTERN = rf"^{_LOCAL}@{_LABEL}(\.{_LABEL})*$"
+"""RFC 5321 without quoted forms, which mail programs may read as several addresses; and without a
+local part that begins as an option (-), a file (/) or a program (|) does in mail programs' arguments
+and aliases."""
 _EMAIL = re.compile(EMAIL_PATTERN)
 
 

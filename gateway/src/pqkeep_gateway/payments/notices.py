@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 from uuid import UUID, uuid4
 
-import msgspec
 from msgspec import Meta, Raw, Struct
 
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.tenancy.billing import InvalidNoticeError
 from pqkeep_gateway.tenancy.contracts import Contract, ContractStatus, Invoice
+from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 from pqkeep_protocol.keys import TenantId
 
 T = TypeVar("T", bound=Struct)
@@ -146,8 +146,8 @@ class PaidInvoice(Struct, frozen=True):
 def read(data: bytes | Raw, kind: type[T]) -> T:
     """Decode an event or its object. Raises InvalidNoticeError."""
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_json(data, kind)
+    except MalformedDocumentError:
         raise InvalidNoticeError from None
 
 

@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.mail.addresses import is_email
+from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 from pqkeep_protocol.keys import TenantId
 
 LIFETIME = timedelta(minutes=10)
@@ -122,8 +123,8 @@ def metadata_of(document: bytes, issuer: str) -> Metadata:
     on this machine they may be on this machine.
     """
     try:
-        metadata = msgspec.json.decode(document, type=Metadata)
-    except msgspec.MsgspecError:
+        metadata = decode_json(document, Metadata)
+    except MalformedDocumentError:
         raise InvalidProviderAnswerError("discovery document") from None
     if metadata.issuer != issuer:
         raise InvalidProviderAnswerError("issuer in the discovery document")
@@ -153,8 +154,8 @@ def claims_of(id_token: str) -> Claims:
     if len(parts) != _PARTS:
         raise InvalidProviderAnswerError("form of the ID token")
     try:
-        return msgspec.json.decode(base64url(parts[1]), type=dict[str, object])
-    except (ValueError, msgspec.MsgspecError):
+        return decode_json(base64url(parts[1]), dict[str, object])
+    except ValueError:
         raise InvalidProviderAnswerError("form of the ID token") from None
 
 
@@ -235,8 +236,8 @@ def with_userinfo(claims: Claims, userinfo: bytes, provider: Provider) -> Claims
     about somebody else.
     """
     try:
-        more = msgspec.json.decode(userinfo, type=dict[str, object])
-    except (ValueError, msgspec.MsgspecError):
+        more = decode_json(userinfo, dict[str, object])
+    except MalformedDocumentError:
         raise InvalidProviderAnswerError("UserInfo") from None
     if more.get("sub") is None or more["sub"] != claims.get("sub"):
         raise InvalidProviderAnswerError("sub of UserInfo")

@@ -45,6 +45,7 @@ from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.documents import decode_json
 from pqkeep_protocol.messages import Attribution, RedactedRepr
 from pqkeep_protocol.startup.logs import logger
 
@@ -296,7 +297,7 @@ class SingleSignOn:
         )
         if not is_ours:
             raise RefusedError(Refusal.EXPIRED)
-        started = msgspec.json.decode(base64url(cookie), type=_Started)
+        started = decode_json(base64url(cookie), _Started)
         age = self._clock() - started.at
         if started.provider != self.provider.name or not 0 <= age < LIFETIME.total_seconds():
             raise RefusedError(Refusal.EXPIRED)

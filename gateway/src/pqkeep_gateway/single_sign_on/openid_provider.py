@@ -17,7 +17,6 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from urllib.parse import quote_plus, urlencode, urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from pqkeep_gateway.people.identity_providers import (
@@ -32,6 +31,7 @@ from pqkeep_gateway.people.identity_providers import (
 )
 from pqkeep_gateway.unavailable import OverloadedError, UnavailableError
 from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 from pqkeep_protocol.messages import RedactedRepr
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
@@ -117,8 +117,8 @@ class OpenIdProvider:
         self._authenticate(metadata, form, headers)
         answer = await self._ask("POST", metadata.token_endpoint, headers, urlencode(form))
         try:
-            tokens = msgspec.json.decode(answer, type=_Tokens)
-        except (ValueError, msgspec.MsgspecError):
+            tokens = decode_json(answer, _Tokens)
+        except MalformedDocumentError:
             raise InvalidProviderAnswerError("token endpoint's answer") from None
         claims = claims_of(tokens.id_token)
         endpoint = metadata.userinfo_endpoint

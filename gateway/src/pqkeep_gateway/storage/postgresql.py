@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
-from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.secret_files import password_file_of
 
 POOL_SIZE = 10
 SESSION = {
@@ -42,7 +42,7 @@ def postgresql_engine(
     ``password_file``: in libpq's format.
     """
     if password_file is not None:
-        check_secret_file(password_file, "PostgreSQL password")
+        password_file = password_file_of(password_file, "PostgreSQL password")
     statement = f"{limits.statement}s"
     connect = partial(
         asyncpg.connect,

@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.documents import decode_toml
+from pqkeep_protocol.startup.settings import ConfigError, read_file
 
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Unlimited = Literal["unlimited"]
@@ -50,11 +51,7 @@ def read(own: Path | None = None) -> Plans:
     ours = files(__package__).joinpath("plans.toml").read_bytes()
     plans = _decode("plans.toml", ours)
     if own is not None:
-        try:
-            data = own.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"cannot read the plans {own}: {error.strerror}") from None
-        for tier, terms in _decode(str(own), data).items():
+        for tier, terms in _decode(str(own), read_file(own, "plans")).items():
             plans[tier] = plans[tier] | terms
     try:
         return msgspec.convert(plans, dict[Tier, PlanTerms])
@@ -64,6 +61,6 @@ def read(own: Path | None = None) -> Plans:
 
 def _decode(name: str, data: bytes) -> dict[Tier, dict[str, Any]]:
     try:
-        return msgspec.toml.decode(data, type=dict[Tier, dict[str, Any]])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return decode_toml(data.decode(), dict[Tier, dict[str, Any]])
+    except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None

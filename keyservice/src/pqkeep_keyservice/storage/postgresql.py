@@ -38,7 +38,7 @@ from pqkeep_keyservice.storage.postgresql_lock import (
 )
 from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES
 from pqkeep_protocol.startup.logs import logger
-from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
@@ -434,7 +434,7 @@ async def _end(task: asyncio.Task[None] | None) -> None:
 def _engine(url: str, password_file: Path | None) -> AsyncEngine:
     """Return what connects to a database. Raises ConfigError."""
     if password_file is not None:
-        check_secret_file(password_file, "PostgreSQL password")
+        password_file = password_file_of(password_file, "PostgreSQL password")
     connect = partial(
         asyncpg.connect,
         url,

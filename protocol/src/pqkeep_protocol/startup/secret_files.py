@@ -3,9 +3,16 @@
 Type, owner and mode are checked on the open descriptor, which is also what is read: a file that is
 replaced meanwhile cannot be read in place of the one that was checked. A symbolic link is
 followed, because Kubernetes mounts each secret as one; what it leads to must pass the same checks.
+
+The mode is 0400 or 0600. A file of root's may have 0440 or 0640, as Kubernetes mounts it for
+``fsGroup``: where the process is in the file's group, and the system's user database names no other
+user of that group.
 """
 
+import grp
 import os
+import pwd
+import shlex
 import stat
 import struct
 from collections.abc import Iterator
@@ -25,7 +32,7 @@ _ACL_USER, _ACL_GROUPS = 0x02, frozenset({0x04, 0x08})
 
 
 def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None) -> bytes:
-    """Return the content of a file, at most 64 KiB, to which nobody but its owner has access.
+    """Return the content of a file, at most 64 KiB, to which no other user has access.
 
     The owner must be this process's user, root or ``also_owned_by``, a user id. Raises ConfigError:
     the message says ``what`` the file should hold, and repeats none of it.
@@ -57,6 +64,21 @@ def check_secret_file(path: Path, what: str) -> None:
         pass
 
 
+def password_file_of(path: Path, what: str, *, also_owned_by: int | None = None) -> Path:
+    """Check a PostgreSQL password file; return the path that the driver is to read it by.
+
+    The driver ignores a file that a group can read. It gets a copy of such a file, in memory, for as
+    long as this process runs. Raises ConfigError.
+    """
+    data = read_secret_file(path, what, also_owned_by=also_owned_by)
+    if not path.stat().st_mode & stat.S_IRWXG:
+        return path
+    copy = os.memfd_create("password", os.MFD_CLOEXEC)
+    os.fchmod(copy, stat.S_IRUSR)
+    os.write(copy, data)
+    return Path(f"/proc/self/fd/{copy}")
+
+
 @contextmanager
 def open_secret_file(
     path: Path, what: str, *, also_owned_by: int | None = None
@@ -80,30 +102,48 @@ def _check(path: Path, what: str, descriptor: int, owners: set[int | None]) -> N
             f" {os.geteuid()}"
         )
         raise _refusal(path, what, problem)
-    if _is_open_to_others(descriptor, status.st_mode):
-        mode = f"{stat.S_IMODE(status.st_mode):04o}"
-        problem = f"other users have access to it (mode {mode}); its mode must be 0400 or 0600"
+    if _is_open_to_others(descriptor, status, owners):
+        problem = (
+            f"other users have access to it (mode {stat.S_IMODE(status.st_mode):04o}); its mode must"
+            f" be 0400 or 0600: run chmod 0400 {shlex.quote(str(path))}"
+        )
         raise _refusal(path, what, problem)
 
 
-def _is_open_to_others(descriptor: int, mode: int) -> bool:
+def _is_open_to_others(descriptor: int, status: os.stat_result, owners: set[int | None]) -> bool:
     """Return whether users have access who are neither the owner nor this process's user.
 
     systemd gives a service its credentials, which belong to root, by an access control list. What
     the mode says of the group is the list's mask then, and the list says who has access.
     """
-    if mode & stat.S_IRWXO:
+    if status.st_mode & stat.S_IRWXO:
         return True
-    if not mode & stat.S_IRWXG:
+    if not status.st_mode & stat.S_IRWXG:
         return False
     try:
         entries = os.getxattr(descriptor, _ACL)[_ACL_HEADER:]
-    except OSError:
-        return True  # there is no list: the mode is the group's access
+    except OSError:  # there is no list: the mode is the group's access
+        only_reads = status.st_mode & stat.S_IRWXG == stat.S_IRGRP
+        return status.st_uid != 0 or not only_reads or not _is_of_one_user(status.st_gid, owners)
     return any(
         permissions and (tag in _ACL_GROUPS or (tag == _ACL_USER and user != os.geteuid()))
         for tag, permissions, user in _ACL_ENTRY.iter_unpack(entries)
     )
+
+
+def _is_of_one_user(group: int, owners: set[int | None]) -> bool:
+    """Return whether this process's user is all there is in a group; for root, any one user."""
+    is_root = os.geteuid() == 0
+    if group == 0 if is_root else group not in {os.getegid(), *os.getgroups()}:
+        return False
+    try:
+        named = frozenset(grp.getgrgid(group).gr_mem)
+    except KeyError:
+        named = frozenset()
+    members = {
+        user.pw_uid for user in pwd.getpwall() if user.pw_gid == group or user.pw_name in named
+    }
+    return len(members - owners) <= is_root
 
 
 def _refusal(path: Path, what: str, problem: str) -> ConfigError:

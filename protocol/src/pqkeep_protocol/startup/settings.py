@@ -16,10 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from msgspec import Struct, inspect
 
+from pqkeep_protocol.documents import MalformedDocumentError, decode_toml
+
 POSTGRESQL = "postgresql://"
 MAX_PORT = 65535
 MAX_SETTINGS = 1024 * 1024
-"""Bytes of a settings file."""
+"""Bytes of a settings file, and of other files that are read like one."""
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 _TEXTS = (inspect.StrType, inspect.LiteralType, inspect.CustomType, inspect.NoneType)
@@ -132,22 +134,27 @@ def open_without_waiting(path: str, _: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
 
 
-def read_text(file: Path) -> str:
-    """Read a settings file, which root reads too: its owner cannot make root wait, or fill memory.
+def read_file(file: Path, what: str = "settings file") -> bytes:
+    """Read a file of at most 1 MiB. Raises ConfigError, which says ``what`` the file should be.
 
-    Raises ConfigError.
+    Root reads it too: its owner cannot make root wait, or fill memory.
     """
     try:
         with open(file, "rb", opener=open_without_waiting) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise ConfigError(f"the settings file {file} is not a regular file")
+                raise ConfigError(f"the {what} {file} is not a regular file")
             data = opened.read(MAX_SETTINGS + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the {what} {file}: {error.strerror}") from None
     if len(data) > MAX_SETTINGS:
-        raise ConfigError(f"the settings file {file} is longer than {MAX_SETTINGS} bytes")
+        raise ConfigError(f"the {what} {file} is longer than {MAX_SETTINGS} bytes")
+    return data
+
+
+def read_text(file: Path, what: str = "settings file") -> str:
+    """Read such a file of text. Raises ConfigError."""
     try:
-        return data.decode()
+        return read_file(file, what).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: {error}") from None
 
@@ -156,8 +163,8 @@ def read_toml(file: Path) -> dict[str, Any]:
     """Return what a settings file has. Raises ConfigError."""
     text = read_text(file)
     try:
-        return msgspec.toml.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return decode_toml(text, dict[str, Any])
+    except MalformedDocumentError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
@@ -173,21 +180,20 @@ def _from_environment(
             of = variable.removesuffix("_FILE")
             if of not in fields:
                 raise ConfigError(f"there is no setting {variable}{_suggestion(variable, fields)}")
-            text = _read_value(variable, Path(text))
         name, kind = fields[of]
         if name in found:
             raise ConfigError(f"{found[name]} and {variable} are the same setting")
         found[name] = variable
+        if of != variable:
+            text = _read_value(variable, Path(text))
         yield name, _value(variable, text, kind)
 
 
 def _read_value(variable: str, file: Path) -> str:
     try:
-        return file.read_text().removesuffix("\n")
-    except OSError as error:
-        raise ConfigError(f"{variable}: cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{variable}: {file} is not UTF-8") from None
+        return read_text(file, "file").removesuffix("\n")
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}") from None
 
 
 def _value(variable: str, text: str, kind: inspect.Type) -> Any:
@@ -196,7 +202,7 @@ def _value(variable: str, text: str, kind: inspect.Type) -> Any:
     if any(isinstance(each, inspect.LiteralType) and text in each.values for each in _kinds(kind)):
         return text
     try:
-        (value,) = msgspec.toml.decode(f"value = {text}", type=dict[str, Any]).values()
+        (value,) = decode_toml(f"value = {text}", dict[str, Any]).values()
     except ValueError:  # not TOML, or more than one value
         raise ConfigError(f"{variable}: expected a value in TOML") from None
     return value

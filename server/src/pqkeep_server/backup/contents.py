@@ -143,5 +143,5 @@ def _read_size(reader: Reader) -> int:
 def _decode(message: bytes) -> Message | Tag:
     try:
         return _DECODER.decode(message)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise damaged() from None

@@ -28,7 +28,7 @@ from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_
 from pqkeep_keyservice.storage.shard import check_shard
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, read_file
 from pqkeep_server.atomic_files import atomic_file
 from pqkeep_server.backup.contents import Manifest, Rows, finish, write
 from pqkeep_server.backup.databases import (
@@ -206,16 +206,16 @@ async def _manifest(
 ) -> Manifest:
     files = {}
     with acting_as_owner_of(layout.gateway):
-        files[layout.gateway_settings] = layout.gateway_settings.read_bytes()
+        files[layout.gateway_settings] = read_file(layout.gateway_settings)
         files[layout.pepper] = read_secret_file(pepper, "pepper")
     for each in shards:
         path = each.layout.key_service_settings
         with acting_as_owner_of(each.layout.key_service):
-            files[path] = path.read_bytes()
+            files[path] = read_file(path)
     if (credentials := layout.development_credentials).exists():
         files[credentials] = read_secret_file(credentials, "credentials")
     if layout.start_settings.exists():
-        files[layout.start_settings] = layout.start_settings.read_bytes()
+        files[layout.start_settings] = read_file(layout.start_settings)
     return Manifest(
         revisions={name: await run(revision) for name, run in snapshots.items()},
         files={str(path.relative_to(layout.directory)): data for path, data in files.items()},

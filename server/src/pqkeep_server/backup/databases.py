@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from pqkeep_protocol.shards import DEFAULT_SHARD
-from pqkeep_protocol.startup.settings import DatabaseAddress
+from pqkeep_protocol.startup.secret_files import password_file_of
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.backup.tables import DatabaseError, revision
 
 CONNECT_SECONDS = 10.0
@@ -128,6 +129,8 @@ async def _connected(database: Database, mode: str) -> AsyncIterator[Run]:
         on_server = database.address.is_on_server
         async with _server(database) if on_server else _file(location, mode) as run:
             yield run
+    except ConfigError as error:
+        raise DatabaseError(str(error)) from None
     except (sa.exc.SQLAlchemyError, sqlite3.Error, asyncpg.PostgresError, OSError) as error:
         problem = str(getattr(error, "orig", None) or error) or type(error).__name__
         raise DatabaseError(f"the database {location}: {problem}") from None
@@ -157,10 +160,13 @@ async def _file(path: str, mode: str) -> AsyncIterator[Run]:
 
 @asynccontextmanager
 async def _server(database: Database) -> AsyncIterator[Run]:
+    passwords = database.password_file
+    if passwords is not None:
+        passwords = password_file_of(passwords, "PostgreSQL password")
     connect = partial(
         asyncpg.connect,
         database.address.location,
-        passfile=database.password_file,
+        passfile=passwords,
         timeout=CONNECT_SECONDS,
     )
     engine = create_async_engine(

@@ -255,7 +255,7 @@ def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
         if decoded.origin.magic != magic:
             raise damaged()
         return magic + length + header, decoded
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise damaged() from None
 
 

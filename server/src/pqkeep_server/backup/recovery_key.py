@@ -18,7 +18,7 @@ from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKe
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.secret_files import read_secret_file
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, read_file
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.exit_status import message_of
 
@@ -75,9 +75,9 @@ def create(kem: str, private_file: Path, public_file: Path) -> None:
 def read_public(path: Path) -> PublicHalf:
     """Read the public half. Raises RecoveryKeyError."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RecoveryKeyError(f"cannot read the recovery key {path}: {error.strerror}") from None
+        content = read_file(path, "recovery key")
+    except ConfigError as error:
+        raise RecoveryKeyError(str(error)) from None
     kem, fingerprint, data = _parse(path, "public", content)
     try:
         key = KEMS[KEM_NAMES[kem]].load_public(data)

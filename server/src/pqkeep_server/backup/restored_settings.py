@@ -9,8 +9,7 @@ what to keep, because a copy must not send mail or take payments by accident.
 import json
 from collections.abc import Collection, Iterator, Mapping
 
-import msgspec
-
+from pqkeep_protocol.documents import MalformedDocumentError, decode_toml
 from pqkeep_server.settings_file import Settings, SettingsFileError, edited
 
 SET = frozenset(
@@ -64,6 +63,6 @@ def _left_out(text: str, keep: Collection[str]) -> Iterator[str]:
 def read(text: str) -> dict[str, object]:
     """Return the settings in a file. Raises SettingsFileError."""
     try:
-        return msgspec.toml.decode(text, type=dict[str, object])
-    except msgspec.MsgspecError as error:
+        return decode_toml(text, dict[str, object])
+    except MalformedDocumentError as error:
         raise SettingsFileError(f"cannot read the settings: {error}") from None
