@@ -243,3 +243,35 @@ def test_every_algorithm_is_explained() -> None:
     assert ABOUT.keys() == set(Algorithm)
     assert len({each.purpose for each in ABOUT.values()}) == len(Algorithm)
     assert all(each.strength for each in ABOUT.values())
+
+
+def test_the_keys_of_every_keyring_are_listed(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """Each line says its keyring, is used and rotated there, and a filter leaves one keyring's."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
+    for keyring in ("default", "payments"):
+        named = {"algorithm": "Kyber768", "keyring": keyring}
+        tenant.post("/kms/keys/generate", named, status=201)
+    tenant.post("/kem/encrypt", {"plaintext": "QUJD", "keyring": "payments"})
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner).open("/portal/keys")
+    of_payments = page.get_by_role("region", name="Kyber768 in payments")
+    expect(page.get_by_role("region", name="Kyber768 in default")).to_contain_text("never")
+    expect(of_payments.get_by_role("cell", name="payments")).to_be_visible()
+    expect(of_payments.get_by_role("row", name="Version 1").get_by_role("cell").last).to_have_text(
+        "1"
+    )
+    page.get_by_role("button", name="Rotate Kyber768 in payments").click()
+    page.locator("dialog[open]").get_by_role("button", name="Rotate", exact=True).click()
+    prove(page)
+    expect(of_payments.get_by_role("link", name="Version 2")).to_be_visible()
+    assert owner.get("/kms/keys", keyring="payments")["total"] == 2
+    assert owner.get("/kms/keys")["total"] == 1
+    page.get_by_label("Keyring").select_option("payments")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    expect(page.get_by_role("heading", name="Keys in payments")).to_be_visible()
+    expect(page.get_by_role("region", name="Kyber768 in default")).to_have_count(0)
+    page.get_by_role("link", name="Version 2").click()
+    expect(page.get_by_role("heading", name="payments/Kyber768 v2")).to_be_visible()

@@ -179,8 +179,10 @@ def test_what_needs_attention_comes_worst_first() -> None:
             SimpleNamespace(name="link.gateway", expires_at=timestamp(NOW + timedelta(days=9))),
         ],
         root_key=SimpleNamespace(created_at=timestamp(NOW - timedelta(days=400))),
+        tenants=SimpleNamespace(scheduled_for_deletion=2),
         operators=(),
     )
     said = [(each.kind, each.text) for each in attention(found, NOW)]
-    assert [kind for kind, _ in said] == ["danger"] * 4 + ["warn"] * 4
+    assert [kind for kind, _ in said] == ["danger"] * 4 + ["warn"] * 5
     assert said[0][1] == "Mail: it does not answer."
+    assert ("warn", "To be deleted, with all keys: 2 tenants. See Tenants.") in said

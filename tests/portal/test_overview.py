@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 import subprocess
+from datetime import UTC, datetime, timedelta
 
+import pytest
+from msgspec import structs
 from playwright.sync_api import expect
 from tests.fixtures.browser import assert_accessible
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
+
+from pqkeep_gateway.api.keyrings import EXAMPLE as KEYRING_EXAMPLE
+from pqkeep_gateway.api.keys import EXAMPLE as KEY_EXAMPLE
+from pqkeep_gateway.http.text import timestamp
+from pqkeep_gateway.portal.views.overview import old_keys
 
 
 def test_an_empty_tenant_is_shown_first_steps_that_work(
@@ -40,8 +48,8 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
     assert [each in line for each, line in zip(said, lines, strict=True)] == [True] * 3
 
 
-def test_the_overview_asks_for_keys_once(installation: Installation) -> None:
-    """However many keyrings there are, looking leaves one record of a list, of all of them."""
+def test_the_overview_asks_for_each_thing_once(installation: Installation) -> None:
+    """However many keyrings there are, looking leaves the same three records of lists."""
     tenant = installation.new_tenant()
     for name in ("payments", "releases"):
         tenant.post("/kms/keyrings", {"name": name}, status=201)
@@ -52,7 +60,64 @@ def test_the_overview_asks_for_keys_once(installation: Installation) -> None:
     page = get_page(viewer, "/portal").text
     assert page.count('data-label="Keyring">payments<') == 1
     left = tenant.get("/audit/records", limit=500)["records"][before:]
-    assert [(each["operation"], each["keyring"]) for each in left] == [("list-keys", None)]
+    lists = [
+        "list-keyrings",
+        "list-keys",
+        "list-keys",
+    ]  # keyrings, active keys, keys to be destroyed
+    assert sorted(each["operation"] for each in left) == lists
+    assert {each["keyring"] for each in left} == {None}
+
+
+def test_a_destruction_needs_attention(installation: Installation) -> None:
+    """A key version of any keyring that is going to be destroyed is named, with its time and page."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
+    named = {"algorithm": "Kyber768", "keyring": "payments"}
+    tenant.post("/kms/keys/generate", named, status=201)
+    tenant.post("/kms/keys/rotate", named, status=201)
+    owner = installation.person(tenant.tenant_id)
+    assert "is destroyed" not in get_page(owner, "/portal").text
+    of_it = {**named, "key_version": 1}
+    at = owner.post_proven("/kms/keys/archive", {**of_it, "delay_days": 9})["archive_at"]
+    page = get_page(owner, "/portal").text
+    when = f"{at[:10]} {at[11:16]} UTC"
+    assert f"Kyber768 v1 in payments is destroyed in 9 days, at {when}." in page
+    assert 'href="/portal/keys/Kyber768/1?keyring=payments">Look at it' in page
+    assert owner.get("/kms/keys", scheduled="true", all_keyrings="true")["total"] == 1
+    tenant.post("/kms/keys/archive/cancel", of_it)
+    assert "is destroyed" not in get_page(owner, "/portal").text
+
+
+DAYS_OLD = 200
+
+
+@pytest.mark.parametrize(
+    ("rotation_days", "is_old"),
+    [(None, False), (90, True), (199, True), (200, False), (400, False)],
+)
+def test_a_key_is_old_by_its_own_keyrings_days(rotation_days: int | None, *, is_old: bool) -> None:
+    """What is old is said by the keyring; where it says nothing, it is a year."""
+    ring = structs.replace(KEYRING_EXAMPLE, name="payments", rotation_days=rotation_days)
+    created = timestamp(datetime.now(UTC) - timedelta(days=DAYS_OLD, hours=1))
+    key = structs.replace(KEY_EXAMPLE, keyring="payments", created_at=created)
+    found = [each.text for each in old_keys([key], [ring])]
+    assert bool(found) is is_old
+    year = structs.replace(key, keyring="default", created_at="2020-01-01T00:00:00.000Z")
+    (text,) = [each.text for each in old_keys([year], [ring])]
+    assert "is older than a year" in text
+
+
+def test_many_old_keys_are_counted() -> None:
+    """However many keys are old, all are counted, and the first ones are named."""
+    created = "2020-01-01T00:00:00.000Z"
+    keys = [
+        structs.replace(KEY_EXAMPLE, keyring=f"ring-{n:04}", created_at=created)
+        for n in range(2000)
+    ]
+    found = [each.text for each in old_keys(keys, [])]
+    assert len(found) == 6
+    assert found[-1] == "1,995 more active keys are older than they should be."
 
 
 def test_looking_is_not_an_operation(installation: Installation) -> None:

@@ -554,6 +554,8 @@ class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYS_LISTED)] = MAX_KEYS_LISTED
     all_keyrings: bool = False
     """List the keys of every keyring of the tenant, whichever ``keyring`` is."""
+    scheduled: bool = False
+    """List only keys whose private half is going to be destroyed."""
 
 
 class ListPublicKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-public-keys"):

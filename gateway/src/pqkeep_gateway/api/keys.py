@@ -163,6 +163,9 @@ _IF_ABSENT = boolean_field(
 _ALL_KEYRINGS = boolean_field(
     "all_keyrings", "Whether to list the keys of every keyring, by keyring.", example=True
 ).or_default(default=False)
+_SCHEDULED = boolean_field(
+    "scheduled", "Whether to list only keys that are going to be destroyed.", example=True
+).or_default(default=False)
 
 
 def _parse_cursor(value: object) -> KeyPosition:
@@ -309,7 +312,10 @@ def endpoints(
             handler=management.list_keys,
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=Keys(keys=(EXAMPLE,), total=1),
-            fields=(_ALGORITHM_FILTER, STATUS, LIST_LIMIT, _AFTER, KEYRING, _ALL_KEYRINGS),
+            fields=(
+                *(_ALGORITHM_FILTER, STATUS, _SCHEDULED, LIST_LIMIT, _AFTER, KEYRING),
+                _ALL_KEYRINGS,
+            ),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
@@ -395,6 +401,7 @@ class _KeyManagement:
             status=call[STATUS],
             after=call[_AFTER] if of_all else _in_keyring(call[_AFTER], keyring),
             all_keyrings=of_all,
+            scheduled=call[_SCHEDULED],
         )
         attribution = self._access.attribute(
             call, request.operation, None if of_all else request.keyring, request.algorithm

@@ -96,7 +96,7 @@ CALLS: Mapping[str, ClientCall] = {
         "keys.list",
         "for key in {}:\n    print(key.algorithm, key.key_version, key.status)",
         (),
-        _same("algorithm", "status", "keyring", "all_keyrings"),
+        _same("algorithm", "status", "keyring", "all_keyrings", "scheduled"),
     ),
     "generate_key": ClientCall("keys.generate", _shown("key"), ("algorithm",)),
     "rotate_key": ClientCall(

@@ -148,6 +148,7 @@ def list_(
         for versions in sorted(keys, key=lambda versions: (versions.keyring, versions.algorithm))
         for entry in versions.entries
         if request.status is None or entry.info.status is request.status
+        if entry.info.archive_at is not None or not getattr(request, "scheduled", False)
     ]
     after = request.after
     rest = [

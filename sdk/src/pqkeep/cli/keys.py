@@ -218,13 +218,20 @@ def list_keys(
     all_keyrings: Annotated[
         bool, typer.Option("--all-keyrings", help="Those of every keyring.")
     ] = False,
+    scheduled: Annotated[
+        bool, typer.Option("--scheduled", help="Only those that are going to be destroyed.")
+    ] = False,
 ) -> None:
     """List all keys of a keyring, or of all keyrings."""
     if all_keyrings and keyring is not None:
         raise Refusal("--all-keyrings and --keyring exclude each other", "leave one of them out")
     with invocation.connect() as client:
         keys = client.keys.list(
-            algorithm=algorithm, status=status, keyring=keyring, all_keyrings=all_keyrings
+            algorithm=algorithm,
+            status=status,
+            keyring=keyring,
+            all_keyrings=all_keyrings,
+            scheduled=scheduled,
         )
     show_rows(invocation, "keys", keys, _columns(*keys))
 

@@ -149,11 +149,13 @@ class Keys(Generic[T_co]):
         status: str | None = None,
         keyring: str | None = None,
         all_keyrings: bool = False,
+        scheduled: bool = False,
     ) -> Pages[Key]:
         """Return all keys of a keyring, or those of an algorithm, of a status, or of both.
 
         With ``all_keyrings`` they are those of every keyring, by its name first, and each says
-        which is its own; ``keyring`` is None then.
+        which is its own; ``keyring`` is None then. With ``scheduled`` they are those that are going
+        to be destroyed, at ``archive_at``.
         """
         named = None if algorithm is None else self._rules.key(algorithm)
         return lambda place: get(
@@ -164,6 +166,7 @@ class Keys(Generic[T_co]):
                 "status": status,
                 "keyring": keyring,
                 "all_keyrings": "true" if all_keyrings else None,
+                "scheduled": "true" if scheduled else None,
                 "after": place,
             },
         )
@@ -178,6 +181,7 @@ class Keys(Generic[T_co]):
         status: str | None = None,
         keyring: str | None = None,
         all_keyrings: bool = False,
+        scheduled: bool = False,
     ) -> Call[ListPage[Key]]:
         """Return a part of the list: at most ``limit``, after the place that a part ended with."""
         named = None if algorithm is None else self._rules.key(algorithm)
@@ -186,6 +190,7 @@ class Keys(Generic[T_co]):
             "status": status,
             "keyring": keyring,
             "all_keyrings": "true" if all_keyrings else None,
+            "scheduled": "true" if scheduled else None,
             "limit": limit,
             "after": after,
         }

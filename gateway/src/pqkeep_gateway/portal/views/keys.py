@@ -1,7 +1,7 @@
 """Keys: their versions, and what becomes of them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -45,6 +45,17 @@ class Version:
         return f"{before}{self.key.algorithm.value} v{self.key.key_version}"
 
     @property
+    def line(self) -> str:
+        """What tells its line of versions from others on a page: ``payments-Kyber768``."""
+        before = "" if self.keyring == DEFAULT_KEYRING else f"{self.keyring}-"
+        return f"{before}{self.key.algorithm.value}"
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """The field that names its keyring, where it has to be named."""
+        return in_keyring(self.keyring)
+
+    @property
     def path(self) -> str:
         """Its page, beneath the portal."""
         after = "" if self.keyring == DEFAULT_KEYRING else f"?{urlencode(in_keyring(self.keyring))}"
@@ -58,7 +69,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The versions that follow one another, the newest first: those of one algorithm."""
+    """The versions that follow one another, the newest first: those of one key of a keyring."""
 
     about: About
     versions: tuple[Version, ...]
@@ -69,13 +80,17 @@ class Line:
         return next((each for each in self.versions if each.key.status is KeyStatus.ACTIVE), None)
 
 
-def lines(keys: Iterable[Key], used: Used, keyring: str = DEFAULT_KEYRING) -> tuple[Line, ...]:
-    """Return keys, which come ordered by algorithm, as the lines that they belong to."""
-    found: dict[Algorithm, list[Version]] = {}
+def lines(keys: Iterable[Key], used: Mapping[str, Used], unnamed: str) -> tuple[Line, ...]:
+    """Return keys, which come ordered by keyring and algorithm, as the lines that they belong to.
+
+    ``unnamed`` is the keyring of keys that do not say theirs.
+    """
+    found: dict[tuple[str, Algorithm], list[Version]] = {}
     for each in keys:
-        usage = used.get((each.algorithm, each.key_version))
-        found.setdefault(each.algorithm, []).append(Version(each, usage, keyring))
-    return tuple(Line(ABOUT[name], tuple(reversed(each))) for name, each in found.items())
+        keyring = each.keyring or unnamed
+        usage = used.get(keyring, {}).get((each.algorithm, each.key_version))
+        found.setdefault((keyring, each.algorithm), []).append(Version(each, usage, keyring))
+    return tuple(Line(ABOUT[name], tuple(reversed(each))) for (_, name), each in found.items())
 
 
 def _used(section: Section) -> Used:
@@ -83,13 +98,21 @@ def _used(section: Section) -> Used:
     return {(each.algorithm, each.key_version): each for each in usage}
 
 
+async def _usage(reader: Reader, keyrings: Iterable[str], algorithm: str | None) -> list[Section]:
+    """Return how much keys are in use, of each of some keyrings."""
+    asked = (
+        reader.section("list_key_usage", algorithm=algorithm, **in_keyring(each))
+        for each in keyrings
+    )
+    return list(await asyncio.gather(*asked))
+
+
 async def _read_list(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
     algorithm, status = query.get("algorithm") or None, query.get("status") or None
-    after = query.get("after") or None
-    keyring = query.get("keyring") or DEFAULT_KEYRING
-    named = in_keyring(keyring)
-    keyrings, keys, usage = await asyncio.gather(
+    after, chosen = query.get("after") or None, query.get("keyring") or None
+    keyring = chosen or DEFAULT_KEYRING  # where keys are generated
+    keyrings, keys = await asyncio.gather(
         offered(reader, keyring),
         reader.section(
             "list_keys",
@@ -97,26 +120,27 @@ async def _read_list(visit: Visit) -> Content:
             status=status,
             after=after,
             limit=SHOWN,
-            **named,
-        ),
-        reader.section(
-            "list_key_usage",
-            algorithm=algorithm,
-            after=after,
-            limit=None if status else SHOWN,
-            **named,
+            **({"all_keyrings": True} if chosen is None else in_keyring(chosen)),
         ),
     )
+    listed: Sequence[Key] = keys.data.keys if keys.data else ()
+    shown = tuple(dict.fromkeys(each.keyring or keyring for each in listed))
+    usage = await _usage(reader, shown, algorithm)
+    used = {name: _used(section) for name, section in zip(shown, usage, strict=True)}
     is_whole = bool(keys.data) and not (algorithm or status or after or keys.data.next)
+    in_default = [each for each in listed if (each.keyring or keyring) == keyring]
+    is_of_one = chosen is not None or len(keyrings.names) == 1
     return {
         "listed": keys,
-        "usage": usage,
-        "lines": lines(keys.data.keys, _used(usage), keyring) if keys.data else (),
+        "usage_error": next((each.error for each in usage if each.error), None),
+        "lines": lines(listed, used, keyring),
+        "chosen": chosen or "",
         "keyring": keyring,
         "keyrings": keyrings,
-        "named": named,
-        "has_key_set": _are_in_key_set(keys.data.keys if keys.data else ()),
-        "choices": await _choices(reader, keys if is_whole else None, named),
+        "named": in_keyring(keyring),
+        "has_keyrings": len(keyrings.names) > 1 or any(each != keyring for each in shown),
+        "has_key_set": is_of_one and _are_in_key_set(listed),
+        "choices": await _choices(reader, in_default if is_whole else None, in_keyring(keyring)),
         "algorithms": [(each.value, each.value) for each in Algorithm],
         "statuses": [(each.value, each.value) for each in KeyStatus],
         "is_filtered": bool(algorithm or status),
@@ -130,14 +154,16 @@ def _are_in_key_set(keys: Iterable[Key]) -> bool:
 
 
 async def _choices(
-    reader: Reader, keys: Section | None, named: Mapping[str, str]
+    reader: Reader, keys: Sequence[Key] | None, named: Mapping[str, str]
 ) -> tuple[Choice, ...]:
     """Return what can be generated in a keyring; its keys, if all of them were read already."""
     if not reader.allows("generate_key"):
         return ()
     active = KeyStatus.ACTIVE
-    found = keys or await reader.section("list_keys", status=active.value, **named)
-    listed = found.data.keys if found.data else ()
+    listed = keys
+    if listed is None:
+        found = await reader.section("list_keys", status=active.value, **named)
+        listed = found.data.keys if found.data else ()
     return await choices(reader, [each.algorithm for each in listed if each.status is active])
 
 

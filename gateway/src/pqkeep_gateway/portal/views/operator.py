@@ -86,6 +86,13 @@ def attention(found: Any, now: datetime) -> Iterator[Attention]:
     for since, longest, text in old:
         if since and now - instant(since) > longest:
             yield Attention(text)
+    yield from _about_tenants_and_operators(found)
+
+
+def _about_tenants_and_operators(found: Any) -> Iterator[Attention]:
+    if found.tenants and found.tenants.scheduled_for_deletion:
+        count = many(found.tenants.scheduled_for_deletion, "tenant")
+        yield Attention(f"To be deleted, with all keys: {count}. See Tenants.")
     if found.operators == ():
         yield Attention("No operator has a name: the audit log cannot tell who did what.")
 

@@ -1,15 +1,16 @@
 """The overview: what is going on, and what needs attention."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlencode
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.keyrings import Keyring
+from pqkeep_gateway.api.keys import Key
 from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
-from pqkeep_gateway.portal.rendering import instant
+from pqkeep_gateway.portal.rendering import instant, many, moment, until
 from pqkeep_gateway.portal.usage_chart import (
     KINDS,
     PERIODS,
@@ -19,6 +20,7 @@ from pqkeep_gateway.portal.usage_chart import (
     uses_and_changes,
 )
 from pqkeep_gateway.portal.views.keyrings import in_keyring
+from pqkeep_gateway.portal.views.keys import Version
 from pqkeep_protocol.audit import REFUSED
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
@@ -29,6 +31,10 @@ NEARLY_USED = 0.8
 
 USED_UP = 0.75
 """The part of a minute's rate limit that a single API key sends, in two, where it uses it up."""
+LATE = timedelta(days=1)
+"""How long after its time a key that is rotated by itself may still be active."""
+SHOWN_OF_A_KIND = 5
+"""How many keys of a kind need attention one by one; the others are counted."""
 SHOWN_KEYS = 100
 """Active keys on the page, of all keyrings together."""
 
@@ -45,10 +51,10 @@ class Attention:
 async def _read(visit: Visit) -> Content:
     reader = visit.reader
     period = period_of(visit.query)
-    keys, usage, members, me = await asyncio.gather(
-        reader.section(
-            "list_keys", status=KeyStatus.ACTIVE.value, all_keyrings=True, limit=SHOWN_KEYS
-        ),
+    keys, scheduled, keyrings, usage, members, me = await asyncio.gather(
+        reader.section("list_keys", status=KeyStatus.ACTIVE.value, all_keyrings=True),
+        reader.section("list_keys", scheduled=True, all_keyrings=True),
+        reader.section("list_keyrings"),
         reader.section("get_usage", period=period),
         reader.section("list_members", limit=MOST_NAMED),
         reader.section("me"),
@@ -57,6 +63,7 @@ async def _read(visit: Visit) -> Content:
     active = keys.data.keys if keys.data else ()
     return {
         "keys": keys,
+        "shown_keys": active[:SHOWN_KEYS],
         "usage": usage,
         "period": period,
         "periods": PERIODS,
@@ -66,7 +73,12 @@ async def _read(visit: Visit) -> Content:
         "operations": uses_and_changes(rows),
         "requests_used": _requests_used(visit, usage),
         "refused": sum(each.refused for each in usage.data.buckets) if usage.data else 0,
-        "attention": tuple(_attention(keys, usage, members, me)),
+        "attention": (
+            *old_keys(active, keyrings.data.keyrings if keyrings.data else ()),
+            *_destructions(scheduled.data.keys if scheduled.data else ()),
+            *_unread(keyrings),
+            *_attention(usage, members, me),
+        ),
         "has_keyrings": any(each.keyring for each in active),
         "default": DEFAULT_KEYRING,
         "is_new": not (keys.error or active),
@@ -81,14 +93,57 @@ def _requests_used(visit: Visit, usage: Section) -> int | None:
     return max(0, found.limit.events - found.remaining)
 
 
-def _attention(keys: Section, usage: Section, members: Section, me: Section) -> Iterator[Attention]:
+def old_keys(active: Sequence[Key], keyrings: Sequence[Keyring]) -> Iterator[Attention]:
+    """Return the active keys that are older than their keyring says, or than a year where it does not."""
+    days = {each.name: each.rotation_days for each in keyrings if each.rotation_days}
     now = datetime.now(UTC)
-    for key in keys.data.keys if keys.data else ():
-        if now - instant(key.created_at) > OLD:
-            where = in_keyring(key.keyring or DEFAULT_KEYRING)
-            whose = f" of {key.keyring}" if where else ""
-            text = f"The active {key.algorithm} key{whose} is more than a year old."
-            yield Attention(text, f"/keys?{urlencode(where)}" if where else "/keys", "Rotate it")
+    old = []
+    for key in active:
+        of_keyring = days.get(key.keyring or DEFAULT_KEYRING)
+        longest = OLD if of_keyring is None else timedelta(days=of_keyring) + LATE
+        if now - instant(key.created_at) > longest:
+            old.append((key, of_keyring))
+    for key, of_keyring in old[:SHOWN_OF_A_KIND]:
+        age = "a year" if of_keyring is None else f"the {many(of_keyring, 'day')} of its keyring"
+        text = f"The active {key.algorithm} key{_of(key)} is older than {age}."
+        yield Attention(text, _path(key), "Rotate it")
+    yield from _further(len(old), "active keys are", "older than they should be")
+
+
+def _destructions(scheduled: Sequence[Key]) -> Iterator[Attention]:
+    """Return the key versions that are going to be destroyed, the next one first."""
+    ordered = sorted(
+        (each for each in scheduled if each.archive_at), key=lambda key: str(key.archive_at)
+    )
+    for key in ordered[:SHOWN_OF_A_KIND]:
+        when = f"{until(str(key.archive_at))}, at {moment(str(key.archive_at))} UTC"
+        text = f"{key.algorithm} v{key.key_version}{_of(key)} is destroyed {when}."
+        yield Attention(text, _path(key), "Look at it")
+    yield from _further(len(ordered), "key versions are", "to be destroyed")
+
+
+def _unread(keyrings: Section) -> Iterator[Attention]:
+    if keyrings.error:
+        text = "The keyrings' days of rotation cannot be read: keys count as old after a year."
+        yield Attention(f"{text} {keyrings.error.message}", "/keyrings", "Try again")
+
+
+def _further(count: int, are: str, what: str) -> Iterator[Attention]:
+    if count > SHOWN_OF_A_KIND:
+        text = f"{count - SHOWN_OF_A_KIND:,} more {are} {what}."
+        yield Attention(text, "/keys", "See all")
+
+
+def _of(key: Key) -> str:
+    """Say in which keyring a key is, where it is not the default one."""
+    return f" in {key.keyring}" if in_keyring(key.keyring or DEFAULT_KEYRING) else ""
+
+
+def _path(key: Key) -> str:
+    return Version(key, None, key.keyring or DEFAULT_KEYRING).path
+
+
+def _attention(usage: Section, members: Section, me: Section) -> Iterator[Attention]:
     if me.data and not me.data.mfa_enabled:
         text = "Your account has no authenticator app."
         yield Attention(text, "/security/enroll", "Set one up")
