@@ -404,3 +404,17 @@ def test_keyrings(client: Client) -> None:
         client.keys.generate(SIGNATURE, keyring=keyring, if_absent=True)
         valid = client.signatures.verify(b"text", signature, key_version=1, keyring=keyring)
         assert valid is holds
+
+
+def test_an_imported_key_goes_to_the_import_key_s_keyring(client: Client) -> None:
+    """The keyring is the one that the import key was made for, and need not be said again."""
+    from pqkeep.key_import import wrap  # noqa: PLC0415 - an extra
+
+    client.keyrings.create("cards")
+    seed = bytes(range(32))
+    for keyring in ("cards", None):
+        import_key = client.keys.get_import_key("Dilithium3", keyring=keyring)
+        assert import_key.keyring == (keyring or "default")
+        key = client.keys.import_key(import_key, wrap(import_key, seed))
+        found = client.keys.active("Dilithium3", keyring=keyring)
+        assert (found.imported, found.public_key) == (True, key.public_key)

@@ -14,7 +14,8 @@
     │   ├── HashAlgorithmError      ERR_SIG_010
     │   ├── HashLengthError         ERR_SIG_011
     │   ├── InvalidModeError        ERR_KEM_007
-    │   └── InvalidSaltError        ERR_INVALID_002
+    │   ├── InvalidSaltError        ERR_INVALID_002
+    │   └── UnreadableInputError    a key, signature or envelope in no form that is read here
     ├── AuthenticationError         ERR_AUTH_001, and every 401
     ├── PermissionDeniedError       ERR_FORBIDDEN_001, and every 403 without a class
     │   └── PolicyDeniedError       ERR_POLICY_001: the plan lacks it, or the allowance is used up
@@ -124,6 +125,20 @@ class InvalidModeError(InvalidRequestError):
 
 class InvalidSaltError(InvalidRequestError):
     """The salt is malformed."""
+
+
+class UnreadableInputError(InvalidRequestError):
+    """A key, a signature or an envelope is damaged, in an unknown form, or of another kind.
+
+    ``what`` is what it is, its form, algorithm and length, and ``next_step`` what to do.
+    Nothing was sent.
+    """
+
+    def __init__(self, what: str, next_step: str) -> None:
+        """Keep both. Neither may quote the input."""
+        super().__init__(f"the input is {what}: {next_step}")
+        self.what = what
+        self.next_step = next_step
 
 
 class AuthenticationError(PqkeepError):

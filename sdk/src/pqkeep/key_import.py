@@ -3,107 +3,258 @@
     import_key = client.keys.get_import_key("Dilithium3")
     client.keys.import_key(import_key, wrap(import_key, Path("key.pem").read_bytes()))
 
-It needs the extra ``pqkeep[local]``.
+What forms a private key may have is in docs/formats.md. It needs the extra ``pqkeep[local]``.
 """
 
 import json
-from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha3_256, sha256, shake_256
 
+from pqkeep import inputs
 from pqkeep._data import Data, json_object
-from pqkeep.errors import InvalidRequestError, MalformedAnswerError
+from pqkeep.algorithms import Algorithm
+from pqkeep.errors import InvalidRequestError, MalformedAnswerError, UnreadableInputError
 from pqkeep.models import ImportKey
 from pqkeep.resources.keys import import_key_in
 
 try:
-    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM1024PublicKey
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.mldsa import (
+        MLDSA65PrivateKey,
+        MLDSA87PrivateKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.mlkem import (
+        MLKEM768PrivateKey,
+        MLKEM1024PrivateKey,
+        MLKEM1024PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
         "importing keys is not installed: pip install 'pqkeep[local]'", name="cryptography"
     ) from None
 
-__all__ = ["read_import_key", "wrap"]
+__all__ = ["PrivateKey", "read_import_key", "read_private_key", "wrap"]
 
 SUITE = "ML-KEM-1024, HKDF-SHA-384, AES-256-GCM"
-_BEGIN, _END = b"-----BEGIN PRIVATE KEY-----", b"-----END PRIVATE KEY-----"
-_BOTH: Mapping[str, tuple[bytes, int]] = {
-    "Kyber768": (bytes.fromhex("300b0609608648016503040402"), 64),
-    "ML-KEM-1024": (bytes.fromhex("300b0609608648016503040403"), 64),
-    "Dilithium3": (bytes.fromhex("300b0609608648016503040312"), 32),
-    "ML-DSA-87": (bytes.fromhex("300b0609608648016503040313"), 32),
-}
-"""AlgorithmIdentifier and bytes of the seed, where a PKCS#8 can hold seed and expanded key."""
-_VERSION = bytes.fromhex("020100")
-_SEED, _OCTET_STRING, _SEQUENCE = 0x80, 0x04, 0x30
-_LONG = bytes.fromhex("82")
-"""The first byte of a length of two further bytes."""
+_CONTRADICTION = (
+    "export the key anew where it was made: which of its parts is right cannot be known"
+)
+_SCALAR_AT = slice(32 + 7, 32 + 7 + 32)
 
 
-def wrap(import_key: ImportKey, private_key: bytes) -> bytes:
-    """Wrap a private key, PKCS#8 as PEM or DER without a password, to an import key.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateKey:
+    """A private key that was read, and what it is known by."""
 
-    Of ML-KEM and ML-DSA the seed is taken, which OpenSSL writes before the expanded key. Raises
-    InvalidRequestError for what is no such private key, or has no seed.
+    algorithm: str
+    public_key: bytes = field(repr=False)
+    pkcs8: bytes = field(repr=False)
+    """The form that the service takes, which has the seed only."""
+    form: str
+    """What the file was."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the public key, in hexadecimal digits."""
+        return sha256(self.public_key).hexdigest()
+
+
+def read_private_key(
+    data: bytes, algorithm: str, *, expected_public_key: bytes | None = None
+) -> PrivateKey:
+    """Return the private key in a file, of the algorithm that it must have.
+
+    The public key is computed from the seed. An expanded key or a public key that the file has too
+    must be the seed's, and so must ``expected_public_key``, in any form that
+    ``inputs.read_public_key`` takes. Raises UnreadableInputError.
+    """
+    algorithm = inputs.canonical(algorithm)
+    held, form = inputs.read_private_key(data, algorithm)
+    public_key = _derived(algorithm, held)
+    key = PrivateKey(
+        algorithm=algorithm,
+        public_key=public_key,
+        pkcs8=inputs.seed_form(algorithm, held.seed),
+        form=form,
+    )
+    if expected_public_key is not None:
+        found = inputs.read_public_key(expected_public_key, algorithm=algorithm)
+        expected = found.public_key
+        if algorithm not in found.algorithms:
+            raise UnreadableInputError(
+                f"{form}, and the expected public key is {found.what}",
+                "name the public key that belongs to the private key",
+            )
+        if expected != public_key:
+            raise UnreadableInputError(
+                f"{form} with another public key than the expected one: its fingerprint is "
+                f"{key.fingerprint}, and not {sha256(expected).hexdigest()}",
+                "name the private key that belongs to the expected public key",
+            )
+    return key
+
+
+def wrap(
+    import_key: ImportKey,
+    private_key: bytes | PrivateKey,
+    *,
+    expected_public_key: bytes | None = None,
+) -> bytes:
+    """Wrap a private key, or a file's content that is one, to an import key.
+
+    Raises UnreadableInputError for what is no private key of the algorithm, or contradicts itself
+    or ``expected_public_key``; and InvalidRequestError for an import key of an unknown suite.
     """
     if import_key.suite != SUITE:
-        raise _invalid(f"the service wraps with {import_key.suite}, which this client has not")
-    data = _seed_form(import_key.algorithm, _der(private_key))
+        raise InvalidRequestError(
+            f"the service wraps with {import_key.suite}, which this client does not know: "
+            "use a newer client"
+        )
+    if isinstance(private_key, bytes):
+        private_key = read_private_key(
+            private_key, import_key.algorithm, expected_public_key=expected_public_key
+        )
+    if private_key.algorithm != inputs.canonical(import_key.algorithm):
+        raise InvalidRequestError(
+            f"the private key is of {private_key.algorithm}, and the import key is for "
+            f"{import_key.algorithm}: get an import key of {private_key.algorithm}"
+        )
     public_key = MLKEM1024PublicKey.from_public_bytes(import_key.public_key)
     suite = Suite(KEM.MLKEM1024, KDF.HKDF_SHA384, AEAD.AES_256_GCM)
-    return suite.encrypt(data, public_key, import_key.info)
+    return suite.encrypt(private_key.pkcs8, public_key, import_key.info)
 
 
 def read_import_key(document: bytes) -> ImportKey:
     """Read an import key that was saved as JSON, as the portal does.
 
-    Raises InvalidRequestError for what is none.
+    Raises UnreadableInputError for what is none.
     """
+    text = inputs.as_text(document)
     try:
-        values = json_object(json.loads(document))
+        values = json_object(json.loads(text or ""))
         return import_key_in(Data(values or {}, None))
     except (ValueError, RecursionError, MalformedAnswerError):
         pass
-    message = "the file is no import key: save it again where it was made"
-    raise InvalidRequestError(message, field="import_key")
-
-
-def _der(private_key: bytes) -> bytes:
-    text = private_key.strip()
-    if not text.startswith(b"-----"):
-        return private_key
-    if not (text.startswith(_BEGIN) and text.endswith(_END)):
-        raise _invalid("the file is no PEM of one private key without a password")
-    try:
-        return b64decode(b"".join(text[len(_BEGIN) : -len(_END)].split()), validate=True)
-    except ValueError:
-        pass
-    raise _invalid("the file is no PEM of one private key without a password")
-
-
-def _seed_form(algorithm: str, data: bytes) -> bytes:
-    """Return a PKCS#8 in the form of the seed; the service refuses what is in no known form."""
-    if algorithm not in _BOTH:
-        return data
-    identifier, size = _BOTH[algorithm]
-    head = _VERSION + identifier + bytes((_OCTET_STRING, size + 2, _SEED, size))
-    seed_form = bytes((_SEQUENCE, len(head) + size)) + head
-    if data.startswith(seed_form) and len(data) == len(seed_form) + size:
-        return data
-    begin = data.find(_VERSION + identifier) + len(_VERSION) + len(identifier)
-    private_key, both = data[begin : begin + 4], data[begin + 4 : begin + 8]
-    seed = data[begin + 8 : begin + 10]
-    is_both = (
-        private_key.startswith(bytes((_OCTET_STRING,)) + _LONG)
-        and both.startswith(bytes((_SEQUENCE,)) + _LONG)
-        and seed == bytes((_OCTET_STRING, size))
+    raise UnreadableInputError(
+        f"{inputs.describe(document)}, and no import key", "save it again where it was made"
     )
-    if not is_both:
-        raise _invalid(
-            f"the file has no seed of a {algorithm} key; only with it can it be imported"
+
+
+def _derived(algorithm: str, held: inputs.Material) -> bytes:
+    """Return the public key of a seed, with which everything else must agree."""
+    try:
+        public_key = _PUBLIC_KEYS[algorithm](held.seed)
+    except ValueError:
+        raise UnreadableInputError(
+            f"a private key of {inputs.title(algorithm)} that is out of range",
+            "export the key anew where it was made",
+        ) from None
+    if any(known != public_key for known in held.public_keys):
+        raise UnreadableInputError(
+            f"a private key of {inputs.title(algorithm)} whose public key, which the file has too, "
+            "is another one than its own",
+            _CONTRADICTION,
         )
-    return seed_form + data[begin + 10 : begin + 10 + size]
+    if held.point is not None and not _is_point_of(held.point, public_key):
+        raise UnreadableInputError(
+            f"a private key of {inputs.title(algorithm)} whose elliptic curve's public key, which "
+            "the file has too, is another one than its own",
+            _CONTRADICTION,
+        )
+    if held.expanded is not None:
+        differing = _EXPANDED[algorithm](held.seed, public_key, held.expanded)
+        if differing:
+            raise UnreadableInputError(
+                f"a private key of {inputs.title(algorithm)} whose seed and expanded key contradict "
+                f"each other (in {', '.join(differing)})",
+                _CONTRADICTION,
+            )
+    return public_key
 
 
-def _invalid(message: str) -> InvalidRequestError:
-    return InvalidRequestError(message, field="private_key")
+def _is_point_of(point: bytes, public_key: bytes) -> bool:
+    """Return whether a point of P-256, compressed or not, is a composite public key's."""
+    own = public_key[-65:]
+    return point in {own, bytes((2 + (own[-1] & 1),)) + own[1:33]}
+
+
+def _ml_kem_differences(seed: bytes, public_key: bytes, expanded: bytes) -> list[str]:
+    """Compare dk = dk_PKE || ek || H(ek) || z with what the seed gives (FIPS 203)."""
+    parts = {"ek": public_key, "H(ek)": sha3_256(public_key).digest(), "z": seed[32:]}
+    return _differing(expanded, len(expanded) - len(public_key) - 64, parts)
+
+
+def _ml_dsa_differences(dimensions: bytes) -> Callable[[bytes, bytes, bytes], list[str]]:
+    """Return what compares rho || K || tr with what the seed gives (FIPS 204, algorithm 6)."""
+
+    def differences(seed: bytes, public_key: bytes, expanded: bytes) -> list[str]:
+        hashed = shake_256(seed + dimensions).digest(128)
+        parts = {
+            "rho": public_key[:32],
+            "K": hashed[96:],
+            "tr": shake_256(public_key).digest(64),
+        }
+        return _differing(expanded, 0, parts)
+
+    return differences
+
+
+def _differing(data: bytes, at: int, parts: Mapping[str, bytes]) -> list[str]:
+    found: list[str] = []
+    for name, value in parts.items():
+        if data[at : at + len(value)] != value:
+            found.append(name)
+        at += len(value)
+    return found
+
+
+def _x_wing(seed: bytes) -> bytes:
+    expanded = shake_256(seed).digest(96)
+    m_key = MLKEM768PrivateKey.from_seed_bytes(expanded[:64]).public_key().public_bytes_raw()
+    x_key = X25519PrivateKey.from_private_bytes(expanded[64:]).public_key().public_bytes_raw()
+    return m_key + x_key
+
+
+def _composite(seed: bytes) -> bytes:
+    scalar = int.from_bytes(seed[_SCALAR_AT])
+    point = ec.derive_private_key(scalar, ec.SECP256R1()).public_key()
+    m_key = MLDSA65PrivateKey.from_seed_bytes(seed[:32]).public_key().public_bytes_raw()
+    return m_key + point.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+
+
+def _slh_dsa(seed: bytes) -> bytes:
+    """Return the second half of a private key; the key service tests that it is the first's."""
+    return seed[len(seed) // 2 :]
+
+
+_PUBLIC_KEYS: Mapping[str, Callable[[bytes], bytes]] = {
+    Algorithm.ML_KEM_768: lambda seed: (
+        MLKEM768PrivateKey.from_seed_bytes(seed).public_key().public_bytes_raw()
+    ),
+    Algorithm.ML_KEM_1024: lambda seed: (
+        MLKEM1024PrivateKey.from_seed_bytes(seed).public_key().public_bytes_raw()
+    ),
+    Algorithm.X_WING: _x_wing,
+    Algorithm.ML_DSA_65: lambda seed: (
+        MLDSA65PrivateKey.from_seed_bytes(seed).public_key().public_bytes_raw()
+    ),
+    Algorithm.ML_DSA_87: lambda seed: (
+        MLDSA87PrivateKey.from_seed_bytes(seed).public_key().public_bytes_raw()
+    ),
+    Algorithm.COMPOSITE_ML_DSA: _composite,
+    Algorithm.SLH_DSA_SHA2_128S: _slh_dsa,
+    Algorithm.SLH_DSA_SHA2_128F: _slh_dsa,
+    Algorithm.SLH_DSA_SHA2_192S: _slh_dsa,
+    Algorithm.SLH_DSA_SHA2_256S: _slh_dsa,
+}
+_EXPANDED: Mapping[str, Callable[[bytes, bytes, bytes], list[str]]] = {
+    Algorithm.ML_KEM_768: _ml_kem_differences,
+    Algorithm.ML_KEM_1024: _ml_kem_differences,
+    Algorithm.ML_DSA_65: _ml_dsa_differences(bytes((6, 5))),
+    Algorithm.ML_DSA_87: _ml_dsa_differences(bytes((8, 7))),
+}
+"""What compares an expanded key with its seed, and returns the names of the parts that differ."""

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from pqkeep.errors import MalformedAnswerError
+
 R_co = TypeVar("R_co", covariant=True)
+INFO_LINES = 5
+"""Of an import key's info: what it is, its id, the algorithm, the keyring, and the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,14 @@ class ImportKey:
     algorithm: str
     """Of the private key."""
     expires_at: datetime
+
+    @property
+    def keyring(self) -> str:
+        """The keyring that it was made for, which ``info`` binds. Raises MalformedAnswerError."""
+        lines = self.info.split(b"\n")
+        if len(lines) != INFO_LINES or not lines[3].isascii():
+            raise MalformedAnswerError("the import key's info names no keyring")
+        return lines[3].decode("ascii")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,7 @@ def test_into_a_device(command: Command, tenant: Client, file: Path) -> None:
 def test_a_changed_file(
     command: Command, tenant: Client, file: Path, options: tuple[str, ...]
 ) -> None:
-    """A file that was changed or cut ends with 7, and nothing is written."""
+    """What was changed or cut ends with 7, or 1 if it is no form any more; nothing is written."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name, *options).status == 0
     encrypted = command.directory / "report.pdf.pqk"
@@ -173,10 +173,18 @@ def test_a_changed_file(
     file.unlink()
     changed = bytearray(whole)
     changed[len(whole) // 2] ^= 1
-    for damaged in (bytes(changed), whole[: len(whole) // 2], whole[:-2], whole + b"x", b""):
+    is_json = options == ("--server-side",)
+    more = whole.replace(b"-----END", b"x-----END", 1) if options == ("--armor",) else whole + b"x"
+    for damaged, status in (
+        (bytes(changed), 7),
+        (whole[: len(whole) // 2], 1 if is_json else 7),
+        (whole[:-2], 1 if is_json else 7),
+        (more, 1 if is_json else 7),
+        (b"", 1),
+    ):
         encrypted.write_bytes(damaged)
         ended = command("decrypt", encrypted.name)
-        assert (ended.status, ended.out) == (7, b"")
+        assert (ended.status, ended.out) == (status, b"")
         assert ended.err.count("\n") == 2
         assert command.names() == {"report.pdf.pqk"}
 

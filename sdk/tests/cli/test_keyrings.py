@@ -122,6 +122,6 @@ def test_a_file_with_a_keyring_that_is_none(command: Command, tenant: Client) ->
     tenant.keys.generate("Kyber768")
     wrapped = json.loads(command("wrap", stdin=bytes(16)).out)
     assert "keyring" not in wrapped
-    for keyring, status in (("default", 0), (7, 7), (None, 7), ("../x", 1)):
+    for keyring, status in (("default", 0), (7, 1), (None, 1), ("../x", 1)):
         said = json.dumps(wrapped | {"keyring": keyring}).encode()
         assert command("unwrap", stdin=said).status == status

@@ -67,10 +67,14 @@ def test_no_key(command: Command, tenant: Client) -> None:
 
 
 def test_a_changed_wrapped_key(command: Command, tenant: Client) -> None:
-    """A wrapped key that was changed ends with 7, and so does what is none."""
+    """A wrapped key that was changed ends with 7, and what is none with 1 and what it is."""
     tenant.keys.generate("Kyber768")
     said = json.loads(command("wrap", stdin=bytes(32)).out)
     said["wrapped_key"] = said["wrapped_key"][:-8] + "AAAAAAA="
-    for text in (json.dumps(said).encode(), b"", bytes(32)):
+    for text, status, what in (
+        (json.dumps(said).encode(), 7, "ERR_KEM_012"),
+        (b"", 1, "standard input is empty"),
+        (bytes(32), 1, "standard input is 32 bytes"),
+    ):
         ended = command("unwrap", stdin=text)
-        assert (ended.status, ended.out) == (7, b"")
+        assert (ended.status, ended.out, what in ended.err) == (status, b"", True)

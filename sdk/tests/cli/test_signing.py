@@ -84,36 +84,44 @@ def test_by_another_key_than_expected(command: Command, tenant: Client, file: Pa
 
 
 def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> None:
-    """A signature's file that is not as it was written is not good: it ends with 7."""
+    """A signature's file that is not as it was written ends with 1, and says what is wrong."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     path = command.directory / "report.pdf.sig"
     said = json.loads(path.read_bytes())
-    for name, value in (
-        ("format", "pqkeep/v1/wrapped-key"),
-        ("key_version", True),
-        ("key_version", "1"),
-        ("signature", 1),
-        ("signature", "AA="),
-        ("signature", "AAAA"),
-        ("hash_algorithm", "MD5"),
-        ("hash_algorithm", "SHA-384"),
-        ("more", 1),
+    for name, value, status, what in (
+        ("format", "pqkeep/v1/wrapped-key", 1, "is pqkeep/v1/wrapped-key"),
+        ("key_version", True, 1, "its key_version is of another type"),
+        ("key_version", "1", 1, "its key_version is of another type"),
+        ("signature", 1, 1, "its signature is no string"),
+        ("signature", "AA=", 1, "its signature is no base64"),
+        ("signature", "AAAA", 1, "with 3 bytes and not 3309"),
+        ("hash_algorithm", "MD5", 1, "its hash algorithm is unknown"),
+        ("hash_algorithm", "SHA-384", 7, NOT_GOOD),
+        ("more", 1, 1, "a member that it must not have"),
     ):
         path.write_text(json.dumps(said | {name: value}))
         ended = command("verify", file.name)
-        assert (ended.status, ended.out) == (7, b""), name
+        assert (ended.status, ended.out, what in ended.err) == (status, b"", True), ended.err
 
 
-@pytest.mark.parametrize("text", [b"", b"[" * 100_000, b"\xff", b"{}"])
-def test_no_signature(command: Command, file: Path, text: bytes) -> None:
-    """A file that is no signature at all ends with 7, before the service is asked."""
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b"", "is empty"),
+        (b"[" * 100_000, "begins like JSON"),
+        (b"\xff", "is one byte"),
+        (b"{}", "a JSON object without a format"),
+    ],
+)
+def test_no_signature(command: Command, file: Path, text: bytes, what: str) -> None:
+    """A file that is no signature at all ends with 1, before the service is asked."""
     (command.directory / "other").write_bytes(text)
     ended = command.as_(PQKEEP_URL="http://127.0.0.1:1")(
         "verify", file.name, "--signature", "other"
     )
-    assert ended.status == 7
-    assert ended.err.startswith("pqkeep: other is not pqkeep/v1/signature, or is damaged\n")
+    assert ended.status == 1
+    assert (ended.err.startswith("pqkeep: other is "), what in ended.err) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,23 @@
     cHFrZWVwAAIC…
     -----END PQKEEP ENCRYPTED DATA-----
 
-It protects nothing by itself: what is inside is authenticated.
+It protects nothing by itself: what is inside is authenticated. There may be other text around it.
 """
 
 import base64
 import binascii
 from typing import Protocol
 
+from pqkeep import inputs
 from pqkeep.cli.destinations import Writer
-from pqkeep.errors import DecryptionError
+from pqkeep.errors import DecryptionError, UnreadableInputError
 
-BEGIN = b"-----BEGIN PQKEEP ENCRYPTED DATA-----"
-END = b"-----END PQKEEP ENCRYPTED DATA-----"
+BEGIN = f"-----BEGIN {inputs.ARMOR}-----".encode("ascii")
+END = f"-----END {inputs.ARMOR}-----".encode("ascii")
 LINE = 64
 """Characters of a line, which are 48 bytes of data."""
+LONGEST_INTRODUCTION = 64 * 1024
+"""Bytes of text that may stand before the first line."""
 _BYTES = LINE // 4 * 3
 _PIECE = 64 * 1024
 
@@ -61,13 +64,23 @@ class ArmorReader:
     """Reads text, however its lines were broken on the way, and gives data."""
 
     def __init__(self, reader: Reader) -> None:
-        """Read the first line. Raises DecryptionError if it is another."""
+        """Read up to the first line. Raises UnreadableInputError if there is none."""
         self._reader = reader
         self._text = b""
         self._data = b""
         self._is_over = False
-        if reader.read(len(BEGIN)) != BEGIN:
-            raise DecryptionError("this is not text that pqkeep made of encrypted data")
+        introduction, begin, self._piece = reader.read(LONGEST_INTRODUCTION).partition(BEGIN)
+        if not begin:
+            raise UnreadableInputError(
+                "no text that pqkeep made of encrypted data", "name the file as it was written"
+            )
+        before = introduction.replace(b"\r", b"\n").rpartition(b"\n")[2]
+        if before.strip().lstrip(b"\xef\xbb\xbf"):
+            raise UnreadableInputError(
+                "encrypted data as text whose lines begin with something else, as those of an "
+                "e-mail that is quoted",
+                "remove what stands before each line, or save the attachment itself",
+            )
 
     def read(self, size: int, /) -> bytes:
         """Return at most so many bytes; none at the end. Raises DecryptionError."""
@@ -77,10 +90,11 @@ class ArmorReader:
         return data
 
     def _fill(self) -> None:
-        piece = self._reader.read(_PIECE)
+        piece = self._piece or self._reader.read(_PIECE)
+        self._piece = b""
         body, dash, tail = piece.partition(b"-")
-        if dash and (dash + tail + self._reader.read(_PIECE)).strip() != END:
-            raise DecryptionError("the text of the encrypted data does not end as it must")
+        if dash:
+            self._require_end(dash + tail)
         if not piece:
             raise DecryptionError("the text of the encrypted data was cut off")
         self._is_over = bool(dash)
@@ -88,6 +102,19 @@ class ArmorReader:
         end = len(text) if self._is_over else len(text) - len(text) % 4
         self._text = text[end:]
         self._data = _decoded(text[:end])
+
+    def _require_end(self, text: bytes) -> None:
+        """Require the last line, and no second beginning in what follows it."""
+        text += self._reader.read(_PIECE)
+        if not text.startswith(END):
+            raise DecryptionError("the text of the encrypted data does not end as it must")
+        while text:
+            if BEGIN in text:
+                raise UnreadableInputError(
+                    "text with encrypted data more than once", "put each into a file of its own"
+                )
+            piece = self._reader.read(_PIECE)
+            text = text[-len(BEGIN) :] + piece if piece else b""
 
 
 def _decoded(text: bytes) -> bytes:

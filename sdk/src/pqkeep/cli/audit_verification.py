@@ -1,5 +1,6 @@
 """``pqkeep audit verify``: what can be done with the audit log without the service."""
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,14 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pqkeep import inputs
 from pqkeep.cli.command import given_before
+from pqkeep.cli.failures import UNREADABLE
 from pqkeep.cli.printable import printable
 
 if TYPE_CHECKING:
     from pqkeep.audit import Anchor, Continued, Portion, Report
 
 FAILED = 7
-UNREADABLE = 1
+BEGINNING = 64 * 1024
+"""Bytes of a file that are looked at first."""
+_IS_OTHER = {"kty", "protected", "encryption", "import_key_id"}
+"""Names of JSON objects that are never of an audit log: keys and signatures."""
 UNTRUSTED = (
     "this shows only that the files agree with themselves: whoever made them could have made the "
     "keys; name keys that you kept with --keys"
@@ -68,6 +74,8 @@ def verify_command(
     if given_before(context).get("output") == Output.JSON.value:
         output = Output.JSON
     try:
+        for file in (*files, *(() if keys is None else (keys,))):
+            _require_lines(file)
         report = verify(files, keys)
     except OSError as error:
         message = f"pqkeep: cannot read {error.filename}: {error.strerror}"
@@ -81,6 +89,40 @@ def verify_command(
     else:
         _show(report)
     raise typer.Exit(0 if report.is_verified else FAILED)
+
+
+def _require_lines(file: Path) -> None:
+    """Raise Exit for a file that has nothing of an audit log: it is read, and named.
+
+    A file with one line of JSON is evidence, and whatever is wrong with it a finding.
+    """
+    if not file.is_file():
+        return  # the verification says why it cannot be read
+    with file.open("rb") as opened:
+        begin = opened.read(BEGINNING)
+    if _has_json(begin):
+        return
+    is_whole = len(begin) < BEGINNING
+    what = inputs.describe(begin) if is_whole else "in no form that the service writes"
+    typer.echo(printable(f"pqkeep: {file} is {what}, and no JSON lines of an audit log"), err=True)
+    typer.echo("        name an export, or what was saved from the API", err=True)
+    raise typer.Exit(UNREADABLE)
+
+
+def _has_json(begin: bytes) -> bool:
+    """Return whether a file that begins so has a JSON object: on a line, or over several."""
+    text = begin.removeprefix(codecs.BOM_UTF8)
+    if len(begin) == BEGINNING and text.lstrip()[:1] in {b"{", b"["}:
+        return True
+    for candidate in (*text.splitlines(), text):
+        if candidate.strip()[:1] in {b"{", b"["}:
+            try:
+                values = json.loads(candidate)
+            except (ValueError, RecursionError):
+                continue
+            if not (isinstance(values, dict) and _IS_OTHER & values.keys()):
+                return True
+    return False
 
 
 def _as_json(report: "Report") -> dict[str, Any]:

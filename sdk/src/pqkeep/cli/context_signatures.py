@@ -16,7 +16,7 @@ from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import Output
 from pqkeep.cli.failures import NOT_VERIFIED, Refusal
 from pqkeep.cli.invocation import Invocation
-from pqkeep.cli.public_keys import KeyInFile, read_key
+from pqkeep.cli.public_keys import KeyInFile, read_key, require_key_of
 from pqkeep.cli.several import Asking, Several, together
 from pqkeep.cli.sources import source
 from pqkeep.models import Signature
@@ -123,7 +123,8 @@ def is_valid(
             asked = Keys(client).verification(invocation, file, said, keyring, context)
             return client.signatures.verify_mu(**asked)
     rules(invocation).signature(said.algorithm)
-    found = read_key(invocation, public_key)
+    found = read_key(invocation, public_key, said.algorithm)
+    require_key_of(found, said.algorithm, public_key)
     if isinstance(found, KeyInFile) and not found.is_named(
         said.algorithm, said.key_version, keyring
     ):

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pqkeep import inputs
 from pqkeep.cli import documents
 from pqkeep.cli.destinations import Writer
-from pqkeep.cli.failures import Refusal
+from pqkeep.cli.failures import Refusal, naming
 from pqkeep.cli.recovery import (
     Arguments,
     Encapsulated,
+    Form,
     Recovery,
     ask,
     binary,
     first_recipient,
-    is_envelope,
+    form_of,
 )
 from pqkeep.cli.several import OF_AN_ITEM, succeeded
 from pqkeep.cli.sources import Source, source
@@ -52,12 +54,13 @@ class Decryption:
         encapsulated: list[Encapsulated] = []
         for file in files:
             with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
-                if is_envelope(opened):
-                    envelopes[file] = self._envelope(opened)
-                elif opened.first() == b"{":
+                form = form_of(opened, file)
+                if form is Form.ENVELOPE:
+                    envelopes[file] = self._envelope(opened, file)
+                elif form is Form.DOCUMENT:
                     ciphertexts[file] = self._ciphertext(opened, file)
                 else:
-                    encapsulated.append(first_recipient(opened))
+                    encapsulated.append(first_recipient(opened, form))
         kem = self._client.kem
         ask(kem.decrypt_many, ciphertexts, self._plaintexts)
         ask(kem.decrypt_envelope_many, envelopes, self._plaintexts)
@@ -68,9 +71,11 @@ class Decryption:
         kem = self._client.kem
         if file in self._plaintexts:
             target.write(succeeded(self._plaintexts[file]))
-        elif is_envelope(opened):
-            target.write(kem.decrypt_envelope(**self._envelope(opened)))
-        elif opened.first() == b"{":
+            return
+        form = form_of(opened, file)
+        if form is Form.ENVELOPE:
+            target.write(kem.decrypt_envelope(**self._envelope(opened, file)))
+        elif form is Form.DOCUMENT:
             target.write(kem.decrypt(**self._ciphertext(opened, file)))
         elif self._associated_data is not None:
             raise Refusal(
@@ -80,10 +85,13 @@ class Decryption:
         else:
             from pqkeep.local import decrypt_stream  # noqa: PLC0415 - it loads cryptography
 
-            decrypt_stream(binary(opened), target, decapsulate=self._recovery.decapsulate)
+            with naming(file):
+                source_file = binary(opened, form)
+                decrypt_stream(source_file, target, decapsulate=self._recovery.decapsulate)
 
-    def _envelope(self, opened: Source) -> Arguments:
-        text = opened.read(documents.LARGEST).decode("ascii", "replace").strip()
+    def _envelope(self, opened: Source, file: str) -> Arguments:
+        with naming(file):
+            text = inputs.read_envelope(opened.read(documents.LARGEST))
         return {"envelope": text, "associated_data": self._associated_data}
 
     def _ciphertext(self, opened: Source, file: str) -> Arguments:

@@ -4,13 +4,14 @@ What is needed to verify, decrypt or unwrap is all in one. docs/cli.md has the f
 """
 
 import base64
-import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pqkeep.cli.failures import NOT_VERIFIED, Refusal
+from pqkeep import inputs
+from pqkeep.cli.failures import naming
+from pqkeep.errors import UnreadableInputError
 from pqkeep.models import Ciphertext, HashSignature, Key, WrappedKey
 
 LARGEST = 2 * 1024 * 1024
@@ -89,54 +90,74 @@ def written(document: Document, keyring: str | None = None) -> bytes:
 
 def is_a(data: bytes, kind: type[Document]) -> bool:
     """Return whether a file says that it is of a kind."""
-    try:
-        values = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(values, dict) and values.get("format") == FORMATS[kind]
+    return inputs.format_of(data) == FORMATS[kind]
 
 
 def read(data: bytes, kind: type[D], name: str) -> Read[D]:
     """Return what a file says. Raises Refusal if it is anything else."""
-    try:
-        values = json.loads(data)
-        if isinstance(values, dict) and values.pop("format", None) == FORMATS[kind]:
-            keyring = _keyring(values)
-            kinds = {each.name: each.type for each in fields(kind)}
-            return Read(kind(**_typed(values, kinds)), keyring)
-    except (ValueError, RecursionError):  # whose message may quote the file
-        pass
-    raise Refusal(
-        f"{name} is not {FORMATS[kind]}, or is damaged",
-        "name the file as it was written",
-        NOT_VERIFIED,
-    )
+    with naming(name):
+        values = dict(inputs.read_document(data, FORMATS[kind]))
+        keyring = _keyring(values)
+        kinds = {member.name: member.type for member in fields(kind)}
+        document = kind(**_typed(values, kinds))
+        _CHECKS[kind](document)
+        return Read(document, keyring)
 
 
 def _typed(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of the right types, bytes from base64. Raises ValueError."""
+    """Return values of the right types, bytes from base64. Raises UnreadableInputError."""
+    missing = kinds.keys() - values.keys()
+    if missing:
+        raise _damaged(f"it lacks {', '.join(sorted(missing))}")
     if values.keys() != kinds.keys():
-        raise ValueError
+        raise _damaged("it has a member that it must not have")
     typed = {
-        name: _binary(value) if kinds[name] is bytes else value for name, value in values.items()
+        name: _binary(name, value) if kinds[name] is bytes else value
+        for name, value in values.items()
     }
-    if any(type(value) is not kinds[name] for name, value in typed.items()):
-        raise ValueError
+    wrong = [name for name, value in typed.items() if type(value) is not kinds[name]]
+    if wrong:
+        raise _damaged(f"its {wrong[0]} is of another type")
     return typed
 
 
 def _keyring(values: dict[str, Any]) -> str | None:
-    """Take the keyring out of the values. Raises ValueError."""
+    """Take the keyring out of the values. Raises UnreadableInputError."""
     match values.pop("keyring", DEFAULT_KEYRING):
         case str() as keyring if keyring == DEFAULT_KEYRING:
             return None
         case str() as keyring:
             return keyring
         case _:
-            raise ValueError
+            raise _damaged("its keyring is no string")
 
 
-def _binary(text: object) -> bytes:
+def _binary(name: str, text: object) -> bytes:
     if not isinstance(text, str):
-        raise binascii.Error
-    return base64.b64decode(text, validate=True)
+        raise _damaged(f"its {name} is no string")
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        pass
+    raise _damaged(f"its {name} is no base64")
+
+
+def _damaged(how: str) -> UnreadableInputError:
+    return UnreadableInputError(f"damaged: {how}", "name the file as it was written")
+
+
+_CHECKS: Mapping[type, Callable[[Any], None]] = {
+    Ciphertext: lambda document: inputs.require_sealed(document.algorithm, document.ciphertext),
+    ContextSignature: lambda document: inputs.require_signature(
+        document.algorithm, document.signature
+    ),
+    HashSignature: lambda document: inputs.require_signature(
+        document.algorithm, document.signature
+    ),
+    KemCiphertext: lambda document: inputs.require_ciphertext(
+        document.algorithm, document.kem_ciphertext
+    ),
+    PublicKey: lambda document: inputs.require_public_key(document.algorithm, document.public_key),
+    WrappedKey: lambda document: inputs.require_sealed(document.algorithm, document.wrapped_key),
+}
+"""What must be true of the lengths in each kind. Each raises UnreadableInputError."""

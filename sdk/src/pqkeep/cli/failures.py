@@ -4,7 +4,9 @@ docs/cli.md has the same table. The class of an exception decides, or the neares
 """
 
 import errno
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import typer
@@ -24,10 +26,13 @@ from pqkeep.errors import (
     PqkeepError,
     RateLimitError,
     UnavailableError,
+    UnreadableInputError,
     UnwrappingError,
 )
 
 OTHER = 1
+UNREADABLE = OTHER
+"""Of a file that cannot be read, or is in no form that the command takes."""
 USAGE = 2
 NOT_AUTHENTICATED = 3
 NOT_FOUND = 4
@@ -107,6 +112,17 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
 }
 
 
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Raise Refusal with the file's name for what cannot be read."""
+    try:
+        yield
+    except UnreadableInputError as error:
+        next_step = error.next_step.replace("-in FILE", f"-in {shlex.quote(file)}")
+        name = "standard input" if file == "-" else file
+        raise Refusal(f"{name} is {error.what}", next_step, UNREADABLE) from None
+
+
 def end(error: Exception, file: str | None = None) -> typer.Exit:
     """Say on standard error what happened and what to do next, and return how to end.
 
@@ -128,6 +144,8 @@ def _said(error: Exception) -> str:
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
         return f"{error.filename}: {reason}" if error.filename else reason
+    if isinstance(error, UnreadableInputError):
+        return f"the input is {error.what}"
     if isinstance(error, (PqkeepError, Refusal, ImportError)):
         return str(error)
     return f"something unexpected happened: {type(error).__name__}"  # its text may hold secrets
@@ -138,4 +156,4 @@ def _next_step(error: Exception, ending: Ending) -> str:
         return f"try again in {error.retry_after} s"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "make room, and try again"
-    return ending.next_step
+    return error.next_step if isinstance(error, UnreadableInputError) else ending.next_step

@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict
 from enum import StrEnum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,7 @@ from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_facts, show_rows
-from pqkeep.cli.failures import Refusal
+from pqkeep.cli.failures import OTHER, UNREADABLE, Refusal, naming
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -25,12 +26,14 @@ from pqkeep.cli.options import (
     To,
     one_of,
 )
+from pqkeep.cli.public_keys import KeyInFile, read_key
 from pqkeep.cli.sources import whole
 from pqkeep.models import Key
 from pqkeep.new_files import PUBLIC
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
+    from pqkeep.key_import import PrivateKey
 
 COLUMNS = {
     "algorithm": "ALGORITHM",
@@ -100,29 +103,54 @@ def import_private_key(
         ),
     ] = None,
     keyring: KeyringOption = None,
+    expect_public_key: Annotated[
+        str | None,
+        typer.Option(
+            "--expect-public-key",
+            metavar="FILE",
+            help="Import only if this is its public key: PEM, DER, JWK, a certificate, or bytes.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Import a private key, PKCS#8 as PEM or DER without a password, as the active key.
+    """Import a private key as the active key: PKCS#8 as PEM or DER, a JWK, or its seed.
 
-    It is wrapped here, and only the key service reads it. Afterwards the key says that it was
-    imported: whoever has the file has the key.
+    It is wrapped here, and only the key service reads it. The fingerprint that is shown is of the
+    public key. Afterwards the key says that it was imported: whoever has the file has the key.
     """
     from pqkeep.key_import import (  # noqa: PLC0415 - an extra that other commands do not need
         read_import_key,
+        read_private_key,
         wrap,
     )
 
-    private_key = whole(file, invocation, LARGEST_PRIVATE_KEY, "name a file with a private key")
+    data = whole(file, invocation, LARGEST_PRIVATE_KEY, "name a file with a private key")
+    with naming(file):
+        private_key = read_private_key(data, algorithm)
+    if expect_public_key is not None:
+        _require_public_key(invocation, expect_public_key, private_key, file)
     issued = None
     if import_key is not None:
         saved = whole(import_key, invocation, LARGEST_IMPORT_KEY, "name what the portal saved")
-        issued = read_import_key(saved)
+        with naming(import_key):
+            issued = read_import_key(saved)
         if issued.algorithm != algorithm:
             message = f"the import key is for {issued.algorithm}"
             raise Refusal(message, "name that algorithm, or have another import key made")
+        if keyring not in {None, issued.keyring}:
+            message = f"the import key is for the keyring {issued.keyring}"
+            raise Refusal(message, "leave out --keyring, or have another import key made")
     with invocation.connect() as client:
         issued = issued or client.keys.get_import_key(algorithm, keyring=keyring)
-        wrapped = wrap(issued, private_key)
-        _show(invocation, client.keys.import_key(issued, wrapped, keyring=keyring))
+        key = client.keys.import_key(issued, wrap(issued, private_key))
+    if key.public_key != private_key.public_key:
+        raise Refusal(
+            "the service answered with another public key than the private key's",
+            "do not use the key, and tell the operator",
+            OTHER,
+        )
+    facts = _facts(invocation, key) | {"fingerprint": private_key.fingerprint}
+    show_facts(invocation, facts)
 
 
 @command(app, "rotate")
@@ -328,11 +356,36 @@ def _json(value: object) -> bytes:
     return json.dumps(value, indent=2).encode() + b"\n"
 
 
+def _require_public_key(
+    invocation: Invocation, file: str, private_key: "PrivateKey", private_file: str
+) -> None:
+    """Raise Refusal unless a file has a private key's public key."""
+    found = read_key(invocation, Path(file), private_key.algorithm)
+    algorithms = (found.algorithm,) if isinstance(found, KeyInFile) else found.algorithms
+    if private_key.algorithm not in algorithms:
+        raise Refusal(
+            f"{file} is a public key of {algorithms[0]}, and {private_file} a private key of "
+            f"{private_key.algorithm}",
+            "name the public key that belongs to the private key",
+            UNREADABLE,
+        )
+    if found.public_key != private_key.public_key:
+        raise Refusal(
+            f"{private_file} has the public key with the fingerprint {private_key.fingerprint}, "
+            f"and {file} is {sha256(found.public_key).hexdigest()}: nothing was sent",
+            "name the private key that belongs to the public key",
+            OTHER,
+        )
+
+
 def _show(invocation: Invocation, key: Key) -> None:
+    show_facts(invocation, _facts(invocation, key))
+
+
+def _facts(invocation: Invocation, key: Key) -> dict[str, Any]:
     if invocation.is_json:
-        show_facts(invocation, key)
-    else:
-        show_facts(invocation, {name: getattr(key, name) for name in _columns(key)})
+        return asdict(key)
+    return {name: getattr(key, name) for name in _columns(key)}
 
 
 def _columns(*keys: Key) -> dict[str, str]:

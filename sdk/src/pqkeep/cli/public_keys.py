@@ -1,28 +1,17 @@
-"""Public keys in files: as ``pqkeep keys public-key`` writes them, PEM, DER, or their bytes alone."""
+"""Public keys in files: as ``pqkeep keys public-key`` writes them, and as other programs do."""
 
-import base64
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pqkeep.algorithms import Algorithm
+from pqkeep import inputs
 from pqkeep.cli import documents
-from pqkeep.cli.choice import UNNAMED, Named
-from pqkeep.cli.failures import NOT_VERIFIED, Refusal
+from pqkeep.cli.choice import ENCRYPTING, UNNAMED, Named
+from pqkeep.cli.failures import UNREADABLE, Refusal, naming
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.sources import whole
 
-LARGEST = 64 * 1024
-BEGIN = b"-----BEGIN PUBLIC KEY-----"
-END = b"-----END PUBLIC KEY-----"
-SEQUENCE = 0x30
-BIT_STRING = 0x03
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "0609608648016503040402": (Algorithm.ML_KEM_768, "ML-KEM-768"),
-    "0609608648016503040403": (Algorithm.ML_KEM_1024,),
-    "060b2b0601040183e62d81c87a": (Algorithm.X_WING,),
-}
-"""What those that encrypt are called, by object identifier (DER): see docs/formats.md."""
+LARGEST = 256 * 1024
+"""Bytes of a file: a JWK Set with 70 keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,28 +34,26 @@ class KeyAlone:
     """A public key of which its file does not say which version it is."""
 
     public_key: bytes = field(repr=False)
-    names: tuple[str, ...] = ()
-    """What its algorithm is called; empty: that is not said, or it is none that encrypts."""
+    algorithms: tuple[str, ...]
+    """What it can be a key of: one, unless it is the bytes alone."""
 
 
 def key_in_file(invocation: Invocation, path: Path, named: Named = UNNAMED) -> KeyInFile:
     """Return the key in a file; what the file leaves out must be said. Raises Refusal."""
-    key = read_key(invocation, path)
+    key = read_key(invocation, path, named.algorithm)
     algorithm, key_version, keyring = named
     if isinstance(key, KeyAlone):
-        if algorithm is not None and key.names and algorithm not in key.names:
-            raise Refusal(f"{path} is a key of {key.names[0]}", "leave out --algorithm")
-        algorithm = algorithm or next(iter(key.names), None)
-        missing = [
-            option
-            for option, value in (("--algorithm", algorithm), ("--key-version", key_version))
-            if value is None
-        ]
-        if algorithm is None or key_version is None:
-            raise Refusal(f"{path} does not say which key it is", f"add {', '.join(missing)}")
+        if algorithm is not None and inputs.canonical(algorithm) not in key.algorithms:
+            raise Refusal(f"{path} is a key of {key.algorithms[0]}", "leave out --algorithm")
+        if not set(key.algorithms) & set(ENCRYPTING):
+            raise Refusal(
+                f"{path} is a key of {key.algorithms[0]}, which signs", "name a key that encrypts"
+            )
+        if key_version is None:
+            raise Refusal(f"{path} does not say which key it is", "add --key-version")
         return KeyInFile(
             public_key=key.public_key,
-            algorithm=algorithm,
+            algorithm=algorithm or key.algorithms[0],  # no two that encrypt have keys of one size
             key_version=key_version,
             keyring=keyring or documents.DEFAULT_KEYRING,
         )
@@ -79,65 +66,29 @@ def key_in_file(invocation: Invocation, path: Path, named: Named = UNNAMED) -> K
     return key
 
 
-def read_key(invocation: Invocation, path: Path) -> KeyInFile | KeyAlone:
-    """Return the key in a file, with what the file says of it."""
+def read_key(
+    invocation: Invocation, path: Path, algorithm: str | None = None, kid: str | None = None
+) -> KeyInFile | KeyAlone:
+    """Return the key in a file, with what the file says of it.
+
+    Where there are several it is the one of an algorithm, or with an id. Raises Refusal.
+    """
     data = whole(str(path), invocation, LARGEST, "name a file with one public key")
-    if data.startswith(b"-----"):
-        try:
-            return _in_pem(data)
-        except (ValueError, IndexError):
-            raise Refusal(
-                f"{path} is PEM, and no public key", "name a file with one public key", NOT_VERIFIED
-            ) from None
-    if not (data.startswith(b"{") and _is_text(data)):  # the bytes of a key may begin like JSON
-        return _in_der(data)
-    key, keyring = documents.read(data, documents.PublicKey, str(path))
-    return KeyInFile(**asdict(key), keyring=keyring or documents.DEFAULT_KEYRING)
+    if documents.is_a(data, documents.PublicKey):
+        key, keyring = documents.read(data, documents.PublicKey, str(path))
+        return KeyInFile(**asdict(key), keyring=keyring or documents.DEFAULT_KEYRING)
+    with naming(str(path)):
+        found = inputs.read_public_key(data, algorithm=algorithm, kid=kid)
+    return KeyAlone(public_key=found.public_key, algorithms=found.algorithms)
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _in_pem(pem: bytes) -> KeyAlone:
-    """Return the key in a SubjectPublicKeyInfo as PEM. Raises ValueError, IndexError."""
-    text = pem.strip()
-    if not (text.startswith(BEGIN) and text.endswith(END)):
-        raise ValueError
-    lines = text.removeprefix(BEGIN).removesuffix(END).split()
-    return _key_in(base64.b64decode(b"".join(lines), validate=True))
-
-
-def _in_der(data: bytes) -> KeyAlone:
-    """Return the key in a SubjectPublicKeyInfo, or the bytes of what is none: a key alone."""
-    try:
-        return _key_in(data)
-    except (ValueError, IndexError):
-        return KeyAlone(public_key=data)
-
-
-def _key_in(der: bytes) -> KeyAlone:
-    """Return the key in a SubjectPublicKeyInfo (RFC 5280). Raises ValueError, IndexError."""
-    body, rest = _element(der, SEQUENCE)
-    algorithm, key = _element(body, SEQUENCE)
-    bits, more = _element(key, BIT_STRING)
-    if rest or more or bits[0]:  # bytes that follow, or bits that are not used
-        raise ValueError
-    return KeyAlone(public_key=bits[1:], names=NAMES.get(algorithm.hex(), ()))
-
-
-def _element(der: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Return the contents of the first element of DER, and what follows it."""
-    if der[0] != tag:
-        raise ValueError
-    size, start = der[1], 2
-    if size & 0x80:
-        start += size & 0x7F
-        size = int.from_bytes(der[2:start])
-    if len(der) < start + size:
-        raise ValueError
-    return der[start : start + size], der[start + size :]
+def require_key_of(key: KeyInFile | KeyAlone, algorithm: str, path: Path) -> None:
+    """Raise Refusal for a key that cannot have made a signature of an algorithm."""
+    algorithms = (key.algorithm,) if isinstance(key, KeyInFile) else key.algorithms
+    if inputs.canonical(algorithm) not in algorithms:
+        raise Refusal(
+            f"{path} is a public key of {inputs.title(algorithms[0])}, and the signature is of "
+            f"{inputs.title(algorithm)}",
+            "name the public key of whoever signed",
+            UNREADABLE,
+        )

@@ -17,11 +17,11 @@ from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import Writer, destination, file_at
 from pqkeep.cli.display import show_rows
-from pqkeep.cli.failures import Refusal
+from pqkeep.cli.failures import Refusal, naming
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, InputFile, KeyringOption, To
 from pqkeep.cli.public_keys import key_in_file
-from pqkeep.cli.recovery import Encapsulated, Recovery, binary, first_recipient, require_local
+from pqkeep.cli.recovery import Encapsulated, Form, Recovery, binary, first_recipient, require_local
 from pqkeep.cli.several import OF_AN_ITEM, Several, together
 from pqkeep.cli.sources import Source, source
 from pqkeep.new_files import PUBLIC
@@ -68,16 +68,16 @@ class Changes:
         encapsulated: list[Encapsulated] = []
         for file in files:
             with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
-                encapsulated.append(first_recipient(opened))
+                encapsulated.append(first_recipient(opened, require_local(opened, file)))
         self._recovery.ask(encapsulated)
 
     def in_place(self, file: str) -> bool:
         """Change a file; return whether it had to be."""
         return self._local.re_encrypt_file(file, **self._wanted)
 
-    def copied(self, opened: Source, target: Writer) -> None:
+    def copied(self, opened: Source, form: Form, target: Writer) -> None:
         """Copy a file, or text that stands for one."""
-        if opened.first() != b"-":
+        if form is Form.LOCAL:
             self._local.re_encrypt_stream(opened, target, **self._wanted)
             return
         text = ArmorWriter(target)
@@ -159,8 +159,9 @@ def recipients(invocation: Invocation, file: InputFile) -> None:
     from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
 
     with source(file, invocation) as opened:
-        require_local(opened, file)
-        header = read_header(binary(opened))
+        form = require_local(opened, file)
+        with naming(file):
+            header = read_header(binary(opened, form))
     rows = [
         RecipientRow(each.algorithm, each.key_version, each.keyring, each.fingerprint.hex())
         for each in header.recipients
@@ -174,14 +175,14 @@ def _change(
     """Change a file in place, or copy what is none; return whether it had to be changed."""
     target, changed = to or file, True
     try:
-        with source(file, invocation) as opened:
-            require_local(opened, file)
+        with source(file, invocation) as opened, naming(file):
+            form = require_local(opened, file)
             if target == STANDARD or to is not None:
                 with destination(target, otherwise=target, force=force, mode=PUBLIC) as writer:
-                    changes.copied(opened, writer)
-            elif opened.first() == b"-":
+                    changes.copied(opened, form, writer)
+            elif form is Form.TEXT:
                 with file_at(Path(file).resolve(), force=True, mode=PUBLIC) as writer:
-                    changes.copied(opened, writer)
+                    changes.copied(opened, form, writer)
             else:
                 changed = changes.in_place(file)
     except ValueError as error:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pqkeep import inputs
 from pqkeep.cli import documents
-from pqkeep.cli.armor import ArmorReader
-from pqkeep.cli.failures import NOT_VERIFIED, Refusal
+from pqkeep.cli.armor import BEGIN, LONGEST_INTRODUCTION, ArmorReader
+from pqkeep.cli.failures import UNREADABLE, Refusal
 from pqkeep.cli.several import succeeded
 from pqkeep.cli.sources import Source
 from pqkeep.errors import PqkeepError
@@ -15,10 +17,19 @@ if TYPE_CHECKING:
     from pqkeep.client import Client
 
 K = TypeVar("K")
-ENVELOPE = b"pqk1."
-"""How the text of an envelope begins."""
+FORMAT = 2
+"""Of local encrypted data."""
 Arguments = dict[str, Any]
 """Of a method of the client, by name."""
+
+
+class Form(Enum):
+    """What encrypted data is written as."""
+
+    LOCAL = auto()
+    TEXT = auto()
+    ENVELOPE = auto()
+    DOCUMENT = auto()
 
 
 class Encapsulated(NamedTuple):
@@ -67,31 +78,62 @@ def ask(
         found.update(zip(items, many(items.values()), strict=False))
 
 
-def is_envelope(opened: Source) -> bool:
-    """Return whether a file is the text of an envelope, which the service decrypts."""
-    return opened.first() == b"p" and opened.first(len(ENVELOPE)) == ENVELOPE
+def form_of(opened: Source, file: str) -> Form:
+    """Return what encrypted data is written as. Raises Refusal for what is none."""
+    begin = opened.first(len(inputs.LOCAL) + 1)
+    if begin.startswith(inputs.LOCAL):
+        if begin[-1] != FORMAT or len(begin) == len(inputs.LOCAL):
+            raise _unreadable(
+                file,
+                "data that pqkeep encrypted locally in a format that it does not know",
+                "use a newer pqkeep, or the file as it was written",
+            )
+        return Form.LOCAL
+    begin = opened.first(LONGEST_INTRODUCTION)
+    if BEGIN in begin:
+        return Form.TEXT
+    text = (inputs.as_text(begin) or "").lstrip()
+    if BEGIN.decode("ascii") in text:
+        raise _unreadable(file, "encrypted data as text in UTF-16", "save it as UTF-8 or ASCII")
+    if text.startswith("pqk1."):
+        return Form.ENVELOPE
+    if text.startswith("{"):
+        return Form.DOCUMENT
+    is_whole = len(begin) < LONGEST_INTRODUCTION
+    what = inputs.describe(begin) if is_whole else "in no form that pqkeep writes"
+    raise _unreadable(
+        file,
+        f"{what}; data that pqkeep encrypted is needed",
+        "name what pqkeep encrypt wrote, as it was written",
+    )
 
 
-def require_local(opened: Source, file: str) -> None:
-    """Raise Refusal for what the service encrypted: it has no recipients to change."""
-    if opened.first() == b"{" or is_envelope(opened):
+def require_local(opened: Source, file: str) -> Form:
+    """Return the form, and raise Refusal for what the service encrypted: it has no recipients."""
+    form = form_of(opened, file)
+    if form in {Form.DOCUMENT, Form.ENVELOPE}:
         raise Refusal(
             f"{file} was not encrypted locally, and its header names no recipients",
             "what the service encrypted is moved by POST /kem/re-encrypt (client.kem.re_encrypt)",
-            NOT_VERIFIED,
+            UNREADABLE,
         )
+    return form
 
 
-def binary(opened: Source) -> Source | ArmorReader:
+def _unreadable(file: str, what: str, next_step: str) -> Refusal:
+    return Refusal(f"{file} is {what}", next_step, UNREADABLE)
+
+
+def binary(opened: Source, form: Form) -> Source | ArmorReader:
     """Return what reads a local file's bytes, of its text too."""
-    return ArmorReader(opened) if opened.first() == b"-" else opened
+    return ArmorReader(opened) if form is Form.TEXT else opened
 
 
-def first_recipient(opened: Source) -> Encapsulated:
+def first_recipient(opened: Source, form: Form) -> Encapsulated:
     """Return what recovers the shared secret of a file's first recipient, who is its writer."""
     from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
 
-    first = read_header(binary(opened)).recipients[0]
+    first = read_header(binary(opened, form)).recipients[0]
     return Encapsulated(
         first.kem_ciphertext, first.key_version, first.algorithm, _named(first.keyring)
     )

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pqkeep import verification
+from pqkeep import inputs, verification
 from pqkeep.algorithms import HashAlgorithm
-from pqkeep.cli import choice, context_signatures, documents
+from pqkeep.cli import choice, context_signatures, documents, foreign_signatures
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import Output
 from pqkeep.cli.display import show_json
-from pqkeep.cli.failures import NOT_VERIFIED, Refusal
+from pqkeep.cli.failures import NOT_VERIFIED, UNREADABLE, Refusal, naming
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -34,7 +34,7 @@ from pqkeep.cli.options import (
     To,
 )
 from pqkeep.cli.printable import printable
-from pqkeep.cli.public_keys import KeyInFile, read_key
+from pqkeep.cli.public_keys import KeyInFile, read_key, require_key_of
 from pqkeep.cli.several import (
     IN_A_REQUEST,
     OF_AN_ITEM,
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".sig"
 JWS_SUFFIX = ".jws"
-JWS_HEADER = b"eyJ"
-"""How a JSON object begins in base64url."""
 MAX_PAYLOAD = 1_048_576
 """Bytes of a file that becomes a JWS."""
 SLOW = "SLH-DSA"
@@ -163,7 +161,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="The signature's file; without it FILE.sig.",
+            help="The signature's file; without it FILE.sig, or FILE.jws. It may be a JWS, or a "
+            "signature alone, as bytes, base64 or hexadecimal digits.",
             show_default=False,
         ),
     ] = None,
@@ -174,7 +173,8 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Verify with this key, from pqkeep keys public-key, without a service.",
+            help="Verify with this key, without a service: from pqkeep keys public-key, or PEM, "
+            "DER, a JWK, a JWK Set or a certificate.",
             show_default=False,
         ),
     ] = None,
@@ -226,18 +226,19 @@ def _asked_together(
 
 
 def _said(invocation: Invocation, signature: str, use: str | None) -> _Said:
-    data = _signature_of(invocation, signature)
-    return documents.read(data, _kind(data, use), signature)
+    found, data = _found(invocation, signature)
+    if not isinstance(found, inputs.Document):
+        raise Refusal(f"{signature} is {found.what}", "verify it by itself")
+    return documents.read(data, _kind(found, use, signature), signature)
 
 
-def _signature_of(invocation: Invocation, signature: str) -> bytes:
+def _found(
+    invocation: Invocation, signature: str
+) -> tuple[inputs.Document | inputs.Jws | inputs.RawSignature, bytes]:
+    """Return the signature in a file, and the file's content. Raises Refusal."""
     data = whole(signature, invocation, documents.LARGEST, "name the file as it was written")
-    if data.startswith(JWS_HEADER):
-        raise Refusal(
-            f"{signature} is a JSON Web Signature, which others verify",
-            "give them the keys too: pqkeep keys jwks; or sign without --jws",
-        )
-    return data
+    with naming(signature):
+        return inputs.read_signature(data), data
 
 
 def _verify(
@@ -253,9 +254,23 @@ def _verify(
     if signature is None:
         if file == STANDARD:
             raise Refusal("standard input has no FILE.sig", "name it: --signature FILE")
-        signature = file + SUFFIX
+        signature = _signature_file(file)
     answer = asked.get(file)  # read once: another file may be there by now
-    said, by_keyring = _said(invocation, signature, use) if answer is None else answer[:2]
+    if answer is None:
+        found, data = _found(invocation, signature)
+        if not isinstance(found, inputs.Document):
+            checked = foreign_signatures.check(
+                invocation,
+                file,
+                foreign_signatures.Signed(found, signature, use),
+                named,
+                public_key,
+            )
+            _show_verified(tally, file, checked.by, checked.facts, is_valid=checked.is_valid)
+            return
+        said, by_keyring = documents.read(data, _kind(found, use, signature), signature)
+    else:
+        said, by_keyring = answer[:2]
     is_valid = (
         named.algorithm in {None, said.algorithm}
         and named.key_version in {None, said.key_version}
@@ -278,6 +293,15 @@ def _verify(
             else {"context": use}
         ),
     }
+    by = f"{said.algorithm} version {said.key_version}"
+    _show_verified(tally, file, by, facts, is_valid=is_valid)
+
+
+def _show_verified(
+    tally: Several, file: str, by: str, facts: Mapping[str, Any], *, is_valid: bool
+) -> None:
+    """Show whether a signature is good, and by whom. Raises Refusal if it is not."""
+    invocation = tally.invocation
     if invocation.is_json and not tally.is_listed:
         show_json(facts)
     if not is_valid:
@@ -288,16 +312,27 @@ def _verify(
         )
     tally.done(file, **facts)
     if not invocation.is_json:
-        by = f"{said.algorithm} version {said.key_version}"
         typer.echo(printable(f"{file}: the signature is good, by {by}"))
 
 
+def _signature_file(file: str) -> str:
+    """Return where a file's signature is: FILE.sig, or if there is only that, FILE.jws."""
+    jws = file + JWS_SUFFIX
+    return jws if not Path(file + SUFFIX).exists() and Path(jws).exists() else file + SUFFIX
+
+
 def _kind(
-    data: bytes, context: str | None
+    found: inputs.Document, context: str | None, signature: str
 ) -> type[HashSignature] | type[documents.ContextSignature]:
-    """Return what a signature's file must be. One without a context is good for none."""
-    if context is not None or documents.is_a(data, documents.ContextSignature):
+    """Return what a signature's file must be. Raises Refusal for one that is for no context."""
+    if found.format == documents.FORMATS[documents.ContextSignature]:
         return documents.ContextSignature
+    if context is not None and found.format == documents.FORMATS[HashSignature]:
+        raise Refusal(
+            f"{signature} is a signature without a context, which is good for none",
+            "leave out --context, or have the file signed with it",
+            NOT_VERIFIED,
+        )
     return HashSignature
 
 
@@ -357,10 +392,11 @@ def _is_valid_offline(
     public_key: Path,
 ) -> bool:
     """Verify with a public key. What a file says of its key must be what the signature says."""
-    key = read_key(invocation, public_key)
+    key = read_key(invocation, public_key, said.algorithm)
     held = rules(invocation)
     held.signature(said.algorithm)
     held.hash(said.hash_algorithm)
+    require_key_of(key, said.algorithm, public_key)
     if isinstance(key, KeyInFile) and not key.is_named(said.algorithm, said.key_version, keyring):
         return False
     digest = _digest(file, said.hash_algorithm, invocation)
@@ -373,12 +409,12 @@ def _is_valid_offline(
             algorithm=said.algorithm,
         )
     except ValueError as error:  # no algorithm that signs
-        raise Refusal(str(error), "ask whoever signed", NOT_VERIFIED) from None
+        raise Refusal(str(error), "ask whoever signed", UNREADABLE) from None
 
 
 def _digest(file: str, hash_algorithm: str, invocation: Invocation) -> bytes:
     if hash_algorithm not in set(HashAlgorithm):
-        raise Refusal(f"there is no hash {hash_algorithm}", "ask whoever signed", NOT_VERIFIED)
+        raise Refusal("its hash algorithm is unknown", "ask whoever signed", UNREADABLE)
     digest = hashlib.new(hash_algorithm.replace("-", ""))
     with source(file, invocation) as opened:
         while piece := opened.read(PIECE):

@@ -5,7 +5,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import cast
@@ -22,22 +22,28 @@ class Source:
 
     _file: BufferedReader
     _progress: Progress
+    _ahead: bytearray = field(default_factory=bytearray)
+    """What was looked at, and not read yet."""
 
     def read(self, size: int, /) -> bytes:
         """Return so many bytes, or fewer at the end only.
 
         It reads once at a time: in between, a signal that came is attended to.
         """
-        parts, missing = [], size
+        parts = [bytes(self._ahead[:size])]
+        del self._ahead[:size]
+        missing = size - len(parts[0])
         while missing and (part := self._file.read1(missing)):
             parts.append(part)
             missing -= len(part)
             self._progress.advance(len(part))
         return b"".join(parts)
 
-    def first(self, size: int = 1) -> bytes:
-        """Return the first bytes, which stay to be read; of a pipe, what has come of them."""
-        return self._file.peek(size)[:size]
+    def first(self, size: int) -> bytes:
+        """Return the first bytes, which stay to be read; fewer only of what has no more."""
+        if len(self._ahead) < size:
+            self._ahead[:] = self.read(size)
+        return bytes(self._ahead[:size])
 
 
 @contextmanager

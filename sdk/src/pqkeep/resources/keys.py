@@ -45,10 +45,8 @@ class Keys(Generic[T_co]):
         return get("/kms/keys/import-key", import_key_in, self._named(algorithm, keyring))
 
     @Operation
-    def import_key(
-        self, import_key: ImportKey, wrapped_private_key: bytes, *, keyring: str | None = None
-    ) -> Call[Key]:
-        """Make a private key that was made elsewhere the active one, where none is.
+    def import_key(self, import_key: ImportKey, wrapped_private_key: bytes) -> Call[Key]:
+        """Make a private key that was made elsewhere the active one of the import key's keyring.
 
         Raises InvalidRequestError if there is one, or if it is no private key of the algorithm.
         """
@@ -56,7 +54,7 @@ class Keys(Generic[T_co]):
             "/kms/keys/import",
             _key,
             {
-                **self._named(import_key.algorithm, keyring),
+                **self._named(import_key.algorithm, import_key.keyring),
                 "import_key_id": import_key.import_key_id,
                 "wrapped_private_key": encoded(wrapped_private_key),
             },

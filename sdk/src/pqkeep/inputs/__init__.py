@@ -1,0 +1,397 @@
+"""Keys, signatures and envelopes that come from outside, in whatever form: one reader for all.
+
+    key = read_public_key(Path("key.pem").read_bytes())
+
+It takes every form in which a key or a signature is unambiguous, and says of everything else what
+it is: UnreadableInputError. docs/formats.md has the forms. It needs no extra, checks no signature,
+and tells nothing of a file's content but its form, algorithm and length.
+"""
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TypeVar
+
+from pqkeep.errors import UnreadableInputError
+from pqkeep.inputs._algorithms import (
+    BY_JWK,
+    OTHER_SIGNATURES,
+    PARAMETERS,
+    canonical,
+    title,
+)
+from pqkeep.inputs._private_keys import Material, material, seed_form
+from pqkeep.inputs._seen import (
+    ARMOR,
+    LOCAL,
+    Bytes,
+    Damaged,
+    Document,
+    Envelope,
+    Jws,
+    Other,
+    PrivateKeyInfo,
+    PublicKey,
+    Seen,
+    described,
+    plain,
+    see,
+)
+from pqkeep.inputs._text import TextError, as_text, base64_bytes
+
+__all__ = [
+    "ARMOR",
+    "LOCAL",
+    "Document",
+    "Jws",
+    "Material",
+    "PublicKey",
+    "RawSignature",
+    "as_text",
+    "canonical",
+    "describe",
+    "format_of",
+    "jws_algorithm",
+    "read_document",
+    "read_envelope",
+    "read_private_key",
+    "read_public_key",
+    "read_signature",
+    "require_ciphertext",
+    "require_public_key",
+    "require_sealed",
+    "require_signature",
+    "seed_form",
+    "thumbprint",
+    "title",
+]
+
+_PUBLIC_FORMS = (
+    "name a file with one public key: SubjectPublicKeyInfo as PEM or DER, a JWK, a certificate, "
+    "or what pqkeep keys public-key writes"
+)
+_PRIVATE_FORMS = "name a file with one private key: PKCS#8 as PEM or DER, a JWK, or its seed"
+_SIGNATURE_FORMS = (
+    "name a file with one signature: what pqkeep sign writes, a JWS, or the signature alone as "
+    "bytes or base64"
+)
+PUBLIC_KEY_FORMAT = "pqkeep/v1/public-key"
+_ENVELOPE_SIZES = range(6, 6 + 64 + 1)
+"""Bytes of an envelope's header."""
+_ENVELOPE_ALGORITHMS = {1, 2, 3}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawSignature:
+    """A signature alone, which says neither its key nor what it is over."""
+
+    signature: bytes = field(repr=False)
+    algorithm: str
+    what: str
+
+
+def describe(data: bytes) -> str:
+    """Return what data is, for a message: its form, algorithm and length."""
+    return described(see(data))
+
+
+def read_public_key(
+    data: bytes, *, algorithm: str | None = None, kid: str | None = None
+) -> PublicKey:
+    """Return the one public key in data.
+
+    Where there are several it is the one of ``algorithm``, or with ``kid``. Raises
+    UnreadableInputError.
+    """
+    seen = see(data)
+    _require_undamaged(seen)
+    read = (_public_key_in(one) if isinstance(one, Document) else one for one in seen)
+    keys = _distinct((one for one in read if isinstance(one, PublicKey)), _public_bytes)
+    if len(keys) > 1 and kid is not None:
+        keys = [key for key in keys if key.kid == kid] or keys
+    if len(keys) > 1 and algorithm is not None:
+        keys = [key for key in keys if canonical(algorithm) in key.algorithms] or keys
+    if len(keys) > 1:
+        raise _refused_several(keys, "public key")
+    keys = keys or _public_bytes_alone(seen)
+    if not keys:
+        raise _refused(seen, "a public key of an algorithm of pqkeep", _PUBLIC_FORMS)
+    return keys[0]
+
+
+def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
+    """Return what the one private key in data holds, and its form.
+
+    Whether its parts belong together is not checked. Raises UnreadableInputError.
+    """
+    algorithm = canonical(algorithm)
+    if algorithm not in PARAMETERS:
+        raise UnreadableInputError(
+            "for an algorithm that this client does not know",
+            "name one of " + ", ".join(PARAMETERS),
+        )
+    seen = see(data)
+    _require_undamaged(seen)
+    keys = _distinct(
+        (one for one in seen if isinstance(one, PrivateKeyInfo)),
+        lambda key: (key.algorithm, key.content),
+    )
+    if len(keys) > 1:
+        raise _refused_several(keys, "private key")
+    if keys:
+        (key,) = keys
+        if key.algorithm != algorithm:
+            raise UnreadableInputError(
+                f"{key.what}; a private key of {title(algorithm)} is needed",
+                "name that key's file, or the other algorithm",
+            )
+        held = material(algorithm, key.content)
+        if held is None:
+            raise UnreadableInputError(
+                f"{key.what} in no known form: its content has {len(key.content)} bytes",
+                "write it anew, with its seed: openssl pkey -in FILE -out key.pem",
+            )
+        known = (*held.public_keys, *key.public_keys)
+        return _with_public_keys(held, known), key.what
+    if len(seen) == 1 and isinstance(seen[0], Bytes):
+        held = material(algorithm, seen[0].data)
+        if held is not None:
+            return held, f"a private key of {title(algorithm)}, {seen[0].what}"
+    raise _refused(seen, f"a private key of {title(algorithm)}", _PRIVATE_FORMS)
+
+
+def read_signature(data: bytes) -> Document | Jws | RawSignature:
+    """Return the one signature in data. Raises UnreadableInputError."""
+    seen = see(data)
+    _require_undamaged(seen)
+    if len(seen) == 1:
+        match seen[0]:
+            case Document() | Jws() as signature:
+                return signature
+            case Bytes() as alone:
+                return _raw_signature(alone)
+            case _:
+                pass
+    raise _refused(seen, "a signature", _SIGNATURE_FORMS)
+
+
+def format_of(data: bytes) -> str | None:
+    """Return the format that a JSON object of pqkeep says; None of everything else."""
+    seen = see(data)
+    return seen[0].format if isinstance(seen[0], Document) else None
+
+
+def read_document(data: bytes, kind: str) -> Mapping[str, object]:
+    """Return the members of a JSON object of pqkeep's, of a format. Raises UnreadableInputError."""
+    seen = see(data)
+    _require_undamaged(seen)
+    (first, *more) = seen
+    if more or not isinstance(first, Document) or first.format != kind:
+        raise _refused(seen, kind, "name the file as it was written")
+    return {name: value for name, value in first.values.items() if name != "format"}
+
+
+def read_envelope(data: bytes) -> str:
+    """Return the text of an envelope, in one line. Raises UnreadableInputError."""
+    seen = see(data)
+    if len(seen) != 1 or not isinstance(seen[0], Envelope):
+        raise _refused(seen, "an envelope of pqkeep", "name the file as it was written")
+    text = seen[0].text
+    body = text.partition(".")[2]
+    try:
+        header = urlsafe_b64decode(body + "=" * (-len(body) % 4)) if body.isascii() else b""
+        is_whole = base64_bytes(body) == header and "=" not in body and not {"+", "/"} & set(body)
+    except (TextError, binascii.Error):
+        header, is_whole = b"", False
+    if (
+        not is_whole
+        or len(header) <= _ENVELOPE_SIZES[0]
+        or header[0] not in _ENVELOPE_ALGORITHMS
+        or header[5] > _ENVELOPE_SIZES[-1] - _ENVELOPE_SIZES[0]
+        or len(header) <= _ENVELOPE_SIZES[0] + header[5]
+    ):
+        raise UnreadableInputError(
+            "an envelope of pqkeep that is damaged: it was cut, or its text was changed",
+            "name the file as it was written",
+        )
+    return text
+
+
+def jws_algorithm(jws: Jws) -> str:
+    """Return the algorithm of a JWS that pqkeep verifies. Raises UnreadableInputError."""
+    alg = jws.header.get("alg")
+    algorithm = BY_JWK.get(alg) if isinstance(alg, str) else None
+    if algorithm is None:
+        raise UnreadableInputError(
+            f"a JSON Web Signature with {plain(alg) if isinstance(alg, str) else 'no alg'}",
+            "verify it with a library that knows the algorithm; pqkeep verifies "
+            + ", ".join(BY_JWK),
+        )
+    if "crit" in jws.header or "b64" in jws.header:
+        raise UnreadableInputError(
+            "a JSON Web Signature with critical parameters, which pqkeep does not know",
+            "verify it with a library that knows them",
+        )
+    require_signature(algorithm, jws.signature)
+    return algorithm
+
+
+def thumbprint(algorithm: str, public_key: bytes) -> str | None:
+    """Return the id of a key in JWS: its thumbprint (RFC 7638, RFC 9964), if it has a JWK."""
+    known = PARAMETERS.get(algorithm)
+    if known is None or known.jwk is None:
+        return None
+    pub = urlsafe_b64encode(public_key).rstrip(b"=").decode("ascii")
+    members = f'{{"alg":"{known.jwk}","kty":"AKP","pub":"{pub}"}}'
+    return urlsafe_b64encode(sha256(members.encode()).digest()).rstrip(b"=").decode("ascii")
+
+
+def require_signature(algorithm: str, signature: bytes) -> None:
+    """Raise UnreadableInputError for what has no length of an algorithm's signature."""
+    known = PARAMETERS.get(algorithm)
+    if known is None:
+        return
+    if not known.signature:
+        raise UnreadableInputError(
+            f"a signature of {title(algorithm)}, which does not sign", "ask whoever signed"
+        )
+    if len(signature) not in known.signature:
+        sizes = known.signature
+        right = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        raise UnreadableInputError(
+            f"a signature of {title(algorithm)} with {len(signature)} bytes and not {right}"
+            + _other_signature(len(signature)),
+            "name the file as it was written: it was cut, or is of another algorithm",
+        )
+
+
+def require_public_key(algorithm: str, public_key: bytes) -> None:
+    """Raise UnreadableInputError for what has not the length of an algorithm's public key."""
+    known = PARAMETERS.get(algorithm)
+    if known is not None:
+        _require_size(algorithm, "public key", public_key, known.public_key)
+
+
+def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
+    """Raise UnreadableInputError for what has not the length of an algorithm's KEM ciphertext."""
+    known = PARAMETERS.get(algorithm)
+    if known is None:
+        return
+    if known.ciphertext is None:
+        raise UnreadableInputError(
+            f"a KEM ciphertext of {title(algorithm)}, which signs",
+            "name the file as it was written",
+        )
+    _require_size(algorithm, "KEM ciphertext", kem_ciphertext, known.ciphertext)
+
+
+def require_sealed(algorithm: str, sealed: bytes) -> None:
+    """Raise UnreadableInputError for what is too short to begin with a KEM ciphertext."""
+    known = PARAMETERS.get(algorithm)
+    if known is not None and known.ciphertext is not None and len(sealed) <= known.ciphertext:
+        raise UnreadableInputError(
+            f"encrypted to {title(algorithm)} and has only {len(sealed)} bytes: it was cut",
+            "name the file as it was written",
+        )
+
+
+def _require_size(algorithm: str, part: str, data: bytes, size: int) -> None:
+    if len(data) != size:
+        raise UnreadableInputError(
+            f"a {part} of {title(algorithm)} with {len(data)} bytes and not {size}",
+            "name the file as it was written: it was cut, or is of another algorithm",
+        )
+
+
+def _other_signature(size: int) -> str:
+    names = [title(name) for name, known in PARAMETERS.items() if size in known.signature]
+    if not names and size in OTHER_SIGNATURES:
+        names = [OTHER_SIGNATURES[size]]
+    return f", which is the length of {' or '.join(names)}" if names else ""
+
+
+def _raw_signature(alone: Bytes) -> RawSignature:
+    size = len(alone.data)
+    for algorithm, known in PARAMETERS.items():
+        if size in known.signature:
+            what = f"a signature of {title(algorithm)}, {alone.what}"
+            return RawSignature(signature=alone.data, algorithm=algorithm, what=what)
+    other = _other_signature(size) or ", which is no length of a signature that pqkeep verifies"
+    raise UnreadableInputError(f"{alone.what}{other}", _SIGNATURE_FORMS)
+
+
+def _public_key_in(document: Document) -> PublicKey | Document:
+    """Return the key of what pqkeep keys public-key writes. Raises UnreadableInputError."""
+    if document.format != PUBLIC_KEY_FORMAT:
+        return document
+    algorithm, text = document.values.get("algorithm"), document.values.get("public_key")
+    try:
+        public_key = base64_bytes(text) if isinstance(text, str) else b""
+    except TextError:
+        public_key = b""
+    if not isinstance(algorithm, str) or not public_key:
+        raise UnreadableInputError(
+            f"{PUBLIC_KEY_FORMAT}, and damaged", "name the file as it was written"
+        )
+    require_public_key(algorithm, public_key)
+    what = f"a public key of {title(algorithm)} ({PUBLIC_KEY_FORMAT})"
+    return PublicKey(public_key=public_key, algorithms=(algorithm,), what=what)
+
+
+def _public_bytes(key: PublicKey) -> tuple[tuple[str, ...], bytes]:
+    return key.algorithms, key.public_key
+
+
+def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
+    """Return a public key that is its bytes alone, and what it can be a key of."""
+    if len(seen) != 1 or not isinstance(seen[0], Bytes):
+        return []
+    alone = seen[0]
+    algorithms = tuple(
+        algorithm for algorithm, known in PARAMETERS.items() if len(alone.data) == known.public_key
+    )
+    if not algorithms:
+        return []
+    names = " or ".join(map(title, algorithms))
+    what = f"a public key of {names} by its length, {alone.what}"
+    return [PublicKey(public_key=alone.data, algorithms=algorithms, what=what)]
+
+
+def _with_public_keys(held: Material, public_keys: tuple[bytes, ...]) -> Material:
+    return Material(
+        seed=held.seed, expanded=held.expanded, public_keys=public_keys, point=held.point
+    )
+
+
+def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
+    """Return values without those that were there before, as in a file that has a block twice."""
+    return list({identity(value): value for value in values}.values())
+
+
+def _require_undamaged(seen: Sequence[Seen]) -> None:
+    for one in seen:
+        if isinstance(one, Damaged):
+            raise UnreadableInputError(one.what, one.next_step or "name the file as it was written")
+
+
+def _refused_several(
+    keys: Sequence[PublicKey] | Sequence[PrivateKeyInfo], kind: str
+) -> UnreadableInputError:
+    return UnreadableInputError(
+        f"{described(keys)}; one {kind} is needed", f"leave the needed {kind} alone in the file"
+    )
+
+
+def _refused(seen: Sequence[Seen], needed: str, forms: str) -> UnreadableInputError:
+    steps = [
+        one.next_step
+        for one in seen
+        if isinstance(one, Other) and one.next_step and needed.startswith(f"a {one.makes}")
+    ]
+    problems = [f" ({one.problem})" for one in seen if isinstance(one, Bytes) and one.problem]
+    return UnreadableInputError(
+        f"{described(seen)}{''.join(problems)}; {needed} is needed", steps[0] if steps else forms
+    )
