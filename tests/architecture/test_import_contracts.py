@@ -55,6 +55,10 @@ VIOLATIONS = {
         "sdk/src/pqkeep/audit/_merkle.py",
         "import pqkeep.audit._json",
     ),
+    "Input reader layers": (
+        "sdk/src/pqkeep/inputs/_der.py",
+        "import pqkeep.inputs._seen",
+    ),
     "Local encryption layers": (
         "sdk/src/pqkeep/local/_segments.py",
         "import pqkeep.local._header",
@@ -155,6 +159,7 @@ NEW_MODULES = [
     ("Client layers", "sdk/src/pqkeep/somewhere.py"),
     ("Command layers", "sdk/src/pqkeep/cli/somewhere.py"),
     ("Audit verification layers", "sdk/src/pqkeep/audit/somewhere.py"),
+    ("Input reader layers", "sdk/src/pqkeep/inputs/somewhere.py"),
     ("Local encryption layers", "sdk/src/pqkeep/local/somewhere.py"),
     ("Protocol layers", "protocol/src/pqkeep_protocol/somewhere.py"),
     ("Start-up layers", "protocol/src/pqkeep_protocol/startup/somewhere.py"),

@@ -58,13 +58,10 @@ def test_encrypt_and_decrypt(command: Command, tenant: Client, options: tuple[st
     ended = command("decrypt", *names, "--output", "json", "--quiet")
     assert ended.status == 2
     results = json.loads(ended.out)["files"]
-    assert {each["file"]: each.get("error") for each in results} == {
-        "a": None,
-        "b": None,
-        "c": None,
-        "bad.pqk": "DecryptionError" if options == () else "Refusal",
-        "plain": "Refusal",
-    } or options == ("--armor",)
+    errors = {each["file"]: each.get("error") for each in results}
+    bad = errors.pop("bad.pqk")  # an envelope that was cut may still be one
+    assert bad in ({"DecryptionError"} if options == () else {"DecryptionError", "Refusal"})
+    assert errors == {"a": None, "b": None, "c": None, "plain": "Refusal"}
     assert {name: (command.directory / name).read_bytes() for name in NAMES} == contents
     operation = "decrypt" if options in {("--server-side",), ("--envelope",)} else "decapsulate"
     assert len(set(_requests(tenant, operation))) == 1

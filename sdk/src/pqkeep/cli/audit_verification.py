@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAILED = 7
 BEGINNING = 64 * 1024
 """Bytes of a file that are looked at first."""
-_IS_OTHER = {"kty", "protected", "encryption", "import_key_id"}
+_OTHERS = {"kty", "protected", "encryption", "import_key_id"}
 """Names of JSON objects that are never of an audit log: keys and signatures."""
 UNTRUSTED = (
     "this shows only that the files agree with themselves: whoever made them could have made the "
@@ -120,9 +120,15 @@ def _has_json(begin: bytes) -> bool:
                 values = json.loads(candidate)
             except (ValueError, RecursionError):
                 continue
-            if not (isinstance(values, dict) and _IS_OTHER & values.keys()):
+            if not (isinstance(values, dict) and _is_other(values)):
                 return True
     return False
+
+
+def _is_other(values: dict[str, Any]) -> bool:
+    """Return whether a JSON object is one of the client's own, a key, or a signature."""
+    is_document = isinstance(values.get("format"), str) and "type" not in values
+    return is_document or bool(_OTHERS & values.keys())
 
 
 def _as_json(report: "Report") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pqkeep.cli.failures import UNREADABLE, Refusal
 from pqkeep.cli.several import succeeded
 from pqkeep.cli.sources import Source
 from pqkeep.errors import PqkeepError
+from pqkeep.models import Ciphertext
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -111,6 +112,11 @@ def form_of(opened: Source, file: str) -> Form:
 def require_local(opened: Source, file: str) -> Form:
     """Return the form, and raise Refusal for what the service encrypted: it has no recipients."""
     form = form_of(opened, file)
+    if form is Form.DOCUMENT:
+        data = opened.first(documents.LARGEST)
+        if not documents.is_a(data, Ciphertext):
+            what = f"{inputs.describe(data)}; data that pqkeep encrypted is needed"
+            raise _unreadable(file, what, "name what pqkeep encrypt wrote, as it was written")
     if form in {Form.DOCUMENT, Form.ENVELOPE}:
         raise Refusal(
             f"{file} was not encrypted locally, and its header names no recipients",
