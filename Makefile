@@ -102,10 +102,11 @@ soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gatew
 screenshots: $(VENV)/dev ## photograph every page of the portal into screenshots/: needs Debian's chromium
 	$(BIN)/python -m tests.portal.screenshots $(ARGS)
 
-wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirements and hashes
+wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirements, deploy/ and hashes
 	rm -rf dist
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist $(DISTRIBUTIONS:%=./%)
 	cp $(LOCKED) dist
+	tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --create deploy | gzip --no-name > dist/deploy.tar.gz
 	cd dist && sha256sum -- * > SHA256SUMS
 
 deploycheck: $(VENV)/dev .venv-deploy/made ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas

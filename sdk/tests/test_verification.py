@@ -9,6 +9,7 @@ import sys
 import pytest
 from tests.sampling import fast_algorithms_first
 
+from pqkeep.errors import how_to_install
 from pqkeep.verification import verify, verify_hash
 from pqkeep_keyservice.crypto.prehash import CONTEXT, represent
 from pqkeep_keyservice.crypto.signature import signature_schemes
@@ -96,5 +97,5 @@ def test_without_the_extra(missing: str, algorithm: str, extra: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
     )
-    said = f"{algorithm} cannot be verified here: pip install 'pqkeep[{extra}]'"
+    said = f"{algorithm} cannot be verified here: {how_to_install(extra)}"
     assert ended.stdout.decode().strip() == said

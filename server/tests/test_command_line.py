@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,11 @@ def test_help_names_the_commands() -> None:
     _, said = run_program([PQKEEPD], "--help")
     assert "dev" in said
     assert "pqkeep" in said
+
+
+def test_the_version_is_the_package_s(run: Run) -> None:
+    """--version prints the version and nothing else."""
+    assert run("--version") == (0, f"pqkeepd {version('pqkeep-server')}\n")
 
 
 def test_help_names_the_options(run: Run) -> None:

@@ -22,7 +22,7 @@ from pqkeep_server.initialise import (
     has_stores,
     initialise,
 )
-from pqkeep_server.users import User, Users
+from pqkeep_server.users import User, Users, UsersError, _run
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
 ON_SERVER = Stores(keys="postgresql://k@localhost/keys")
@@ -221,3 +221,20 @@ def test_a_used_database_is_no_draft(layout: Layout) -> None:
     with pytest.raises(InitialiseError, match="keyservice"):
         initialise(layout, OPERATOR, signup="open")
     assert database.read_bytes() == b"keys"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_operators_tenants_have_the_plan_without_limits(layout: Layout) -> None:
+    """Settings of two users name enterprise_plus and say why; those of one user name no plan."""
+    initialise(layout, OPERATOR, signup="operator", users=TWO)
+    text = layout.gateway_settings.read_text()
+    assert gateway_config.read(layout.gateway_settings).default_plan == "enterprise_plus"
+    comment = text[: text.index("\ndefault_plan = ")].rpartition("\n\n")[2]
+    assert "free has 1,000 operations a month" in " ".join(comment.replace("#", "").split())
+
+
+def test_a_missing_program_is_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no groupadd, the message names the packages that have it."""
+    monkeypatch.setattr("pqkeep_server.users._PATH", "/nonexistent")
+    with pytest.raises(UsersError, match=r"there is no groupadd; install .*passwd on Debian"):
+        _run("groupadd")

@@ -217,7 +217,8 @@ def frugal(own_rules: Installation) -> Caller:
 
 
 ENCRYPT = {"plaintext": "QUJD"}
-SPENT = "denied by policy monthly-allowance: it is used up"
+CHANGE = "; the operator changes the plan by pqkeep tenants update TENANT --plan PLAN"
+SPENT = f"denied by policy monthly-allowance: it is used up{CHANGE}"
 
 
 def _spend(tenant: Caller) -> None:

@@ -233,7 +233,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     default_plan: Literal["free", "starter", "professional", "enterprise", "enterprise_plus"] = (
         "free"
     )
-    """The plan of a tenant that the operator creates without naming one. Sign-ups get free."""
+    """The plan of a tenant that the operator creates without naming one. ``pqkeepd init`` writes
+    enterprise_plus: who hosts for themselves sells no plans, and free has 1,000 operations a month
+    and no key wrap. Sign-ups always get free."""
     self_service: bool = False
     """Whether owners may choose the plans with self_service themselves, though no payment provider
     is configured: invoice lines are recorded, and collecting the money is left to the operator."""

@@ -37,6 +37,13 @@ Marked errors are raised when retries have not helped.
 from collections.abc import Mapping
 
 
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra of this package, from its wheel's folder."""
+    from importlib.metadata import version  # noqa: PLC0415 - slow, and only for a message
+
+    return f"pip install './pqkeep-{version('pqkeep')}-py3-none-any.whl[{extra}]'"
+
+
 class PqkeepError(Exception):
     """The service refused, failed or could not be reached.
 

@@ -14,7 +14,12 @@ from hashlib import sha3_256, sha256, shake_256
 from pqkeep import inputs
 from pqkeep._data import Data, json_object
 from pqkeep.algorithms import Algorithm
-from pqkeep.errors import InvalidRequestError, MalformedAnswerError, UnreadableInputError
+from pqkeep.errors import (
+    InvalidRequestError,
+    MalformedAnswerError,
+    UnreadableInputError,
+    how_to_install,
+)
 from pqkeep.models import ImportKey
 from pqkeep.resources.keys import import_key_in
 
@@ -34,7 +39,7 @@ try:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
-        "importing keys is not installed: pip install 'pqkeep[local]'", name="cryptography"
+        f"importing keys is not installed: {how_to_install('local')}", name="cryptography"
     ) from None
 
 __all__ = ["PrivateKey", "read_import_key", "read_private_key", "wrap"]

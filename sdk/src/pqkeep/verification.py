@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import sha512
 
 from pqkeep.algorithms import Algorithm, HashAlgorithm
+from pqkeep.errors import how_to_install
 
 HASH_CONTEXT = b"pqkeep/v1/sign-hash"
 LONGEST_CONTEXT = 255
@@ -48,7 +49,7 @@ def verify(
         return _holds(partial(check, public_key, message, context, signature))
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{algorithm} cannot be verified here: pip install 'pqkeep[{extra}]'", name=error.name
+            f"{algorithm} cannot be verified here: {how_to_install(extra)}", name=error.name
         ) from None
 
 
@@ -87,7 +88,7 @@ def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str)
         return _holds(partial(_ml_dsa_mu, algorithm, public_key, mu, signature))
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{algorithm} cannot be verified here: pip install 'pqkeep[local]'", name=error.name
+            f"{algorithm} cannot be verified here: {how_to_install('local')}", name=error.name
         ) from None
 
 

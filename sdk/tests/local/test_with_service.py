@@ -30,6 +30,7 @@ from pqkeep import (
     MalformedAnswerError,
     NotFoundError,
 )
+from pqkeep.errors import how_to_install
 from pqkeep.local import Recipient, encrypt, encrypt_for_service, read_header
 
 ALGORITHMS = ["Kyber768", "X-Wing", "ML-KEM-1024"]
@@ -494,6 +495,5 @@ def test_without_the_extra() -> None:
     ended = subprocess.run(
         [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
     )
-    assert ended.stdout.strip() == (
-        b"local encryption is not installed: pip install 'pqkeep[local]'"
-    )
+    said = f"local encryption is not installed: {how_to_install('local')}"
+    assert ended.stdout.decode().strip() == said

@@ -1,6 +1,8 @@
 """The command ``pqkeepd``: the table of its commands."""
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -87,7 +89,21 @@ def _command() -> typer.Typer:
     return app
 
 
-def pqkeepd() -> None:
+def _show_version(value: bool) -> None:  # noqa: FBT001 - a Typer callback
+    if value:
+        typer.echo(f"pqkeepd {version('pqkeep-server')}")
+        raise typer.Exit
+
+
+def pqkeepd(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version, and exit."
+        ),
+    ] = False,
+) -> None:
     """Start, supervise and administer a pqkeep installation."""
 
 

@@ -45,6 +45,8 @@ DEVELOPMENT: Settings = {
 """Gateway settings of an installation for development: with the lowest password costs allowed."""
 
 
+PLAN = "enterprise_plus"
+"""Of the operator's new tenants: a company that hosts for itself sells no plans."""
 _OTHER_SHARD = "keyservice-"
 _DRAFT = ".new-"
 _OWN = (_DRAFT, "keyservice", "run", START_FILE, f".{START_FILE}.", "lost+found")
@@ -257,6 +259,7 @@ def _write_files(
         "operator_digest": Pepper(pepper).digest(operator).hex(),
         "signup": signup,
         "redis_url": stores.redis_url,
+        "default_plan": None if users is None else PLAN,
         **(DEVELOPMENT if signup == "open" else {}),
     }
     is_explained = users is not None

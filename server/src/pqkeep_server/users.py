@@ -126,7 +126,8 @@ def _run(program: str, *arguments: str) -> None:
     path = shutil.which(program, path=_PATH)
     if path is None:
         raise UsersError(
-            f"cannot make users: there is no {program}; make {GATEWAY},"
+            f"cannot make users: there is no {program}; install the package that has it (passwd on"
+            f" Debian and Ubuntu, shadow-utils on Fedora, shadow on Alpine and Arch), or make {GATEWAY},"
             f" {KEY_SERVICE} and the group {GROUP} by other means"
         )
     ended = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)  # noqa: S603 - constants

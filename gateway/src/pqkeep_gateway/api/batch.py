@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType, defstruct
 
 from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Uncounted
 from pqkeep_gateway.api import kem, key_operation, re_encryption, signature
-from pqkeep_gateway.api.errors import denied_by, error_for
+from pqkeep_gateway.api.errors import CHANGE_PLAN, denied_by, error_for
 from pqkeep_gateway.api.item_call import REFERENCE, ItemCall, Questions
 from pqkeep_gateway.api.key_fields import KEYRING
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyOperation
@@ -80,7 +80,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
                     call.tenant, row.operation, len(waiting), partial(_ask, access, call, waiting)
                 )
         except AllowanceUsedUpError:
-            hint = f"it does not have {len(waiting)} operations left"
+            hint = f"it does not have {len(waiting)} operations left; {CHANGE_PLAN}"
             raise denied_by("monthly-allowance", _algorithm(waiting), hint) from None
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None

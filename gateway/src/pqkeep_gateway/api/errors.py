@@ -197,6 +197,9 @@ _UNDECRYPTABLE: Mapping[Operation, Answer] = {
 }
 """The right form, but it does not open with this key."""
 
+CHANGE_PLAN = "the operator changes the plan by pqkeep tenants update TENANT --plan PLAN"
+"""What to do where a plan is the reason."""
+
 KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ErrorKind.KEY_NOT_FOUND: (
         Code.NOT_FOUND_001,
@@ -262,7 +265,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.KEY_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
-        "the plan allows no more active keys",
+        f"the plan allows no more active keys: {CHANGE_PLAN}",
         None,
     ),
     ErrorKind.VERSION_LIMIT_REACHED: (
@@ -462,7 +465,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     PasswordsDisabledError: Answer(
         Code.FORBIDDEN_001, "the tenant's people sign in by their provider, without passwords"
     ),
-    MfaNotInPlanError: Answer(Code.MFA_011, "the plan does not let you require a second factor"),
+    MfaNotInPlanError: Answer(
+        Code.MFA_011, f"the plan does not let you require a second factor: {CHANGE_PLAN}"
+    ),
     MailDisabledError: Answer(Code.FORBIDDEN_001, NO_MAIL),
     AlreadyEnrolledError: Answer(Code.CONFLICT_001, "there is a second factor already"),
     NotEnrolledError: Answer(Code.CONFLICT_001, "there is no such second factor"),
@@ -491,7 +496,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     DeletionScheduledError: Answer(
         Code.CONFLICT_001, "the tenant's deletion is scheduled: cancel it first", ("status",)
     ),
-    QuotaReachedError: Answer(Code.INVALID_001, "the plan allows no more active API keys"),
+    QuotaReachedError: Answer(
+        Code.INVALID_001, f"the plan allows no more active API keys: {CHANGE_PLAN}"
+    ),
     ExpiryPassedError: Answer(
         Code.INVALID_001, "expires_at must be in the future", ("expires_at",)
     ),

@@ -16,7 +16,13 @@ from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.access.scopes import ScopeDeniedError, algorithms_in_scope, check_scope
-from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, denied_by, error_for
+from pqkeep_gateway.api.errors import (
+    CHANGE_PLAN,
+    KEY_FIELDS,
+    codes_of_operation,
+    denied_by,
+    error_for,
+)
 from pqkeep_gateway.api.key_fields import (
     KEYRING,
     KeyAnswer,
@@ -214,7 +220,7 @@ class KeyAccess:
         if isinstance(decision, Allowed):
             return decision.policy
         plans = ", ".join(self.policy.plans_that_allow(operation, algorithm)) or "none"
-        raise denied_by(decision.policy, algorithm, f"plans that allow it: {plans}")
+        raise denied_by(decision.policy, algorithm, f"plans that allow it: {plans}; {CHANGE_PLAN}")
 
 
 def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
@@ -242,7 +248,9 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
                 principal, row.operation, lambda: row.handler(key_call)
             )
         except AllowanceUsedUpError:
-            raise denied_by("monthly-allowance", algorithm, "it is used up") from None
+            raise denied_by(
+                "monthly-allowance", algorithm, f"it is used up; {CHANGE_PLAN}"
+            ) from None
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind, call.values) from None
         return _named(answer, call.values) if row.target is None else answer

@@ -44,7 +44,8 @@ GUIDANCE: Mapping[Code, Guidance] = {
     Code.POLICY_001: Guidance(
         "The plan does not include this, its monthly allowance is used up, or the API key's scopes"
         " do not allow it.",
-        "Use another algorithm, another plan, or an API key with other scopes.",
+        "Use another algorithm or an API key with other scopes, or have the operator change the plan:"
+        " pqkeep tenants update TENANT --plan PLAN.",
     ),
     Code.KMS_020: Guidance("Keys are not archived over the API.", "Archive it in the portal."),
     Code.NOT_FOUND_001: Guidance(

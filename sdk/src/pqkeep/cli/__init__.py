@@ -5,10 +5,12 @@ What takes long to load, such as HTTP, cryptography and tables, is loaded by wha
 
 import sys
 
+from pqkeep.errors import how_to_install
+
 try:
     import typer
 except ModuleNotFoundError:
-    sys.exit("pqkeep: the command is not installed: pip install 'pqkeep[cli]'")
+    sys.exit(f"pqkeep: the command is not installed: {how_to_install('cli')}")
 
 from typing import Annotated
 

@@ -14,6 +14,7 @@ from pqkeep import inputs
 from pqkeep.cli.command import given_before
 from pqkeep.cli.failures import UNREADABLE
 from pqkeep.cli.printable import printable
+from pqkeep.errors import how_to_install
 
 if TYPE_CHECKING:
     from pqkeep.audit import Anchor, Continued, Portion, Report
@@ -82,7 +83,8 @@ def verify_command(
         typer.echo(printable(message), err=True)
         raise typer.Exit(UNREADABLE) from None
     except ImportError:
-        typer.echo("pqkeep: verification is not installed: pip install 'pqkeep[audit]'", err=True)
+        needed = how_to_install("audit")
+        typer.echo(f"pqkeep: verification is not installed: {needed}", err=True)
         raise typer.Exit(UNREADABLE) from None
     if output is Output.JSON:
         typer.echo(json.dumps(_as_json(report), indent=2))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha3_256
 
+from pqkeep.errors import how_to_install
+
 try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric.mlkem import (
@@ -20,7 +22,7 @@ try:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ModuleNotFoundError:
     raise ModuleNotFoundError(
-        "local encryption is not installed: pip install 'pqkeep[local]'", name="cryptography"
+        f"local encryption is not installed: {how_to_install('local')}", name="cryptography"
     ) from None
 
 __all__ = [
