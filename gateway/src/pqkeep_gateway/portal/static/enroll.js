@@ -1,5 +1,5 @@
 // Sets an authenticator app up: the secret, a first code, the recovery codes.
-import { Cancelled } from "./dialogs.js";
+import { Cancelled, hold, release } from "./dialogs.js";
 import { call } from "./http.js";
 
 const parts = Object.fromEntries([...document.querySelectorAll("[data-enroll]")].map((each) => [each.dataset.enroll, each]));
@@ -33,6 +33,7 @@ parts.scan?.addEventListener("answered", (event) => {
   const codes = event.detail.recovery_codes.join("\n");
   parts.codes.querySelector("[data-codes]").textContent = codes;
   document.getElementById("download").href = URL.createObjectURL(new Blob([`${codes}\n`], { type: "text/plain" }));
+  hold(parts.codes);
   show("codes");
   parts.codes.focus();
 });
@@ -40,4 +41,7 @@ parts.scan?.addEventListener("answered", (event) => {
 document.getElementById("saved")?.addEventListener("change", (event) => {
   document.getElementById("done").disabled = !event.target.checked;
 });
-document.getElementById("done")?.addEventListener("click", () => location.assign(`${root}/security`));
+document.getElementById("done")?.addEventListener("click", () => {
+  release(parts.codes);
+  location.assign(`${root}/security`);
+});

@@ -1,6 +1,6 @@
 // Forms that call an operation of the API: <form data-method data-path data-then>. Their fields are the body,
 // or the query of a method that takes none.
-import { Cancelled } from "./dialogs.js";
+import { Cancelled, hold, release } from "./dialogs.js";
 import { call } from "./http.js";
 import { leaveToast, toast } from "./toasts.js";
 
@@ -96,6 +96,7 @@ export async function submit(form) {
   const button = form.querySelector("button:not([type=button])");
   button.setAttribute("aria-busy", "true");
   button.disabled = true;
+  if (then.startsWith("show:")) hold(form); // the answer comes once
   try {
     const query = takesBody ? "" : new URLSearchParams(body).toString();
     const data = await call(method, query ? `${path}?${query}` : path, takesBody ? body : undefined, {
@@ -110,6 +111,7 @@ export async function submit(form) {
     if (error.status === undefined) throw error;
     showProblem(form, error.message, error.field);
   } finally {
+    release(form);
     button.removeAttribute("aria-busy");
     button.disabled = false;
   }
@@ -125,6 +127,7 @@ function finish(form, then, data) {
       place.textContent = String(data[place.dataset.result] ?? "");
     }
     dialog.dataset.afterClose = "reload";
+    hold(dialog);
     dialog.showModal();
   } else if (what === "show-next") {
     const before = form.closest("[data-before-answer]");

@@ -32,7 +32,7 @@ async function enableForms() {
   document.body.classList.remove("no-script");
 }
 
-addEventListener("beforeunload", () => document.documentElement.classList.add("is-loading"));
+addEventListener("beforeunload", (event) => event.defaultPrevented || document.documentElement.classList.add("is-loading"));
 addEventListener("pageshow", () => document.documentElement.classList.remove("is-loading"));
 
 async function copy(button) {
