@@ -28,13 +28,14 @@ from pqkeep_gateway.http.observer import RequestObserver, Route
 from pqkeep_gateway.management.app import management_app
 from pqkeep_gateway.management.collection import METRICS, Backlog, Collection, Sources
 from pqkeep_gateway.management.exposition import exposition
-from pqkeep_gateway.management.installation import REASONS, Accounts, Inspection, MailMode
+from pqkeep_gateway.management.installation import NAMES, Accounts, Inspection, MailMode
 from pqkeep_gateway.management.listener import LIMITS, open_listener, serving
 from pqkeep_gateway.management.readiness import Readiness
 from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Checkpoints
 from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.commits import IN_WORDS, WriteProblem
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, NONE, Sample, Samples, counted, one
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
@@ -61,6 +62,8 @@ class FakeParts:
     is_database_up: bool = True
     is_redis_up: bool = True
     is_mail_deferred: bool = False
+    is_log_late: bool = False
+    problem: WriteProblem = WriteProblem.NO_ANSWER
     hangs: bool = False
     asked: dict[str, int] = field(default_factory=dict)
     waiting: int = 0
@@ -79,12 +82,17 @@ class FakeParts:
         if self.hangs:
             await asyncio.Event().wait()
         if not self.is_database_up:
-            raise UnavailableError
+            raise UnavailableError(self.problem)
+
+    async def log(self) -> None:
+        self._count("log")
+        if self.is_log_late:
+            raise UnavailableError(WriteProblem.FAILED)
 
     async def redis(self) -> int:
         self._count("redis")
         if not self.is_redis_up:
-            raise UnavailableError
+            raise UnavailableError(self.problem)
         return 1
 
     async def shards(self) -> Sequence[StoredShard]:
@@ -136,6 +144,7 @@ class Setting:
             {"default": key_service},
             stored,
             {"accounts_database": parts.database, "rate_limits": parts.redis},
+            parts.log,
             lambda: parts.is_mail_deferred,
         )
         arrivals = SourceBudget(Limit(1, 1), lambda: 0.0)
@@ -271,7 +280,7 @@ async def test_many_questions_cost_the_parts_one() -> None:
     answers = await asyncio.gather(*map(setting.ask, paths))
     seconds = time.monotonic() - began
     assert {status for status, _ in answers} == {200}
-    assert parts.asked.keys() == {"key service", "database", "redis", "backlog", "shards"}
+    assert parts.asked.keys() == {"key service", "database", "redis", "backlog", "shards", "log"}
     assert max(parts.asked.values()) <= 1 + seconds
 
 
@@ -478,7 +487,7 @@ def _answers(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[boo
     return answers
 
 
-def inspection_of(parts: FakeParts, *, oldest_event: float = 0.0) -> Inspection:
+def inspection_of(parts: FakeParts) -> Inspection:
     """Return the inspection of an installation with such parts."""
     setting = Setting(parts)
 
@@ -494,7 +503,7 @@ def inspection_of(parts: FakeParts, *, oldest_event: float = 0.0) -> Inspection:
 
     async def find_accounts() -> Accounts:
         await parts.database()
-        backlog = Backlog(1, 0, int(oldest_event * 1_000_000), 0, 0)
+        backlog = Backlog(1, 0, 0, 0, 0)
         return Accounts(backlog, mail_attempted=0, tenants=1, suspended=0, scheduled=0)
 
     return Inspection(
@@ -510,7 +519,7 @@ def inspection_of(parts: FakeParts, *, oldest_event: float = 0.0) -> Inspection:
 async def test_an_inspection_finds_everything_ready() -> None:
     """What works has no reason, and the certificates that there are have their times."""
     found = await inspection_of(FakeParts()).inspect()
-    assert {each.name: each.reason for each in found.parts} == dict.fromkeys(REASONS)
+    assert {each.name: each.reason for each in found.parts} == dict.fromkeys(NAMES)
     assert found.certificates == {"https": 4e9, "link.gateway": 5e9}
     (shard,) = found.shards
     assert (shard.name, shard.reason, shard.stored) == ("default", None, FakeParts().stored[0])
@@ -531,7 +540,7 @@ async def test_an_inspection_says_what_is_missing(name: str, broken: dict[str, A
     """A part that is missing is told with its reason, and the others as they are."""
     found = await inspection_of(FakeParts(**broken)).inspect()
     missing = {each.name: each.reason for each in found.parts if each.reason is not None}
-    assert missing.pop(name) == REASONS[name]
+    assert missing.pop(name)
     if name == "key_service":
         unknown = missing.pop("keys_database")
         assert unknown is not None
@@ -541,11 +550,25 @@ async def test_an_inspection_says_what_is_missing(name: str, broken: dict[str, A
 
 
 async def test_an_inspection_tells_an_outbox_that_refuses() -> None:
-    """Events that wait for five minutes, after which changes are refused, are a reason."""
-    for age, is_ready in ((200, True), (301, False)):
-        inspection = inspection_of(FakeParts(), oldest_event=time.time() - age)
-        found = {each.name: each for each in (await inspection.inspect()).parts}
-        assert (found["audit_log"].reason is None) == is_ready
+    """Events that wait for so long that changes are refused are a reason, and degrade the gateway."""
+    for is_late in (False, True):
+        inspection = inspection_of(parts := FakeParts(is_log_late=is_late))
+        found = {part.name: part for part in (await inspection.inspect()).parts}
+        assert (found["audit_log"].reason is not None) is is_late
+        status, body = await Setting(parts).ask("/readyz")
+        assert (status, "audit_log" in msgspec.json.decode(body)["degraded"]) == (200, is_late)
+
+
+@pytest.mark.parametrize("problem", WriteProblem)
+async def test_the_cause_is_told(problem: WriteProblem) -> None:
+    """/readyz and the inspection say of each database and of the rate limits why not."""
+    samples: Samples = {**DOWN, "pqkeep_keys_database_problem": one(1, problem.value)}
+    parts = FakeParts(samples, is_database_up=False, is_redis_up=False, problem=problem)
+    _, body = await Setting(parts).ask("/readyz")
+    named = ("keys_database", "accounts_database", "rate_limits")
+    assert msgspec.json.decode(body)["causes"] == dict.fromkeys(named, IN_WORDS[problem])
+    found = {part.name: part.reason for part in (await inspection_of(parts).inspect()).parts}
+    assert {found[name] for name in named} == {IN_WORDS[problem]}
 
 
 async def test_an_inspection_asks_once_however_often_it_is_asked() -> None:

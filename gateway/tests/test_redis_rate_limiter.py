@@ -276,7 +276,7 @@ async def test_a_wrong_password_is_unavailable_and_unseen(
     file = _password_file(tmp_path, PASSWORD + "x")
     rate_limiter = RedisRateLimiter(f"redis://pqkeep@{redis_server}", file, lambda: 1_000.0)
     await _ask_everything(rate_limiter)
-    assert "unreachable" in caplog.text
+    assert "forbidden" in caplog.text
     assert PASSWORD not in caplog.text + repr(rate_limiter)
     await rate_limiter.close()
 

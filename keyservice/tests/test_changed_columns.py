@@ -98,6 +98,8 @@ MESSAGES: Mapping[str, tuple[str, ...]] = {
 NOT_AUTHENTICATED = {
     "root_keys.added_at_us": "since when a root key is used is only shown",
     "shard.database_id": "the gateways compare it with the one that the shard had",
+    "write_probe.written": "nothing reads it",
+    "write_probe.filler": "likewise",
     "newest_backup.generation": "which backup is the newest is only shown",
     "newest_backup.records": "likewise",
     "newest_backup.created_at_us": "likewise",

@@ -37,6 +37,7 @@ from pqkeep_protocol.codec import (
     ToKeyService,
     encode,
 )
+from pqkeep_protocol.metrics import GetMetrics, Metrics, one
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_server.initialise import IN_FILES, Layout, initialise
 
@@ -105,6 +106,10 @@ class FakeKeyService:
             return
         if isinstance(frame.request, RecordEvents):  # so that there can be tenants to ask for
             writer.write(encode(Answer(frame.id, Recorded())))
+            return
+        if isinstance(frame.request, GetMetrics):  # so that it is ready
+            samples = {"pqkeep_keys_database_up": one(1), "pqkeep_key_service_active": one(1)}
+            writer.write(encode(Answer(frame.id, Metrics(samples=samples))))
             return
         match self.reply(frame):
             case None:

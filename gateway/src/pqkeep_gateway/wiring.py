@@ -443,7 +443,7 @@ async def assemble(
         *operators.endpoints(Operators(SqlOperators(engine), pepper), operator_sessions, cookies),
         *sales,
     )
-    outside = (health.endpoint(partial(_is_any_reachable, found.clients.values())),)
+    outside = (health.endpoint(partial(_is_healthy, found.clients.values(), management.readiness)),)
     pipeline = Pipeline(
         admission,
         rate_limiter,
@@ -487,8 +487,10 @@ async def assemble(
     )
 
 
-async def _is_any_reachable(key_clients: Iterable[KeyClient]) -> bool:
-    return any(await asyncio.gather(*(each.is_reachable() for each in key_clients)))
+async def _is_healthy(key_clients: Iterable[KeyClient], readiness: Readiness) -> bool:
+    """Return whether requests would be answered, with the key services as they are just now."""
+    is_reachable = any(await asyncio.gather(*(client.is_reachable() for client in key_clients)))
+    return is_reachable and not await readiness.reasons()
 
 
 async def _close(
@@ -588,8 +590,9 @@ def _management(
         sources.shards,
         {
             ACCOUNTS_DATABASE: partial(monitoring.check, engine),
-            RATE_LIMITS: rate_limiter.changes,
+            RATE_LIMITS: partial(_count_probe, rate_limiter),
         },
+        partial(monitoring.require_open_log, engine),
         lambda: mail_delivery.is_deferred,
     )
     collection = Collection(sources, readiness)
@@ -603,6 +606,16 @@ def _management(
         _mail_mode(config),
     )
     return Management(app, readiness, collection, inspection)
+
+
+_PROBED, _PROBES = "readiness", Limit(64, 1)
+"""A window of the rate limits that is entered to find out whether one can be."""
+
+
+async def _count_probe(rate_limiter: RateLimiter) -> None:
+    """Use a rate limiter as requests do. Raises UnavailableError."""
+    await rate_limiter.changes()
+    await rate_limiter.enter(_PROBED, _PROBES)
 
 
 def _mail_mode(config: Config) -> MailMode:

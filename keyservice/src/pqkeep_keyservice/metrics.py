@@ -16,11 +16,12 @@ from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses
 from pqkeep_keyservice.schedule import Schedule
-from pqkeep_keyservice.storage.key_versions import count_keys, has_keys
+from pqkeep_keyservice.storage.key_versions import count_keys
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import NewestBackup
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.metrics import (
     NONE,
     Distribution,
@@ -67,9 +68,9 @@ class ServiceMetrics:
             defaultdict(Distribution)
         )
         self._lag = Distribution()
-        self._up = Cached[bool](
-            self._is_up,
-            otherwise=False,
+        self._problem = Cached[WriteProblem | None](
+            self._find_problem,
+            otherwise=WriteProblem.NO_ANSWER,
             name="the keys database",
             seconds=UP_SECONDS,
             wait_seconds=UP_WAIT_SECONDS,
@@ -114,8 +115,8 @@ class ServiceMetrics:
 
     async def collect(self, calls: int) -> Metrics:
         """Return all numbers; ``calls`` are under way."""
-        is_up, keys, root_key, due = await asyncio.gather(
-            self._up.get(), self._keys.get(), self._root_key.get(), self._due.get()
+        problem, keys, root_key, due = await asyncio.gather(
+            self._problem.get(), self._keys.get(), self._root_key.get(), self._due.get()
         )
         log, signer = self._log, self._signer
         waiting = {
@@ -142,7 +143,10 @@ class ServiceMetrics:
                 "pqkeep_key_service_active": one(self._activation.is_serving),
                 "pqkeep_key_service_epoch": one(self._store.epoch),
                 "pqkeep_key_service_takeovers_total": one(self._store.database.takeovers),
-                "pqkeep_keys_database_up": one(is_up),
+                "pqkeep_keys_database_up": one(problem is None),
+                "pqkeep_keys_database_problem": counted(
+                    {} if problem is None else {problem.value: 1}
+                ),
                 "pqkeep_keys": keys,
                 **root_key,
                 "pqkeep_schedule_due_keys": due,
@@ -160,11 +164,10 @@ class ServiceMetrics:
             }
         )
 
-    async def _is_up(self) -> bool:
+    async def _find_problem(self) -> WriteProblem | None:
         if self._store.database.is_standing_by:  # and so asks for the lock all the time
-            return True
-        await self._store.read(has_keys)
-        return True
+            return None
+        return await self._store.find_write_problem()
 
     async def _root_key_state(self) -> Samples:
         state = await self._store.find_root_key_state()

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyStatus
 from pqkeep_protocol.messages import Request, Result
@@ -198,7 +199,13 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_keys_database_up",
         Kind.GAUGE,
-        "1 where the key service can read its database, 0 where it cannot.",
+        "1 where the key service can write its database, 0 where it cannot.",
+    ),
+    Metric(
+        "pqkeep_keys_database_problem",
+        Kind.GAUGE,
+        "1 for the reason why it cannot.",
+        {"problem": names(WriteProblem)},
     ),
     Metric(
         "pqkeep_keys",

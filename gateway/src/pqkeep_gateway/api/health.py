@@ -16,12 +16,12 @@ class Health(Data, frozen=True, kw_only=True):
     status: Literal["ok"]
 
 
-def endpoint(is_key_service_reachable: Callable[[], Awaitable[bool]]) -> Endpoint:
+def endpoint(is_healthy: Callable[[], Awaitable[bool]]) -> Endpoint:
     """Return the endpoint."""
 
     async def check(call: ApiCall) -> Health:
         """Tell whether requests would be answered. For supervisors and load balancers."""
-        if not await is_key_service_reachable():
+        if not await is_healthy():
             raise UnavailableError
         return Health(status="ok")
 

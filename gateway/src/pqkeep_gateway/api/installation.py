@@ -14,7 +14,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.management.installation import (
-    REASONS,
+    NAMES,
     Accounts,
     Inspection,
     Installation,
@@ -30,7 +30,7 @@ VERSION = version("pqkeep-gateway")
 class PartData(Data, frozen=True, kw_only=True):
     """One part of the installation."""
 
-    name: Annotated[str, Meta(description="One of " + ", ".join(REASONS) + ".")]
+    name: Annotated[str, Meta(description="One of " + ", ".join(NAMES) + ".")]
     ready: bool
     reason: Annotated[str | None, Meta(description="Why it is not ready.")]
 
@@ -144,7 +144,11 @@ _EXAMPLE = InstallationData(
     version="0.1.0",
     parts=(
         PartData(name="key_service", ready=True, reason=None),
-        PartData(name="mail_server", ready=False, reason=REASONS["mail_server"]),
+        PartData(
+            name="mail_server",
+            ready=False,
+            reason="the last message could not be delivered, and is tried again",
+        ),
     ),
     shards=(
         ShardData(

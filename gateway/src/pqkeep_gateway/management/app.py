@@ -44,11 +44,11 @@ def management_app(
         return _status("alive")
 
     async def ready() -> Answer:
-        reasons = await readiness.reasons()
-        body = {"status": "ready", "degraded": await readiness.degraded()}
+        reasons, degraded = await readiness.reasons(), await readiness.degraded()
+        body = {"status": "ready", "degraded": list(degraded), "causes": {**degraded, **reasons}}
         if not reasons:
             return HTTPStatus.OK, JSON, msgspec.json.encode(body)
-        body |= {"status": "not ready", "reasons": reasons}
+        body |= {"status": "not ready", "reasons": list(reasons)}
         return HTTPStatus.SERVICE_UNAVAILABLE, JSON, msgspec.json.encode(body)
 
     async def metrics() -> Answer:

@@ -14,7 +14,7 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER
-from pqkeep_gateway.management.readiness import Readiness
+from pqkeep_gateway.management.readiness import Problems, Readiness
 from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.errors import ErrorKind
@@ -122,16 +122,16 @@ class Collection:
         return await self._text.get()
 
     async def _write(self) -> bytes:
-        parts, shard_parts, stored, backlog = await asyncio.gather(
-            self._readiness.parts(),
-            self._readiness.shard_parts(),
+        problems, shard_problems, stored, backlog = await asyncio.gather(
+            self._readiness.problems(),
+            self._readiness.shard_problems(),
             self._sources.shards.get(),
             self._backlog.get(),
         )
         samples = {
             **await self._of_key_services(),
-            **self._own(parts),
-            **_of_shards(shard_parts, stored or ()),
+            **self._own(problems),
+            **_of_shards(shard_problems, stored or ()),
             **({} if self._sources.tls is None else _of_tls(self._sources.tls)),
             **({} if self._sources.link is None else _of_link(self._sources.link)),
             **_of_sink(self._sources.audit_streams),
@@ -151,7 +151,7 @@ class Collection:
                 ]
         return {name: tuple(values) for name, values in samples.items()}
 
-    def _own(self, parts: Mapping[str, bool]) -> Samples:
+    def _own(self, problems: Problems) -> Samples:
         sources = self._sources
         observer, connections = sources.observer, sources.connections
         return {
@@ -175,7 +175,7 @@ class Collection:
             "pqkeep_connections": one(connections.count),
             "pqkeep_connections_closed_total": counted(connections.closed),
             "pqkeep_event_loop_lag_seconds": (self._lag.sample(),),
-            "pqkeep_ready": counted(parts),
+            "pqkeep_ready": counted(_ready(problems)),
             "pqkeep_mail_attempts_total": counted(sources.mail_attempts),
             "pqkeep_build_info": one(1, *self._build),
         }
@@ -213,12 +213,16 @@ def _of_sink(streams: Mapping[str, AuditStream]) -> Samples:
     return {"pqkeep_audit_sink_age_seconds": counted(ages)} if ages else {}
 
 
-def _of_shards(parts: Mapping[str, Mapping[str, bool]], stored: Sequence[StoredShard]) -> Samples:
+def _ready(problems: Problems) -> Mapping[str, bool]:
+    return {part: problem is None for part, problem in problems.items()}
+
+
+def _of_shards(problems: Mapping[str, Problems], stored: Sequence[StoredShard]) -> Samples:
     return {
         "pqkeep_shard_ready": tuple(
             Sample((part, shard), is_ready)
-            for shard, each in parts.items()
-            for part, is_ready in each.items()
+            for shard, each in problems.items()
+            for part, is_ready in _ready(each).items()
         ),
         "pqkeep_shard_tenants": counted({each.name: each.tenants for each in stored}),
     }

@@ -5,25 +5,25 @@ that is missing would tell is None.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from pqkeep_gateway.audit_events import MAX_DELAY
 from pqkeep_gateway.management.collection import Backlog, Sources
 from pqkeep_gateway.management.readiness import (
-    ACCOUNTS_DATABASE,
+    AUDIT_LOG,
     CHECK_SECONDS,
     KEY_SERVICE,
     KEYS_DATABASE,
     MAIL_SERVER,
-    RATE_LIMITS,
+    PARTS,
     SHARD_PARTS,
     WAIT_SECONDS,
+    Problems,
     Readiness,
+    in_words,
 )
 from pqkeep_gateway.shards import Shards
 from pqkeep_gateway.tenancy.operators import Operator, Operators
@@ -38,25 +38,16 @@ from pqkeep_protocol.metrics import Samples
 T = TypeVar("T")
 _ATTRIBUTION = Attribution("", "gateway", "")
 
-AUDIT_LOG = "audit_log"
 AUDIT_SINK = "audit_sink"
 """What is told besides the parts of readiness."""
-_MAX_DELAY_SECONDS = MAX_DELAY.total_seconds()
 SINK_SECONDS = 300.0
 """How far an audit sink may be behind."""
 
 _UNKNOWN = "not known while the key service does not answer"
 _UNNAMED = "the settings do not name it"
-REASONS: Mapping[str, str] = {
-    KEY_SERVICE: "it does not answer",
-    KEYS_DATABASE: "the key service cannot read it",
-    ACCOUNTS_DATABASE: "it does not answer",
-    RATE_LIMITS: "the store of rate limits does not answer",
-    MAIL_SERVER: "the last message could not be delivered, and is tried again",
-    AUDIT_LOG: "an event waits for so long that changes are refused",
-    AUDIT_SINK: f"it is more than {SINK_SECONDS:.0f} seconds behind",
-}
-"""What is said of a part that is not ready."""
+_LATE = f"it is more than {SINK_SECONDS:.0f} seconds behind"
+NAMES = (*PARTS, MAIL_SERVER, AUDIT_LOG, AUDIT_SINK)
+"""The parts."""
 
 
 class MailMode(StrEnum):
@@ -147,15 +138,16 @@ class Inspection:
 
     async def inspect(self) -> Installation:
         """Return the state of everything, within some seconds whatever is missing."""
-        parts, accounts, operators, shards = await asyncio.gather(
-            self._readiness.parts(),
+        problems, accounts, operators, shards = await asyncio.gather(
+            self._readiness.problems(),
             self._accounts.get(),
             self._operators.get(),
             self._inspect_shards(),
         )
-        ready = {**parts, **dict(self._others(accounts))}
+        degraded = await self._readiness.degraded()
+        parts = (*_parts(problems), *self._others(accounts, degraded))
         return Installation(
-            parts=tuple(_part(name, ready) for name in ready),
+            parts=parts,
             accounts=accounts,
             operators=operators,
             shards=shards,
@@ -164,8 +156,8 @@ class Inspection:
         )
 
     async def _inspect_shards(self) -> tuple[ShardState, ...]:
-        parts, listed, samples, checkpoints = await asyncio.gather(
-            self._readiness.shard_parts(),
+        problems, listed, samples, checkpoints = await asyncio.gather(
+            self._readiness.shard_problems(),
             self._sources.shards.get(),
             _gathered(self._sources.key_services),
             _gathered(self._checkpoints),
@@ -174,7 +166,7 @@ class Inspection:
         named = tuple(
             ShardState(
                 name,
-                _shard_reason(parts[name]),
+                _shard_reason(problems[name]),
                 stored.get(name),
                 checkpoints[name],
                 _numbers(samples[name] or {}),
@@ -188,15 +180,15 @@ class Inspection:
         )
         return (*named, *unnamed)
 
-    def _others(self, accounts: Accounts | None) -> Iterator[tuple[str, bool]]:
-        """Yield which of the other parts are ready, as far as they are there and known."""
+    def _others(self, accounts: Accounts | None, degraded: Mapping[str, str]) -> Iterator[Part]:
+        """Yield the other parts, as far as they are there and known."""
         if accounts is not None:
-            oldest = accounts.backlog.oldest_event_us
-            yield AUDIT_LOG, not oldest or time.time() - oldest / 1_000_000 < _MAX_DELAY_SECONDS
+            yield Part(AUDIT_LOG, degraded.get(AUDIT_LOG))
         if self._mail is not MailMode.DISABLED:
-            yield MAIL_SERVER, not self._readiness.is_mail_deferred
+            yield Part(MAIL_SERVER, degraded.get(MAIL_SERVER))
         if streams := self._sources.audit_streams:
-            yield AUDIT_SINK, all(each.lag_seconds <= SINK_SECONDS for each in streams.values())
+            is_late = any(each.lag_seconds > SINK_SECONDS for each in streams.values())
+            yield Part(AUDIT_SINK, _LATE if is_late else None)
 
     def _certificates(self) -> Iterator[tuple[str, float]]:
         tls, link = self._sources.tls, self._sources.link
@@ -219,8 +211,9 @@ async def _gathered(asked: Mapping[str, Cached[T]]) -> Mapping[str, T]:
     return dict(zip(asked, found, strict=True))
 
 
-def _shard_reason(parts: Mapping[str, bool]) -> str | None:
-    return next((REASONS[part] for part in SHARD_PARTS if not parts[part]), None)
+def _shard_reason(problems: Problems) -> str | None:
+    found = ((part, problems[part]) for part in SHARD_PARTS)
+    return next((in_words(part, each) for part, each in found if each is not None), None)
 
 
 def _cached(find: Callable[[], Awaitable[T]], name: str) -> Cached[T | None]:
@@ -229,11 +222,12 @@ def _cached(find: Callable[[], Awaitable[T]], name: str) -> Cached[T | None]:
     )
 
 
-def _part(name: str, ready: Mapping[str, bool]) -> Part:
-    if ready[name]:
-        return Part(name, None)
-    is_unknown = name == KEYS_DATABASE and not ready[KEY_SERVICE]
-    return Part(name, _UNKNOWN if is_unknown else REASONS[name])
+def _parts(problems: Problems) -> Iterator[Part]:
+    for name, problem in problems.items():
+        if name == KEYS_DATABASE and problems[KEY_SERVICE] is not None:
+            yield Part(name, _UNKNOWN)
+        else:
+            yield Part(name, None if problem is None else in_words(name, problem))
 
 
 def _numbers(samples: Samples) -> Mapping[tuple[str, ...], float]:

@@ -13,6 +13,7 @@ from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, trans
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, TENANTS
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
@@ -44,7 +45,7 @@ class SqlAuditOutbox:
         """Raise UnavailableError if an event of the tenant's shard waits for MAX_DELAY."""
         async with read_transaction(self._engine) as connection:
             shards = await _find_shards(connection, [tenant])
-            await _require_open(connection, shards.values())
+            await require_open(connection, shards.values())
 
     async def list_oldest(
         self, limit: int, *, only: str | None = None, without: Collection[str] = ()
@@ -111,7 +112,7 @@ async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
     if not events:
         return
     shards = await _find_shards(connection, {event.tenant for event in events})
-    await _require_open(connection, shards.values())
+    await require_open(connection, shards.values())
     rows = [
         {
             "id": str(event.id),
@@ -134,13 +135,14 @@ async def _find_shards(
     return shards | {TenantId(row.id): row.shard for row in rows}
 
 
-async def _require_open(connection: AsyncConnection, shards: Iterable[str]) -> None:
-    """Raise UnavailableError if an event of one of these shards waits for MAX_DELAY."""
-    is_of_these = AUDIT_OUTBOX.c.shard.in_(set(shards))
-    query = sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)).where(_WAITS, is_of_these)
+async def require_open(connection: AsyncConnection, shards: Iterable[str] | None = None) -> None:
+    """Raise UnavailableError if an event of one of these shards, or of any, waits for MAX_DELAY."""
+    query = sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)).where(_WAITS)
+    if shards is not None:
+        query = query.where(AUDIT_OUTBOX.c.shard.in_(set(shards)))
     oldest = (await connection.execute(query)).scalar()
     if oldest is not None and time.time_ns() // 1000 - oldest >= MAX_DELAY // MICROSECOND:
-        raise UnavailableError
+        raise UnavailableError(WriteProblem.FAILED)
 
 
 async def _save_refusal(connection: AsyncConnection, event: str, reason: str) -> None:

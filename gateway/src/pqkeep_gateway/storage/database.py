@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -15,10 +16,17 @@ from pqkeep_gateway.storage.row_mac import ROW_KEY
 from pqkeep_gateway.storage.sqlite import SQLITE_READ_ONLY, sqlite_engine
 from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.commits import Commits, problem_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
 
 _LOG = logger(__name__)
+
+COMMITS = "commits"
+"""The execution option of an engine that has the Commits of its database."""
+
+_HAS_CHANGES = "has changes"
+"""In the info of a connection: whether its transaction has something to commit."""
 
 READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True, SQLITE_READ_ONLY: True}
 """The options of a connection whose transaction cannot write; a dialect ignores another's."""
@@ -47,6 +55,8 @@ async def open_database(
     engine = _server(location, password_file, limits) if on_server else sqlite_engine(location)
     if pepper is not None:
         engine.update_execution_options(**{ROW_KEY: pepper.derive(Purpose.ROW)})
+    engine.sync_engine.update_execution_options(**{COMMITS: Commits()})
+    sa.event.listen(engine.sync_engine, "after_cursor_execute", _note_changes)
     try:
         async with engine.begin() as connection:
             await connection.run_sync(migrate, location)
@@ -66,7 +76,7 @@ async def open_database(
 def transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
     """Begin a transaction that writes, and commit it at the end. Raises UnavailableError.
 
-    A violated constraint raises sqlalchemy.exc.IntegrityError.
+    The database's Commits have its outcome. A violated constraint raises sqlalchemy.exc.IntegrityError.
     """
     return _transaction(engine, read_only=False)
 
@@ -74,6 +84,19 @@ def transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnect
 def read_transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
     """Begin a transaction that waits for no writer, and cannot write. Raises UnavailableError."""
     return _transaction(engine, read_only=True)
+
+
+def _note_changes(connection: sa.Connection, cursor: Any, *other: Any) -> None:
+    """Note on a connection that a statement has changed rows: other commits write nothing."""
+    context = other[2]
+    if (context.isinsert or context.isupdate or context.isdelete) and cursor.rowcount:
+        connection.info[_HAS_CHANGES] = True
+
+
+def commits_of(engine: AsyncEngine) -> Commits:
+    """Return the outcomes of an engine's transactions that write."""
+    commits: Commits = engine.sync_engine.get_execution_options()[COMMITS]
+    return commits
 
 
 @asynccontextmanager
@@ -84,13 +107,19 @@ async def _transaction(engine: AsyncEngine, *, read_only: bool) -> AsyncIterator
             engine.connect() as opened,
         ):
             connection = await opened.execution_options(**READ_ONLY) if read_only else opened
+            connection.info[_HAS_CHANGES] = False
             async with connection.begin():
                 yield connection
+            if connection.info[_HAS_CHANGES]:
+                commits_of(engine).succeeded()
     except sa.exc.IntegrityError:
         raise
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
         _LOG.error("the accounts database is unavailable", error=_problem(error))
-        raise UnavailableError from None
+        problem = problem_of(error)
+        if not read_only:
+            commits_of(engine).failed(problem)
+        raise UnavailableError(problem) from None
 
 
 async def insert_if_absent(

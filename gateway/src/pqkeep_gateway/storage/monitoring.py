@@ -1,19 +1,39 @@
-"""What is asked of the accounts database for its operator: does it answer, and what waits in it."""
+"""What is asked of the accounts database for its operator: can it be written, and what waits in it."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.management.collection import Backlog
 from pqkeep_gateway.management.installation import Accounts
-from pqkeep_gateway.storage.database import read_transaction
-from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, OUTGOING_MAIL, TENANTS
+from pqkeep_gateway.storage.audit_outbox import require_open
+from pqkeep_gateway.storage.database import commits_of, read_transaction, transaction
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, METADATA, OUTGOING_MAIL, TENANTS
 from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_protocol.commits import probe_statements
+
+_INSERTED = tuple(table.name for table in METADATA.sorted_tables)
+_UPDATED = {table.name: table.columns[0].name for table in METADATA.sorted_tables}
+_DELETED = (AUDIT_OUTBOX.name,)
+"""What a probe needs the rights for."""
 
 
 async def check(engine: AsyncEngine) -> None:
-    """Read one row. Raises UnavailableError."""
+    """Require that something can be committed, by the last commit or by a probe.
+
+    Raises UnavailableError.
+    """
+    if not commits_of(engine).require_probe():
+        return
+    async with transaction(engine) as connection:
+        for statement in probe_statements(connection.dialect.name, _INSERTED, _UPDATED, _DELETED):
+            await connection.exec_driver_sql(statement)
+    commits_of(engine).succeeded()
+
+
+async def require_open_log(engine: AsyncEngine) -> None:
+    """Raise UnavailableError if an event waits for so long that changes are refused."""
     async with read_transaction(engine) as connection:
-        await connection.execute(sa.select(TENANTS.c.id).limit(1))
+        await require_open(connection)
 
 
 async def find_accounts(engine: AsyncEngine) -> Accounts:

@@ -1,18 +1,20 @@
 """The rate limiter of several gateways, in Redis or Valkey."""
 
 import asyncio
-from collections.abc import Awaitable
+import re
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit, Usage
 from pqkeep_gateway.storage.redis_script import RedisScript
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
@@ -34,6 +36,20 @@ WINDOW_KEY = "pqkeep:window:"
 _MICROSECONDS = 1_000_000
 _CHANGED = -1
 _FAILURES = (RedisError, OSError, TimeoutError)
+_PROBLEMS: Mapping[str, WriteProblem] = {
+    "OOM": WriteProblem.FULL,
+    "MISCONF": WriteProblem.FULL,  # it cannot save to its disk
+    "READONLY": WriteProblem.READ_ONLY,
+    "NOREPLICAS": WriteProblem.READ_ONLY,
+    "NOAUTH": WriteProblem.FORBIDDEN,
+    "WRONGPASS": WriteProblem.FORBIDDEN,
+    "NOPERM": WriteProblem.FORBIDDEN,
+    "BUSY": WriteProblem.LOCKED,  # by a script
+    "LOADING": WriteProblem.NO_ANSWER,
+}
+"""What an answer of the server means, by a word that it has. Before version 7 the word of what a
+script was refused is in the middle of a sentence."""
+_WORD = re.compile(rf"\b({'|'.join(_PROBLEMS)})\b")
 
 ENTER = """
 if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return {-1, 0, 0, 0} end
@@ -194,5 +210,18 @@ async def _available(answer: Awaitable[Any]) -> Any:
 
 
 def _unavailable(error: Exception) -> UnavailableError:
-    _LOG.error("the rate limit server is unreachable", error=type(error).__name__)
-    return UnavailableError()
+    problem = problem_of(error)
+    _LOG.error(
+        "the rate limits' server cannot be used", problem=problem.value, error=type(error).__name__
+    )
+    return UnavailableError(problem)
+
+
+def problem_of(error: Exception) -> WriteProblem:
+    """Return what an error of the client, or an answer of the server, says."""
+    if isinstance(error, AuthenticationError):
+        return WriteProblem.FORBIDDEN
+    if isinstance(error, ResponseError):
+        found = _WORD.search(f"{error.status_code} {error}")
+        return _PROBLEMS[found[1]] if found else WriteProblem.FAILED
+    return WriteProblem.NO_ANSWER

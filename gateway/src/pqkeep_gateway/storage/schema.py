@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from pqkeep_gateway.storage.row_mac import mac_column
+from pqkeep_protocol.commits import PROBE_TABLE
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
 METADATA = MetaData()
@@ -412,6 +413,13 @@ OUTGOING_MAIL = Table(
     Column("attempts", Integer, nullable=False),
 )
 """Mail not yet delivered; see pqkeep_gateway.mail.outgoing_mail."""
+
+WRITE_PROBE = Table(
+    PROBE_TABLE,
+    METADATA,
+    Column("written", BigInteger, primary_key=True, autoincrement=False),
+    Column("filler", LargeBinary, nullable=False),
+)
 
 TABLES_OF_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
 """Tables whose rows are deleted with their user."""

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import sqlalchemy as sa
 
 from pqkeep_keyservice.storage.inserts import Rows
+from pqkeep_protocol.commits import WriteProblem
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -13,6 +14,10 @@ Arguments = TypeVarTuple("Arguments")
 
 class DatabaseUnavailableError(Exception):
     """The database does not answer now. Whether a write was committed is unknown."""
+
+    def __init__(self, message: str = "", problem: WriteProblem = WriteProblem.NO_ANSWER) -> None:
+        super().__init__(message)
+        self.problem = problem
 
 
 class Database(Protocol):

@@ -62,11 +62,6 @@ def find_generation(connection: sa.Connection) -> int:
     return generation_of(connection.execute(newest).scalar() or KeyVersion(1))
 
 
-def has_keys(connection: sa.Connection) -> bool:
-    """Return whether there are keys: for a check of the database, one page is read."""
-    return connection.execute(sa.select(sa.exists(sa.select(KEYS.c.version)))).scalar_one()
-
-
 def count_keys(connection: sa.Connection) -> list[tuple[Algorithm, KeyStatus, int]]:
     """Return how many key versions there are of each algorithm and status, from an index alone."""
     query = sa.select(KEYS.c.algorithm, KEYS.c.status, sa.func.count())

@@ -37,6 +37,7 @@ from pqkeep_keyservice.storage.postgresql_lock import (
     take_lock,
 )
 from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES
+from pqkeep_protocol.commits import WriteProblem, problem_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError
@@ -123,6 +124,8 @@ class PostgresqlDatabase:
         self._changed = asyncio.Condition()
         self.is_standing_by = False
         self.is_scrubbed = True
+        self._problem = WriteProblem.NO_ANSWER
+        """Why the last session was given up, or none could be opened."""
 
     @classmethod
     async def open(
@@ -217,15 +220,16 @@ class PostgresqlDatabase:
         async with self._lock:
             session = self._session
             if session is None:
-                raise DatabaseUnavailableError
+                raise DatabaseUnavailableError(problem=self._problem)
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     yield session
             except (sa.exc.IntegrityError, asyncpg.IntegrityConstraintViolationError):
                 raise  # the server refused the statement, and the session is still usable
             except _FAILURES as error:
+                self._problem = problem_of(error)
                 self._drop_session(session, _problem(error))
-                raise DatabaseUnavailableError from None
+                raise DatabaseUnavailableError(problem=self._problem) from None
             except asyncio.CancelledError:
                 self._drop_session(session, "interrupted")
                 raise
@@ -389,7 +393,7 @@ class PostgresqlDatabase:
         if isinstance(cause, _PERMANENT_ERRORS):
             return ConfigError(f"cannot open the database {self._name}: {cause}")
         return DatabaseUnavailableError(
-            f"the database {self._name} is out of reach: {_problem(cause)}"
+            f"the database {self._name} is out of reach: {_problem(cause)}", problem_of(cause)
         )
 
     def _drop_session(self, session: _Session, why: str) -> None:
@@ -410,6 +414,8 @@ class PostgresqlDatabase:
             try:
                 await self._open_session(waits=True)
             except Exception as error:  # noqa: BLE001 - another try may succeed, whatever failed
+                if isinstance(error, DatabaseUnavailableError):
+                    self._problem = error.problem
                 if str(error) != last_error:
                     last_error = str(error)
                     _LOG.error(

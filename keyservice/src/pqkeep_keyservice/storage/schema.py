@@ -16,6 +16,8 @@ from sqlalchemy import (
     false,
 )
 
+from pqkeep_protocol.commits import PROBE_TABLE
+
 METADATA = MetaData()
 
 ROOT_KEYS = Table(
@@ -115,6 +117,13 @@ also not where one is disabled.
 The Idempotency-Key of the request that generated a key is that of
 pqkeep_protocol.messages.Idempotency.
 """
+
+WRITE_PROBE = Table(
+    PROBE_TABLE,
+    METADATA,
+    Column("written", BigInteger, primary_key=True, autoincrement=False),
+    Column("filler", LargeBinary, nullable=False),
+)
 
 TENANT_BUNDLES = Table(
     "tenant_bundles",

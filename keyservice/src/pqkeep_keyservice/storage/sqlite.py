@@ -15,6 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.threads import Threads
+from pqkeep_protocol.commits import problem_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
@@ -212,7 +213,7 @@ class SqliteDatabase:
         if not self._is_failing:
             self._is_failing = True
             _LOG.error("the database cannot be read or written", error=str(cause))
-        raise DatabaseUnavailableError from None
+        raise DatabaseUnavailableError(str(cause), problem_of(error)) from None
 
     def _log_recovery(self) -> None:
         if self._is_failing:

@@ -1,8 +1,8 @@
 """The key service's one store: keys, and changes of them committed with their audit records."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar, TypeVarTuple, assert_never, cast
 from uuid import UUID
 
@@ -32,7 +32,8 @@ from pqkeep_keyservice.ledger.append import (
 from pqkeep_keyservice.ledger.checkpoints import add_checkpoint, check_log, log_id
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
+from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_RECORDS, AUDIT_TILES
+from pqkeep_keyservice.ledger.schema import METADATA as AUDIT_METADATA
 from pqkeep_keyservice.ledger.tree import newest_record
 from pqkeep_keyservice.storage.backups import announce_backup, find_newest_backup
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
@@ -53,6 +54,7 @@ from pqkeep_keyservice.storage.root_keys import (
     list_check_values,
     require_root_keys,
 )
+from pqkeep_keyservice.storage.schema import METADATA
 from pqkeep_keyservice.storage.shard import check_shard, claim_shard
 from pqkeep_keyservice.storage.tenants import (
     move,
@@ -60,9 +62,13 @@ from pqkeep_keyservice.storage.tenants import (
 )
 from pqkeep_protocol.administration import AnnounceBackup, NewestBackup
 from pqkeep_protocol.audit import Checkpoint
+from pqkeep_protocol.commits import Commits, WriteProblem, probe_statements, problem_of
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -70,7 +76,26 @@ Arguments = TypeVarTuple("Arguments")
 RecordedChange = tuple[NewRecord, Change | None]
 """An audit record, and the change that it reports, if any."""
 
+_APPENDED = (AUDIT_RECORDS, AUDIT_TILES, AUDIT_CHECKPOINTS)
+"""What rows are only added to."""
+_INSERTED = tuple(table.name for each in (METADATA, AUDIT_METADATA) for table in each.sorted_tables)
+_UPDATED = {
+    table.name: table.columns[0].name
+    for each in (METADATA, AUDIT_METADATA)
+    for table in each.sorted_tables
+    if table not in _APPENDED
+}
+"""What a probe needs the rights for."""
+
 _Written = tuple[list[CommitOutcome], LogState, PendingAppend]
+
+
+class _NotWritableError(Exception):
+    """The database refuses a probe, and its connection can still be used."""
+
+    def __init__(self, problem: WriteProblem) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class KeyStore:
@@ -93,6 +118,7 @@ class KeyStore:
         """The newest backup that was announced."""
         self._growth = asyncio.Event()
         self._awaited_size = 0
+        self._commits = Commits()
 
     @property
     def epoch(self) -> int:
@@ -199,10 +225,13 @@ class KeyStore:
         Changes that were computed in another epoch than the current one are STALE.
         """
         epoch = epoch or self.epoch
-        done = await self._database.insert(self._plan, entries, epoch)
-        if done is None:
-            done = await self._database.write(self._write, entries, epoch)
+        with self._failures_noted():
+            done = await self._database.insert(self._plan, entries, epoch)
+            if done is None:
+                done = await self._database.write(self._write, entries, epoch)
         outcomes, log_state, pending = done
+        if CommitOutcome.DURABLE in outcomes:  # otherwise nothing was written
+            self._commits.succeeded()
         log_state.advance(pending)
         self._log_state = epoch, log_state
         self._grow(log_state.frontier.size, log_state.recorded_at_us)
@@ -219,6 +248,29 @@ class KeyStore:
         self.size, self.recorded_at_us = size, recorded_at_us
         if size >= self._awaited_size:
             self._growth.set()
+
+    async def find_write_problem(self) -> WriteProblem | None:
+        """Return why nothing can be committed; None where it can.
+
+        The last commit says so, or one that is made to find out and leaves nothing.
+        """
+        if self._commits.require_probe():
+            with suppress(DatabaseUnavailableError, _NotWritableError), self._failures_noted():
+                await self._database.write(_probe)
+                self._commits.succeeded()
+        return self._commits.problem
+
+    @contextmanager
+    def _failures_noted(self) -> Iterator[None]:
+        """Remember why a block could not commit what it should."""
+        try:
+            yield
+        except (DatabaseUnavailableError, _NotWritableError) as error:
+            self._commits.failed(error.problem)
+            raise
+        except Exception:
+            self._commits.failed(WriteProblem.FAILED)
+            raise
 
     async def scrub(self) -> bool:
         """See ``Database.scrub``."""
@@ -269,6 +321,17 @@ class KeyStore:
             connection, self._sealer, self._insert_record, log_state, current
         )
         return outcomes or [CommitOutcome.STALE] * len(entries), log_state, pending
+
+
+def _probe(connection: sa.Connection) -> None:
+    try:
+        for statement in probe_statements(connection.dialect.name, _INSERTED, _UPDATED):
+            connection.exec_driver_sql(statement)
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        _LOG.error("the database takes no writes", error=str(error.orig))
+        raise _NotWritableError(problem_of(error)) from None
 
 
 def apply_changes(

@@ -276,6 +276,12 @@ def _create_outboxes() -> None:
         sa.Column("refusal", sa.String(32), nullable=True),
         sa.Column("shard", sa.String(32), nullable=False),
     )
+    probe = op.create_table(
+        "write_probe",
+        sa.Column("written", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("filler", sa.LargeBinary, nullable=False),
+    )
+    op.bulk_insert(probe, [{"written": 0, "filler": b"0"}])
     op.create_table(
         "audit_sinks",
         sa.Column("sink", sa.String(300), primary_key=True),

@@ -114,6 +114,12 @@ def _create_key_tables() -> None:
     )
     op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
     op.create_index("ix_keys_status", "keys", ["algorithm", "status"])
+    probe = op.create_table(
+        "write_probe",
+        sa.Column("written", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("filler", sa.LargeBinary, nullable=False),
+    )
+    op.bulk_insert(probe, [{"written": 0, "filler": b"0"}])
     op.create_table(
         "tenant_bundles",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
