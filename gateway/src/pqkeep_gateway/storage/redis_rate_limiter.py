@@ -44,6 +44,7 @@ _PROBLEMS: Mapping[str, WriteProblem] = {
     "NOAUTH": WriteProblem.FORBIDDEN,
     "WRONGPASS": WriteProblem.FORBIDDEN,
     "NOPERM": WriteProblem.FORBIDDEN,
+    "The user executing the script": WriteProblem.FORBIDDEN,
     "BUSY": WriteProblem.LOCKED,  # by a script
     "LOADING": WriteProblem.NO_ANSWER,
 }
