@@ -86,6 +86,7 @@ async def use(row: KeyOperation, values: Mapping[str, object]) -> None:
         KeyCall(
             tenant=tenant,
             principal=principal,
+            operation=row.operation,
             algorithm=row.default,
             keyring=DEFAULT_KEYRING,
             call=ApiCall(principal=principal, attribution=attribution, values=values),

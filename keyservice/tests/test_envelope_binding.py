@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -21,6 +22,7 @@ from pqkeep_protocol.messages import (
     RotateKey,
 )
 
+Sql = Callable[..., list[Any]]
 KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
 ONE, TWO = KeyVersion(1), KeyVersion(2)
 ENVELOPE, CIPHERTEXT = CiphertextFormat.ENVELOPE, CiphertextFormat.CIPHERTEXT
@@ -70,10 +72,8 @@ async def test_an_envelope_opens_by_its_header_only(algorithm: Algorithm, safe: 
     blob = await safe.seal(algorithm, None, format=ENVELOPE)
     assert await safe.open(algorithm, TWO, blob, format=ENVELOPE) == DATA
     for other, version in ((algorithm, ONE), *((a, TWO) for a in KEMS if a is not algorithm)):
-        assert await safe.open(other, version, blob, format=ENVELOPE) in {
-            ErrorKind.DECRYPTION_FAILED,
-            ErrorKind.ALGORITHM_MISMATCH,
-        }
+        failed = await safe.open(other, version, blob, format=ENVELOPE)
+        assert failed is ErrorKind.DECRYPTION_FAILED
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -126,3 +126,24 @@ async def test_an_envelope_of_one_keyring_opens_in_no_other(
 
 def _of(keyring: str) -> dict[str, Any]:
     return {"keyring": keyring, "format": ENVELOPE}
+
+
+async def test_other_keys_are_tried_where_they_may_be_and_recorded(safe: Safe, sql: Sql) -> None:
+    """Only the algorithms that the caller may use are tried, and the record names those that were."""
+    kyber, xwing, other = KEMS[0], Algorithm.X_WING, Algorithm.ML_KEM_1024
+    last = "SELECT outcome, target FROM audit_records ORDER BY id DESC LIMIT 1"
+    blob = await safe.seal(xwing, TWO)
+    mismatch, failure = ErrorKind.ALGORITHM_MISMATCH, ErrorKind.DECRYPTION_FAILED
+    for probe, kind, target in (
+        ((), failure, None),
+        ((other,), failure, "default/ML-KEM-1024/2"),
+        ((xwing,), mismatch, "default/X-Wing/2"),
+    ):
+        assert await safe.open(kyber, TWO, blob, probe=probe) is kind
+        assert sql(last) == [(kind, target)]
+    assert await safe.open(kyber, TWO, blob) is mismatch
+    (recorded,) = sql(last)
+    assert "X-Wing" in recorded[1]
+    envelope = await safe.seal(xwing, TWO, format=ENVELOPE)
+    assert await safe.open(kyber, TWO, envelope, format=ENVELOPE) is failure
+    assert sql(last) == [(failure, None)]

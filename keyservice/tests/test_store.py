@@ -180,8 +180,8 @@ async def test_two_active_keys_cannot_be_stored(
     await put(store, versions, generated(versions))
     copy = (
         "INSERT INTO keys (tenant_id, keyring, algorithm, version, status, disabled_from, public_key,"
-        " sealed_seed, created_at_us) SELECT tenant_id, keyring, algorithm, version + ?, ?, ?, public_key,"
-        " sealed_seed, created_at_us FROM keys WHERE version = 1"
+        " public_key_sha256, sealed_seed, created_at_us) SELECT tenant_id, keyring, algorithm, version + ?, ?, ?, public_key,"
+        " public_key_sha256, sealed_seed, created_at_us FROM keys WHERE version = 1"
     )
     for active in (("active", None), ("disabled", "active")):
         with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):

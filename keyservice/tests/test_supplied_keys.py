@@ -1,4 +1,4 @@
-"""With a public key that the caller brings, no key of ours is used, counted or recorded as used."""
+"""A public key that the caller brings: a stranger's is no key of ours, and one of ours keeps its status."""
 
 from __future__ import annotations
 
@@ -13,19 +13,30 @@ from tests.sampling import fast_algorithms_first
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind
 from pqkeep_protocol.audit import ListUsage
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import KeyPurpose, KeyringPatterns
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
+    ArchiveKey,
     Attribution,
+    Batch,
     CiphertextFormat,
+    CreateKeyring,
     Decapsulate,
     Decrypt,
+    DisableKey,
+    EnableKey,
     Encapsulate,
     Encrypt,
     GenerateKey,
+    Item,
     KeyService,
+    Refused,
+    RetireKey,
+    RotateKey,
     Sign,
     SignHash,
     SignMu,
+    UpdateKeyring,
     Verify,
     VerifyHash,
     VerifyMu,
@@ -157,7 +168,7 @@ async def test_what_is_no_key_is_refused_as_such(
 
 
 async def test_it_is_recorded_by_its_fingerprint_and_counted_as_no_version_s_use(
-    keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+    keys: KeyService, tenant: TenantId, stranger: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
     """Success, an invalid signature, and what is no key: no version, and SHA-256 of what was sent."""
     algorithm = Algorithm.ML_DSA_65
@@ -172,7 +183,14 @@ async def test_it_is_recorded_by_its_fingerprint_and_counted_as_no_version_s_use
         (public_key, ROW, ErrorKind.VERIFICATION_FAILED),
         (b"no key", DATA, ErrorKind.INVALID_PUBLIC_KEY),
     ):
-        request = Verify(**mine, version=None, public_key=key, message=message, signature=signature)
+        request = Verify(
+            tenant=stranger,
+            algorithm=algorithm,
+            version=None,
+            public_key=key,
+            message=message,
+            signature=signature,
+        )
         try:
             await keys.execute(request, attribution)
         except KeyServiceError as refusal:
@@ -210,3 +228,122 @@ def test_a_request_has_one_key() -> None:
             public_key=b"",
             format=CiphertextFormat.ENVELOPE,
         )
+
+
+USED = "SELECT keyring, key_version, outcome FROM audit_records ORDER BY id DESC LIMIT 1"
+WITH_OWN = [
+    *((algorithm, kind) for algorithm in KEMS for kind in ("encrypt", "encapsulate")),
+    (Algorithm.ML_DSA_65, "verify"),
+]
+
+
+async def try_own(
+    kind: str, key: dict[str, Any], keys: KeyService, attribution: Attribution
+) -> ErrorKind | None:
+    """Return how an operation with a supplied key is refused; None if it is not."""
+    requests: dict[str, Any] = {"encrypt": Encrypt, "encapsulate": Encapsulate, "verify": Verify}
+    more: dict[str, dict[str, Any]] = {
+        "encrypt": {"plaintext": DATA},
+        "encapsulate": {},
+        "verify": {"message": DATA, "signature": b"no signature"},
+    }
+    request = requests[kind](**key, **more[kind])
+    try:
+        await keys.execute(request, attribution)
+    except KeyServiceError as refused:
+        return None if refused.kind is ErrorKind.VERIFICATION_FAILED else refused.kind
+    return None
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize(("algorithm", "kind"), WITH_OWN)
+async def test_one_s_own_key_keeps_its_status(
+    algorithm: Algorithm,
+    kind: str,
+    keys: KeyService,
+    tenant: TenantId,
+    stranger: TenantId,
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """Retired, disabled, archived: refused and recorded as its version is; for others it is nobody's."""
+    named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
+    await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
+    made = await keys.execute(GenerateKey(**named, quota=None), attribution)
+    key = {"algorithm": algorithm, "version": None, "public_key": made.key.public_key}
+    own, other = {**key, "tenant": tenant}, {**key, "tenant": stranger}
+    reads = kind == "verify"
+    steps: list[tuple[Any, bool]] = [
+        (None, True),
+        (DisableKey(**named, version=ONE), False),
+        (EnableKey(**named, version=ONE), True),
+        (RetireKey(**named, version=ONE), reads),
+        (ArchiveKey(**named, version=ONE), False),
+    ]
+    for step, is_allowed in steps:
+        if step is not None:
+            await keys.execute(step, attribution)
+        refused = await try_own(kind, own, keys, attribution)
+        assert refused is (None if is_allowed else ErrorKind.KEY_NOT_FOUND)
+        (recorded,) = sql(USED)
+        assert recorded[:2] == ("cards", 1)
+        assert await try_own(kind, other, keys, attribution) is None
+        (recorded,) = sql(USED)
+        assert recorded[:2] == (None, None)
+
+
+async def test_its_use_is_the_version_s(
+    keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """What is encrypted to one's own public key counts as a use of that version."""
+    named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
+    made = await keys.execute(GenerateKey(**named, quota=None), attribution)
+    await keys.execute(
+        Encrypt(**named, version=None, plaintext=DATA, public_key=made.key.public_key), attribution
+    )
+    (usage,) = (await keys.execute(ListUsage(tenant=tenant, algorithm=None), attribution)).usage
+    assert (usage.version, usage.uses) == (ONE, 1)
+
+
+@pytest.mark.parametrize("kind", ["encrypt", "encapsulate", "verify"])
+async def test_a_keyring_s_purposes_and_the_caller_s_keyrings_hold(
+    kind: str, keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+) -> None:
+    """A public key is no way around what a keyring is for, nor around an API key's scopes."""
+    algorithm = Algorithm.ML_DSA_65 if kind == "verify" else Algorithm.ML_KEM_768
+    named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
+    await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
+    made = await keys.execute(GenerateKey(**named, quota=None), attribution)
+    key: Any = {
+        "tenant": tenant,
+        "algorithm": algorithm,
+        "version": None,
+        "public_key": made.key.public_key,
+    }
+    for within, refused in (
+        (None, None),
+        (KeyringPatterns(("cards",)), None),
+        (KeyringPatterns((), ("ca",)), None),
+        (KeyringPatterns(("default",), ("x",)), ErrorKind.SCOPE_DENIED),
+        (KeyringPatterns(), ErrorKind.SCOPE_DENIED),
+    ):
+        found = await try_own(kind, {**key, "within": within}, keys, attribution)
+        assert found is refused, within
+        assert sql(USED)[0][:2] == ("cards", 1)
+    changed = UpdateKeyring(tenant=tenant, keyring="cards", purposes=(KeyPurpose.WRAP,))
+    await keys.execute(changed, attribution)
+    assert await try_own(kind, key, keys, attribution) is ErrorKind.PURPOSE_DENIED
+
+
+async def test_a_batch_resolves_each_supplied_key(
+    keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+) -> None:
+    """In a batch, too, a retired key is refused, with its version in the item's record."""
+    named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
+    made = await keys.execute(GenerateKey(**named, quota=None), attribution)
+    await keys.execute(RotateKey(**named), attribution)
+    item = Encrypt(**named, version=None, plaintext=DATA, public_key=made.key.public_key)
+    batch = Batch(tenant=tenant, items=(Item(item, "policy"),))
+    (result,) = (await keys.execute(batch, attribution)).results
+    assert result == Refused(kind=ErrorKind.KEY_NOT_FOUND)
+    assert sql(USED) == [("default", 1, ErrorKind.KEY_NOT_FOUND)]

@@ -506,3 +506,55 @@ def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited
     assert cards.ask("GET", path).status_code == 200
     kems = limited(**_scope("encrypt-only", algorithms=["Kyber768"]))
     assert _is_outside_scopes(kems.ask("GET", "/kms/jwks"))
+
+
+def test_a_public_key_is_no_way_into_another_keyring(tenant: Caller, limited: Limited) -> None:
+    """Of a keyring outside its scopes an API key uses a key by its public key as little as by name."""
+    keyring = f"hidden-{uuid.uuid4()}"
+    tenant.post("/kms/keyrings", {"name": keyring}, status=201)
+    named = {"algorithm": "Kyber768", "keyring": keyring}
+    public_key = tenant.post("/kms/keys/generate", named, status=201)["public_key"]
+    operations = ["encrypt", "encapsulate"]
+    program = limited(scopes=[{"operations": operations, "keyrings": ["default"]}])
+    for operation, values in (("encrypt", {"plaintext": "QUJD"}), ("encapsulate", {})):
+        answer = program.ask("POST", f"/kem/{operation}", {**values, "public_key": public_key})
+        assert _is_outside_scopes(answer)
+        assert _ended(answer) == (403, "ERR_POLICY_001", "public_key")
+        recorded = tenant.get("/audit/records", order="desc", limit=1)["records"][0]
+        assert (recorded["operation"], recorded["keyring"]) == (operation, keyring)
+        assert (recorded["key_version"], recorded["outcome"]) == (1, "scope-denied")
+        tenant.post(f"/kem/{operation}", {**values, "public_key": public_key})
+
+
+def test_a_retired_public_key_of_one_s_own_is_refused(tenant: Caller) -> None:
+    """Encrypting to the public key of a retired version is as much 404 as naming the version."""
+    keyring = f"old-{uuid.uuid4()}"
+    tenant.post("/kms/keyrings", {"name": keyring}, status=201)
+    named = {"algorithm": "Kyber768", "keyring": keyring}
+    public_key = tenant.post("/kms/keys/generate", named, status=201)["public_key"]
+    sent = {"plaintext": "QUJD", "public_key": public_key}
+    assert "key_version" not in tenant.post("/kem/encrypt", sent)
+    tenant.post("/kms/keys/retire", {**named, "key_version": 1})
+    refused = tenant.ask("POST", "/kem/encrypt", sent)
+    assert _ended(refused)[:2] == (404, "ERR_NOT_FOUND_001")
+
+
+def test_a_scope_of_one_algorithm_tells_nothing_of_another(
+    tenant: Caller, limited: Limited
+) -> None:
+    """What another algorithm's key opens is, to an API key without that algorithm, only damaged."""
+    sealed = tenant.post("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
+    asked = {"ciphertext": sealed["ciphertext"], "key_version": 1, "algorithm": "Kyber768"}
+    one, both = (
+        limited(scopes=[{"operations": ["decrypt"], "algorithms": algorithms}])
+        for algorithms in (["Kyber768"], ["Kyber768", "X-Wing"])
+    )
+    assert _ended(one.ask("POST", "/kem/decrypt", asked))[:2] == (400, "ERR_KEM_002")
+    assert _ended(both.ask("POST", "/kem/decrypt", asked)) == (
+        400,
+        "ERR_INVALID_001",
+        "algorithm",
+    )
+    mismatch, failure = tenant.get("/audit/records", order="desc", limit=2)["records"]
+    assert mismatch["target"] == "default/X-Wing/1"
+    assert failure["target"] is None

@@ -31,7 +31,12 @@ def test_the_buckets_are_those_of_the_code() -> None:
 def test_every_reason_is_explained() -> None:
     """The table of /readyz has each name once."""
     table = DOCUMENT.split("### Readiness")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*PARTS, STOPPING, AUDIT_LOG, MAIL_SERVER]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [
+        *PARTS,
+        STOPPING,
+        AUDIT_LOG,
+        MAIL_SERVER,
+    ]
 
 
 def test_metrics_have_the_names_of_their_kinds() -> None:

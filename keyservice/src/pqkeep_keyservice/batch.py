@@ -23,6 +23,7 @@ from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.key_cache import KeyCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
+from pqkeep_keyservice.operations.result import RecordedError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.transaction import refusal_kind
 from pqkeep_protocol.algorithms import ALGORITHMS, Kind
@@ -30,7 +31,7 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.codec import MAX_IN_FLIGHT
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
     Batch,
@@ -58,6 +59,7 @@ class Answered(NamedTuple):
     result: ItemResult | Refused
     version: KeyVersion | None
     target: str | None = None
+    keyring: KeyringName | None = None
 
 
 class Batches:
@@ -194,9 +196,12 @@ class Batches:
             return _refused(request, ErrorKind.DEADLINE_EXCEEDED)
         try:
             done = await self._dispatcher.answer(request, deadline)
+        except RecordedError as error:
+            version = error.version or request.version
+            return Answered(Refused(kind=error.kind), version, error.target, error.keyring)
         except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
             return _refused(request, refusal_kind(error, request))
-        return Answered(cast(ItemResult, done.result), done.version, done.target)
+        return Answered(cast(ItemResult, done.result), done.version, done.target, done.keyring)
 
 
 def _now() -> float:
@@ -221,7 +226,7 @@ def _records(
 ) -> Iterator[NewRecord]:
     """Yield a record for each request: for those of which it says the same, the same object."""
     made: dict[object, NewRecord] = {}
-    for item, (result, version, target) in zip(batch.items, answered, strict=True):
+    for item, (result, version, target, own_keyring) in zip(batch.items, answered, strict=True):
         request = item.request
         outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
         supplied = getattr(request, "public_key", None)
@@ -234,11 +239,12 @@ def _records(
             outcome,
             target,
             supplied,
+            own_keyring,
         )
         record = made.get(said)
         if record is None:
             record = operation_record(
-                request, attribution.under(item.policy), version, outcome, target
+                request, attribution.under(item.policy), version, outcome, target, own_keyring
             )
             made[said] = record
         yield record

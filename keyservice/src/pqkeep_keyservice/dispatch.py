@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from msgspec import structs
+
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.key_versions import (
     AgeLimits,
@@ -31,14 +33,20 @@ from pqkeep_keyservice.operations import (
     supplied_keys,
     wrapping,
 )
-from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_keyservice.operations.result import OperationResult, RecordedError
 from pqkeep_keyservice.operations.scheduled import DueChange, next_due
-from pqkeep_keyservice.storage.key_versions import list_keys
+from pqkeep_keyservice.storage.key_versions import find_public_key, list_keys
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
-from pqkeep_protocol.keys import INSTALLATION, MIN_ARCHIVE_DAYS
+from pqkeep_protocol.keys import (
+    INSTALLATION,
+    MIN_ARCHIVE_DAYS,
+    KeyringName,
+    KeyVersion,
+    TenantId,
+)
 from pqkeep_protocol.messages import (
     AnyRequest,
     ArchiveKey,
@@ -116,10 +124,8 @@ class Dispatcher:
         if request.operation not in ALGORITHMS[request.algorithm].operations:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
         executor = self._executors[request.algorithm]
-        if getattr(request, "public_key", None) is not None:
-            supplied = await _with_supplied_key(request, executor, deadline)
-            if supplied is not None:
-                return supplied
+        if isinstance(request, supplied_keys.Supplied) and request.public_key is not None:
+            return await self._answer_with(request, request.public_key, executor, deadline)
         if isinstance(request, ReEncrypt):
             return await self._re_encrypt(request, keyring)
         keyring.require(PURPOSE_OF.get(request.operation))
@@ -177,6 +183,40 @@ class Dispatcher:
                 return lifecycle.get(request, versions, material)
             case _:
                 assert_never(request)
+
+    async def _answer_with(
+        self,
+        request: supplied_keys.Supplied,
+        public_key: bytes,
+        executor: Executor,
+        deadline: float,
+    ) -> OperationResult:
+        """Answer a request that brings its key; where it is the tenant's, the record says which."""
+        own = await supplied_keys.find_own(
+            request, public_key, self._find_public_key, self._keyring_cache, self._key_cache
+        )
+        try:
+            match request:
+                case Encrypt():
+                    done = supplied_keys.encrypt(request, public_key)
+                case Encapsulate():
+                    done = supplied_keys.encapsulate(request, public_key)
+                case Verify() | VerifyHash() | VerifyMu():
+                    done = await supplied_keys.verify(request, public_key, executor, deadline)
+                case _:
+                    assert_never(request)
+        except KeyServiceError as error:
+            if own is None:
+                raise
+            raise RecordedError(error.kind, keyring=own.keyring, version=own.version) from None
+        if own is None:
+            return done
+        return structs.replace(done, keyring=own.keyring, version=own.version)
+
+    async def _find_public_key(
+        self, tenant: TenantId, algorithm: Algorithm, public_key: bytes
+    ) -> Sequence[tuple[KeyringName, KeyVersion]]:
+        return await self._store.read(find_public_key, tenant, algorithm, public_key)
 
     async def encapsulate_all(
         self, request: Encapsulate, count: int, deadline: float
@@ -272,25 +312,6 @@ class Dispatcher:
         if entry is None and await self._store.is_idempotency_key_used(request.tenant, idempotency):
             raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)  # for another key
         return entry
-
-
-async def _with_supplied_key(
-    request: AnyRequest, executor: Executor, deadline: float
-) -> OperationResult | None:
-    """Answer a request that brings its key. None for every other."""
-    match request:
-        case Encrypt(public_key=bytes(public_key)):
-            return supplied_keys.encrypt(request, public_key)
-        case Encapsulate(public_key=bytes(public_key)):
-            return supplied_keys.encapsulate(request, public_key)
-        case (
-            Verify(public_key=bytes(public_key))
-            | VerifyHash(public_key=bytes(public_key))
-            | VerifyMu(public_key=bytes(public_key))
-        ):
-            return await supplied_keys.verify(request, public_key, executor, deadline)
-        case _:
-            return None
 
 
 def _has_use(keyring: Keyring, versions: KeyVersions) -> bool:

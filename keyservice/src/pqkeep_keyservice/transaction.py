@@ -18,6 +18,7 @@ from pqkeep_keyservice.live.key_locks import KeyLocks
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.lifecycle import VersionChange
+from pqkeep_keyservice.operations.result import RecordedError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Operation
@@ -82,11 +83,18 @@ class Transactions:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
             kind = refusal_kind(error, request)
+            more = error if isinstance(error, RecordedError) else None
         finally:
             if isinstance(request, Wrap):  # not sooner: the operation may be run again
                 request.symmetric_key[:] = bytes(len(request.symmetric_key))
         version = getattr(request, "version", None)
-        record = operation_record(request, attribution, version, kind)
+        record = (
+            operation_record(request, attribution, version, kind)
+            if more is None
+            else operation_record(
+                request, attribution, more.version or version, kind, more.target, more.keyring
+            )
+        )
         if await self._log.commit(record, epoch=epoch) is not CommitOutcome.DURABLE:
             kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the answer with it
         raise KeyServiceError(kind)
@@ -100,7 +108,7 @@ class Transactions:
             done = await self._dispatcher.answer(request, deadline)
             _require_time(deadline)
             record = operation_record(
-                request, attribution, done.version, Outcome.SUCCESS, done.target
+                request, attribution, done.version, Outcome.SUCCESS, done.target, done.keyring
             )
             if done.change is None:
                 outcome = await self._log.commit(record, epoch=epoch)

@@ -26,6 +26,8 @@ class ErrorKind(StrEnum):
     """The keyring's keys are not for that."""
     TARGET_PURPOSE_DENIED = "target-purpose-denied"
     """The keys of the keyring to re-encrypt to are not for that."""
+    SCOPE_DENIED = "scope-denied"
+    """The public key is of one of the tenant's keyrings, and the caller may not use that keyring."""
     NO_PURPOSE = "no-purpose"
     """None of the keyring's purposes is for keys of the algorithm."""
     IMPORT_KEY_NOT_FOUND = "import-key-not-found"

@@ -52,6 +52,18 @@ PURPOSE_OF: Mapping[Operation, KeyPurpose] = {
 }
 """The purpose that a keyring must have for an operation. Every use of a key has one."""
 
+
+class KeyringPatterns(Struct, frozen=True, array_like=True):
+    """Keyrings by name, and by how their names begin."""
+
+    names: tuple[str, ...] = ()
+    beginnings: tuple[str, ...] = ()
+
+    def match(self, keyring: KeyringName) -> bool:
+        """Return whether a keyring is one of them."""
+        return keyring in self.names or keyring.startswith(self.beginnings)
+
+
 Description = Annotated[str, Meta(max_length=MAX_DESCRIPTION, pattern=PRINTABLE)]
 Labels = Annotated[
     dict[

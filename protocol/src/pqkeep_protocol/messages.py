@@ -25,6 +25,7 @@ from pqkeep_protocol.keyrings import (
     Days,
     Description,
     KeyringInfo,
+    KeyringPatterns,
     Labels,
     Purposes,
 )
@@ -101,7 +102,8 @@ Mu = Annotated[bytes, Meta(min_length=MU_SIZE, max_length=MU_SIZE)]
 
 
 SuppliedKey = Annotated[bytes, Meta(max_length=4096)]
-"""A public key that the caller brought, as its standard encodes it. No key of the tenant's is used."""
+"""A public key that the caller brought, as its standard encodes it. If it is one of the tenant's, the
+status, the purposes and the record are that key version's."""
 
 
 class CiphertextFormat(StrEnum):
@@ -135,6 +137,8 @@ class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
     """With ENVELOPE the result is the part behind the header."""
     public_key: SuppliedKey | None = None
+    within: KeyringPatterns | None = None
+    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
 
     def __post_init__(self) -> None:
         """Raise ValueError on a supplied key with a version, or in an envelope, which names ours."""
@@ -158,6 +162,9 @@ class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
     version: SomeVersion
     ciphertext: bytes
     associated_data: AssociatedData = b""
+    probe: tuple[Algorithm, ...] | None = None
+    """With which other algorithms' keys it is tried after a failure; None: with all. An envelope
+    names its key, and is tried with no other."""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
 
 
@@ -178,6 +185,8 @@ class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="enca
     algorithm: Algorithm
     version: SomeVersion | None
     public_key: SuppliedKey | None = None
+    within: KeyringPatterns | None = None
+    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless there is one of both."""
@@ -229,6 +238,9 @@ class Unwrap(KeyRequest[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
     version: SomeVersion
     wrapped_key: bytes
     associated_data: AssociatedData = b""
+    probe: tuple[Algorithm, ...] | None = None
+    """With which other algorithms' keys it is tried after a failure; None: with all. An envelope
+    names its key, and is tried with no other."""
 
 
 class Target(Struct, frozen=True, array_like=True):
@@ -260,6 +272,9 @@ class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encr
     is_wrapped_key: bool
     target: Target
     associated_data: AssociatedData = b""
+    probe: tuple[Algorithm, ...] | None = None
+    """With which other algorithms' keys it is tried after a failure; None: with all. An envelope
+    names its key, and is tried with no other."""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
     """Of the ciphertext, where it is no wrapped key."""
 
@@ -302,6 +317,8 @@ class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
     signature: bytes
     context: Context = b""
     public_key: SuppliedKey | None = None
+    within: KeyringPatterns | None = None
+    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
 
     def __post_init__(self) -> None:
         """Raise ValueError on a context that is pqkeep's own, and unless there is one key."""
@@ -332,6 +349,8 @@ class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-ha
     digest: bytes
     signature: bytes
     public_key: SuppliedKey | None = None
+    within: KeyringPatterns | None = None
+    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless there is one key."""
@@ -376,6 +395,8 @@ class VerifyMu(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mu")
     mu: Mu
     signature: bytes
     public_key: SuppliedKey | None = None
+    within: KeyringPatterns | None = None
+    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless there is one key."""

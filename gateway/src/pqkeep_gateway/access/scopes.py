@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
+from pqkeep_protocol.keyrings import KeyringPatterns
 
 ALL = "*"
 """Every operation; in a pattern, any characters at the end of a keyring's name."""
@@ -182,6 +183,11 @@ class Scopes:
         """Return whether they allow an operation on a keyring and an algorithm; None: on all."""
         return any(each.allows(operation, keyring, algorithm) for each in self.grants)
 
+    def keyrings(self, operation: GatewayOperation, algorithm: Algorithm) -> KeyringPatterns | None:
+        """Return in which keyrings they allow an operation with an algorithm; None: in all."""
+        names, beginnings = self._keyrings(operation, algorithm)
+        return None if "" in beginnings else KeyringPatterns(tuple(names), beginnings)
+
     def cover(self, others: "Scopes") -> bool:
         """Return whether they allow whatever the others do."""
         asked: dict[tuple[GatewayOperation, Algorithm | None], set[str]] = {}
@@ -197,6 +203,13 @@ class Scopes:
     def _covers(
         self, operation: GatewayOperation, algorithm: Algorithm | None, patterns: Iterable[str]
     ) -> bool:
+        names, beginnings = self._keyrings(operation, algorithm)
+        return all(each in names or each.startswith(beginnings) for each in patterns)
+
+    def _keyrings(
+        self, operation: GatewayOperation, algorithm: Algorithm | None
+    ) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Return the names, and the beginnings of names, of the keyrings of an operation."""
         mine = [
             each
             for each in self.grants
@@ -204,8 +217,7 @@ class Scopes:
             and (each.algorithms is None or algorithm in each.algorithms)
         ]
         names = frozenset(name for each in mine for name in each.keyrings)
-        beginnings = tuple({text for each in mine for text in each.beginnings})
-        return all(each in names or each.startswith(beginnings) for each in patterns)
+        return names, tuple({text for each in mine for text in each.beginnings})
 
 
 class ScopedPrincipal(Protocol):
@@ -238,6 +250,25 @@ def check_scope(
     scopes = principal.scopes
     if scopes is not None and not scopes.allow(operation, keyring, algorithm):
         raise ScopeDeniedError(algorithm)
+
+
+def keyrings_in_scope(
+    principal: ScopedPrincipal, operation: GatewayOperation, algorithm: Algorithm
+) -> KeyringPatterns | None:
+    """Return in which keyrings scopes allow an operation with an algorithm's keys; None: in all."""
+    scopes = principal.scopes
+    return None if scopes is None else scopes.keyrings(operation, algorithm)
+
+
+def other_algorithms_in_scope(
+    principal: ScopedPrincipal, operation: GatewayOperation, keyring: str, named: Algorithm
+) -> tuple[Algorithm, ...] | None:
+    """Return which other algorithms' keys scopes allow an operation with; None: all."""
+    scopes = principal.scopes
+    if scopes is None:
+        return None
+    others = (each for each in Algorithm if each is not named)
+    return tuple(each for each in others if scopes.allow(operation, keyring, each))
 
 
 def algorithms_in_scope(

@@ -44,7 +44,11 @@ class RecordData(Data, frozen=True, kw_only=True):
     ]
     keyring: Annotated[str | None, Meta(description="The key's keyring.")]
     target: Annotated[
-        str | None, Meta(description="What re-encrypt encrypted to: keyring/algorithm/version.")
+        str | None,
+        Meta(
+            description="What re-encrypt encrypted to, or with which other algorithms' keys a failed "
+            "decryption was tried: keyring/algorithm/version."
+        ),
     ]
 
 

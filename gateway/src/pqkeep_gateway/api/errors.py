@@ -233,6 +233,11 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "denied by policy keyring-purposes: the target keyring's keys are not for this",
         "to",
     ),
+    ErrorKind.SCOPE_DENIED: (
+        Code.POLICY_001,
+        "denied by policy api-key-scope: the public key is of a keyring that the API key may not use",
+        "public_key",
+    ),
     ErrorKind.NO_PURPOSE: (
         Code.POLICY_001,
         "denied by policy keyring-purposes: the keyring has no purpose for keys of this algorithm",

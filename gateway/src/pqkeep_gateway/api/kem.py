@@ -84,6 +84,7 @@ async def encrypt(call: KeyCall) -> Encrypted:
             version=call[ACTIVE_KEY_VERSION_OR_KEY],
             format=format_,
             public_key=public_key,
+            within=call.within(public_key),
         )
     )
     blob, version = encrypted.ciphertext, encrypted.version
@@ -116,6 +117,7 @@ async def decrypt(call: KeyCall) -> Decrypted:
             ciphertext=ciphertext,
             associated_data=call[ASSOCIATED_DATA],
             format=format_,
+            probe=call.other_algorithms,
         )
     )
     return Decrypted(
@@ -146,13 +148,14 @@ class Encapsulated(KeyAnswer, frozen=True, kw_only=True):
 
 async def encapsulate(call: KeyCall) -> Encapsulated:
     """Make a shared secret."""
-    version = call[KEY_VERSION_OR_KEY]
+    version, public_key = call[KEY_VERSION_OR_KEY], key_of(call)
     encapsulated = await call.execute(
         Encapsulate(
             tenant=call.tenant,
             algorithm=call.algorithm,
             version=version,
-            public_key=key_of(call),
+            public_key=public_key,
+            within=call.within(public_key),
         )
     )
     return Encapsulated(
@@ -245,6 +248,7 @@ async def unwrap(call: KeyCall) -> Unwrapped:
             version=version,
             wrapped_key=wrapped_key,
             associated_data=call[ASSOCIATED_DATA],
+            probe=call.other_algorithms,
         )
     )
     return Unwrapped(

@@ -15,7 +15,13 @@ from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
-from pqkeep_gateway.access.scopes import ScopeDeniedError, algorithms_in_scope, check_scope
+from pqkeep_gateway.access.scopes import (
+    ScopeDeniedError,
+    algorithms_in_scope,
+    check_scope,
+    keyrings_in_scope,
+    other_algorithms_in_scope,
+)
 from pqkeep_gateway.api.errors import (
     CHANGE_PLAN,
     KEY_FIELDS,
@@ -37,6 +43,7 @@ from pqkeep_gateway.http.field import Field, FieldError, Problem
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keyrings import KeyringPatterns
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
 from pqkeep_protocol.messages import (
     MAX_KEYS_LISTED,
@@ -66,6 +73,7 @@ class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
 
     tenant: TenantId
     principal: TenantPrincipal
+    operation: Operation
     algorithm: Algorithm
     keyring: KeyringName
     call: ApiCall
@@ -76,6 +84,19 @@ class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     def idempotency(self) -> Idempotency | None:
         """What is kept of the Idempotency-Key, where the operation takes one."""
         return self.call.idempotency
+
+    def within(self, public_key: bytes | None) -> KeyringPatterns | None:
+        """Return in which keyrings a supplied key may be that is the tenant's; None: in any."""
+        if public_key is None:
+            return None
+        return keyrings_in_scope(self.principal, self.operation, self.algorithm)
+
+    @property
+    def other_algorithms(self) -> tuple[Algorithm, ...] | None:
+        """With which other algorithms' keys a ciphertext may be tried; None: with all."""
+        return other_algorithms_in_scope(
+            self.principal, self.operation, self.keyring, self.algorithm
+        )
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""
@@ -237,6 +258,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         key_call = KeyCall(
             tenant=principal.tenant,
             principal=principal,
+            operation=row.operation,
             algorithm=algorithm,
             keyring=keyring,
             call=call,

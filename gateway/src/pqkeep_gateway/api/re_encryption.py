@@ -177,6 +177,7 @@ async def re_encrypt(call: KeyCall) -> ReEncrypted:
         associated_data=associated_data,
         format=source.format,
         target=target,
+        probe=call.other_algorithms,
     )
     try:
         made = await call.execute(request)

@@ -74,6 +74,7 @@ class Verified(KeyAnswer, frozen=True, kw_only=True):
 
 async def verify(call: KeyCall) -> Verified:
     """Check a signature. One that does not hold is an answer, not an error."""
+    public_key = key_of(call)
     request = Verify(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -81,7 +82,8 @@ async def verify(call: KeyCall) -> Verified:
         context=call[CONTEXT],
         signature=call[SIGNATURE],
         version=call[KEY_VERSION_OR_KEY],
-        public_key=key_of(call),
+        public_key=public_key,
+        within=call.within(public_key),
     )
     return Verified(
         valid=await _holds(call, request),
@@ -135,6 +137,7 @@ async def verify_hash(call: KeyCall) -> VerifiedHash:
     """Check a signature over a digest. One that does not hold is an answer, not an error."""
     hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
     check_digest(digest, hash_algorithm)
+    public_key = key_of(call)
     request = VerifyHash(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -142,7 +145,8 @@ async def verify_hash(call: KeyCall) -> VerifiedHash:
         digest=digest,
         signature=call[SIGNATURE],
         version=call[KEY_VERSION_OR_KEY],
-        public_key=key_of(call),
+        public_key=public_key,
+        within=call.within(public_key),
     )
     return VerifiedHash(
         valid=await _holds(call, request),
@@ -174,13 +178,15 @@ async def sign_mu(call: KeyCall) -> Signed:
 
 async def verify_mu(call: KeyCall) -> Verified:
     """Check a signature by its message's mu. One that does not hold is an answer, not an error."""
+    public_key = key_of(call)
     request = VerifyMu(
         tenant=call.tenant,
         algorithm=call.algorithm,
         mu=call[MU],
         signature=call[SIGNATURE_OVER_MU],
         version=call[KEY_VERSION_OR_KEY],
-        public_key=key_of(call),
+        public_key=public_key,
+        within=call.within(public_key),
     )
     return Verified(
         valid=await _holds(call, request),

@@ -124,7 +124,8 @@ PUBLIC_KEY: Field[SuppliedKey | None] = Field(
     name="public_key",
     description="A public key to use instead of one of yours: base64 of its bytes or of its DER "
     "(SubjectPublicKeyInfo), PEM, a certificate, whose key is taken and nothing checked, or a JWK, "
-    "as an object or as text. No key of yours is used then, and the answer has no `key_version`.",
+    "as an object or as text. The answer has no `key_version`. If it is a key of yours, it must be "
+    "one that could be used by its version.",
     schema={"type": ["string", "object"], "maxLength": MAX_TEXT},
     example="MIIHsjALBglghkgBZQMEAxIDggehAA==",
     parse=_parse,

@@ -18,6 +18,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.KEYRING_NOT_FOUND: "no such keyring",
     ErrorKind.KEYRING_EXISTS: "the keyring exists already",
     ErrorKind.KEYRING_QUOTA_REACHED: "no more keyrings",
+    ErrorKind.SCOPE_DENIED: "not in the API key's scopes",
     ErrorKind.PURPOSE_DENIED: "not what the keyring is for",
     ErrorKind.TARGET_PURPOSE_DENIED: "not what the target is for",
     ErrorKind.NO_PURPOSE: "no purpose for such a key",

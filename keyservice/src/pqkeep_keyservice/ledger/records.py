@@ -76,8 +76,12 @@ def operation_record(
     version: KeyVersion | None,
     outcome: Outcome | ErrorKind,
     target: str | None = None,
+    own_keyring: KeyringName | None = None,
 ) -> NewRecord:
-    """Return the record of one operation."""
+    """Return the record of one operation.
+
+    ``own_keyring``: where a supplied key is that is the tenant's.
+    """
     supplied = getattr(request, "public_key", None)
     # By position: by name it takes half as long again, in every request.
     return NewRecord(
@@ -94,7 +98,7 @@ def operation_record(
         None,
         None if supplied is None else sha256(supplied).digest(),
         None,
-        _keyring(request) if supplied is None else None,
+        _keyring(request) if supplied is None else own_keyring,
         target,
     )
 

@@ -46,6 +46,7 @@ async def _opened(
             version=request.version,
             wrapped_key=request.ciphertext,
             associated_data=request.associated_data,
+            probe=request.probe,
         )
     else:
         source = Decrypt(
@@ -55,6 +56,7 @@ async def _opened(
             version=request.version,
             ciphertext=request.ciphertext,
             associated_data=request.associated_data,
+            probe=request.probe,
             format=request.format,
         )
     _require_operation(source)

@@ -3,8 +3,27 @@
 from msgspec import Struct
 
 from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
-from pqkeep_protocol.keys import KeyVersion
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyringName, KeyVersion
 from pqkeep_protocol.messages import AnyResult
+
+
+class RecordedError(KeyServiceError):
+    """A refusal of which the record says more than the request does."""
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        *,
+        keyring: KeyringName | None = None,
+        version: KeyVersion | None = None,
+        target: str | None = None,
+    ) -> None:
+        """Take what the record has: of a supplied key, or of a decryption."""
+        super().__init__(kind)
+        self.keyring = keyring
+        self.version = version
+        self.target = target
 
 
 class OperationResult(Struct, frozen=True):
@@ -15,3 +34,5 @@ class OperationResult(Struct, frozen=True):
     change: KeyChange | KeyringChange | None = None
     target: str | None = None
     """Of a re-encryption: the key version that it encrypted to, as keyring/algorithm/version."""
+    keyring: KeyringName | None = None
+    """Of a supplied key that is the tenant's: where it is."""

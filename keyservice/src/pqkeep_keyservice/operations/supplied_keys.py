@@ -1,19 +1,74 @@
-"""Operations with a public key that the caller brought. No key of the tenant's is looked up.
+"""Operations with a public key that the caller brought.
 
-Whatever is wrong with such a key is INVALID_PUBLIC_KEY. It has a size, so that looking costs little,
-and nothing of it is kept.
+If the tenant has a key version with this public key, its status and its keyring's purposes hold as
+if the version had been named, and the record names it. The ciphertext is that of any supplied key.
+Whatever is wrong with a key is INVALID_PUBLIC_KEY. It has a size, so that looking costs little, and
+nothing of it is kept.
 """
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.live.executors import Executor, SuppliedKey
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.operations import kem_dem
-from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_keyservice.operations.result import OperationResult, RecordedError
 from pqkeep_keyservice.operations.signing import VerifyRequest, signable_of
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PURPOSE_OF
+from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
 from pqkeep_protocol.messages import Encapsulate, Encapsulated, Encrypt, Encrypted, Verified
+
+Supplied = Encrypt | Encapsulate | VerifyRequest
+FindPublicKey = Callable[
+    [TenantId, Algorithm, bytes], Awaitable[Sequence[tuple[KeyringName, KeyVersion]]]
+]
+"""Returns which versions of a tenant's keys have a public key."""
+
+
+class OwnKey(NamedTuple):
+    """The tenant's key version that a supplied public key is of."""
+
+    keyring: KeyringName
+    version: KeyVersion
+
+
+async def find_own(
+    request: Supplied,
+    public_key: bytes,
+    find_public_key: FindPublicKey,
+    keyrings: KeyringCache,
+    keys: KeyCache,
+) -> OwnKey | None:
+    """Return the tenant's key version with a public key; None if it has none.
+
+    Of several with the same key it is one that may be used. Raises RecordedError if none may: the
+    caller's keyrings, the keyring's purposes or the version's status do not allow it.
+    """
+    refusal: RecordedError | None = None
+    for keyring, version in await find_public_key(request.tenant, request.algorithm, public_key):
+        kind = ErrorKind.SCOPE_DENIED
+        if request.within is None or request.within.match(keyring):
+            try:
+                found = await keyrings.get(KeyringId(request.tenant, keyring))
+                found.require(PURPOSE_OF[request.operation])
+                versions = await keys.get(KeyName(request.tenant, request.algorithm, keyring))
+                versions.key_for(request.operation, version)
+            except KeyServiceError as refused:
+                kind = refused.kind
+            else:
+                return OwnKey(keyring, version)
+        if refusal is None or refusal.kind is ErrorKind.SCOPE_DENIED:
+            refusal = RecordedError(kind, keyring=keyring, version=version)
+    if refusal is not None:
+        raise refusal
+    return None
 
 
 def encrypt(request: Encrypt, public_key: bytes) -> OperationResult:

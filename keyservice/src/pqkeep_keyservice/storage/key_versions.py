@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
@@ -115,6 +116,19 @@ def _find_authentic(
     except (TypeError, ValueError, OverflowError):  # a SQLite column holds values of any type
         raise DamagedKeyError("the key has values that were never stored") from None
     return versions
+
+
+def find_public_key(
+    connection: sa.Connection, tenant: TenantId, algorithm: Algorithm, public_key: bytes
+) -> list[tuple[KeyringName, KeyVersion]]:
+    """Return which versions of a tenant's keys have this public key, in any keyring."""
+    query = sa.select(KEYS.c.keyring, KEYS.c.version).where(
+        KEYS.c.tenant_id == tenant,
+        KEYS.c.public_key_sha256 == sha256(public_key).digest(),
+        KEYS.c.algorithm == algorithm,
+    )
+    found = connection.execute(query.order_by(KEYS.c.keyring, KEYS.c.version))
+    return [(row.keyring, KeyVersion(row.version)) for row in found]
 
 
 def is_idempotency_key_used(
@@ -236,6 +250,7 @@ def _row(name: KeyName, entry: KeyEntry) -> dict[str, object]:
         **_state(entry),
         "imported": entry.info.imported,
         "public_key": entry.info.public_key,
+        "public_key_sha256": sha256(entry.info.public_key).digest(),
         "sealed_seed": entry.sealed,
         "created_at_us": entry.created_at_us,
         "idempotency_key": None if idempotency is None else idempotency.key,
@@ -275,7 +290,10 @@ def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
         created_at_us,
         idempotency_key,
         idempotency_request,
+        public_key_sha256,
     ) = row
+    if public_key_sha256 != sha256(public_key).digest():  # else the key would not be found by it
+        raise DamagedKeyError("the key is not as it was stored")
     info = KeyInfo(
         name.algorithm,
         KeyVersion(version),

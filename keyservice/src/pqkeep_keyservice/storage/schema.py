@@ -104,12 +104,14 @@ KEYS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("idempotency_key", LargeBinary(32), nullable=True),
     Column("idempotency_request", LargeBinary(32), nullable=True),
+    Column("public_key_sha256", LargeBinary(32), nullable=False),
     ForeignKeyConstraint(
         ["tenant_id", "keyring", "algorithm"],
         ["key_revisions.tenant_id", "key_revisions.keyring", "key_revisions.algorithm"],
     ),
     Index("ix_keys_idempotency_key", "tenant_id", "idempotency_key"),
     Index("ix_keys_status", "algorithm", "status"),
+    Index("ix_keys_public_key", "tenant_id", "public_key_sha256"),
 )
 """``one_active_key``, a unique partial index, says that no key has two active keys,
 also not where one is disabled.

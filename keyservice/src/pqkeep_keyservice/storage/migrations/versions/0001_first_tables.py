@@ -99,6 +99,7 @@ def _create_key_tables() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("idempotency_key", sa.LargeBinary(32), nullable=True),
         sa.Column("idempotency_request", sa.LargeBinary(32), nullable=True),
+        sa.Column("public_key_sha256", sa.LargeBinary(32), nullable=False),
         sa.ForeignKeyConstraint(
             ["tenant_id", "keyring", "algorithm"],
             ["key_revisions.tenant_id", "key_revisions.keyring", "key_revisions.algorithm"],
@@ -114,6 +115,7 @@ def _create_key_tables() -> None:
     )
     op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
     op.create_index("ix_keys_status", "keys", ["algorithm", "status"])
+    op.create_index("ix_keys_public_key", "keys", ["tenant_id", "public_key_sha256"])
     probe = op.create_table(
         "write_probe",
         sa.Column("written", sa.BigInteger, primary_key=True, autoincrement=False),
