@@ -129,6 +129,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     package, or "auto" for OpenSSL where it is there or openssl_library is set, else pqcrypto."""
     openssl_library: str | None = None
     """Another libcrypto than the system's: a library's name, or a path."""
+    verify_signatures: bool = False
+    """Whether ML-DSA and composite signatures, those of the audit log too, are verified under the
+    public key before they leave the service, for a fifth more of the processor. SLH-DSA signatures
+    always are."""
     log_format: LogFormat = "auto"
     """The form of log lines: "text", "json", or "auto" for text on a terminal and JSON elsewhere."""
 

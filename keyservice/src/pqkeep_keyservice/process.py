@@ -106,6 +106,7 @@ async def serve(settings: Config, file: Path) -> int:
             sources=sources,
             shard=settings.shard,
             transfer_key=partial(_transfer_key, settings),
+            verify_signatures=settings.verify_signatures,
         )
     except OSError as error:  # of the semaphores of worker processes
         raise ConfigError(

@@ -65,7 +65,7 @@ class KeyServiceParts:
         self.in_process.close()
 
 
-def wire(
+def wire(  # noqa: PLR0913 - each once, in process.py
     store: KeyStore,
     sealer: Sealer,
     settings: WorkerSettings,
@@ -75,6 +75,7 @@ def wire(
     sources: Mapping[int, RootKeySource] = NOT_KNOWN,
     shard: str = DEFAULT_SHARD,
     transfer_key: Callable[[], TransferKey | None] = lambda: None,
+    verify_signatures: bool = False,
 ) -> KeyServiceParts:
     """Put a key service together that has nothing in memory but root keys, from these sources."""
     schemes = schemes_of(settings)
@@ -83,7 +84,9 @@ def wire(
     log = AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
     workers = WorkerProcesses(settings, material)
-    in_process = InProcess(material, Threads("crypto", os.cpu_count() or 1))
+    in_process = InProcess(
+        material, Threads("crypto", os.cpu_count() or 1), verify_signatures=verify_signatures
+    )
     executor_of = executors(schemes, in_process, workers)
     encapsulation_workers = EncapsulationWorkers()
     dispatcher = Dispatcher(

@@ -29,7 +29,7 @@ from pqkeep_server.settings_file import Settings, SettingsFileError, edited, par
 
 LONGEST_SOCKET_PATH = 107
 """Bytes, of the kernel's."""
-INHERITED = ("gateway_uid", "slh_dsa", "openssl_library", "log_format")
+INHERITED = ("gateway_uid", "slh_dsa", "openssl_library", "verify_signatures", "log_format")
 """Settings of the first key service that another one has, too."""
 
 
@@ -211,7 +211,7 @@ def _settings(
     if password_file is None and address.is_on_server:
         password_file = first.database_password_file
     inherited = {name: getattr(first, name) for name in INHERITED}
-    defaults = {"slh_dsa": "auto", "log_format": "auto"}
+    defaults = {"slh_dsa": "auto", "verify_signatures": False, "log_format": "auto"}
     return {
         "shard": shard.shard,
         "socket": f"../run/{shard.socket.name}",

@@ -4,7 +4,7 @@ from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.live.executors import SuppliedKey
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.signables import Signable, sign, verify
+from pqkeep_keyservice.live.signables import Signable, sign, sign_and_verify, verify
 from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
@@ -12,10 +12,13 @@ from pqkeep_protocol.keys import KeyVersion, TenantId
 class InProcess:
     """An Executor with threads."""
 
-    def __init__(self, material: KeyMaterial, threads: Threads) -> None:
-        """Sign and verify in threads."""
+    def __init__(
+        self, material: KeyMaterial, threads: Threads, *, verify_signatures: bool = False
+    ) -> None:
+        """Sign and verify in threads. ``verify_signatures``: release none that does not verify."""
         self._material = material
         self._threads = threads
+        self._verify_signatures = verify_signatures
 
     async def generate(
         self, name: KeyName, version: KeyVersion, deadline: float
@@ -31,7 +34,10 @@ class InProcess:
         self, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
     ) -> bytes:
         private = self._material.signing_key(tenant, entry)
-        return await self._threads.run(sign, private, signable)
+        if not self._verify_signatures:
+            return await self._threads.run(sign, private, signable)
+        public = self._material.verifying_key(tenant, entry)
+        return await self._threads.run(sign_and_verify, private, public, signable)
 
     async def verify(
         self,

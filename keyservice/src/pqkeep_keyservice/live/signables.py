@@ -33,6 +33,13 @@ def sign(private: SigningKey, signable: Signable) -> bytes:
     raise TypeError("only ML-DSA signs a mu")
 
 
+def sign_and_verify(private: SigningKey, public: VerifyingKey, signable: Signable) -> bytes:
+    """Return a signature that holds. Raises InvalidSignature if it does not: a computation failed."""
+    signature = sign(private, signable)
+    verify(public, signature, signable)
+    return signature
+
+
 def verify(public: VerifyingKey, signature: bytes, signable: Signable) -> None:
     """Raise InvalidSignature unless it holds; TypeError on a mu for a scheme that has none."""
     if isinstance(signable, Message):

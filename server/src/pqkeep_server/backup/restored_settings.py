@@ -24,7 +24,14 @@ SET = frozenset(
 KEPT = frozenset(
     {
         *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
-        *("session_lifetime_days", "default_plan", "self_service", "slh_dsa", "log_format"),
+        *(
+            "session_lifetime_days",
+            "default_plan",
+            "self_service",
+            "slh_dsa",
+            "verify_signatures",
+            "log_format",
+        ),
         *("require_post_quantum", "access_log", "gateways", "valkey_memory_mib"),
     }
 )
