@@ -56,7 +56,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
             default_plan=Plan.FREE,
             min_deletion_days=0,
         ),
-        *api_keys.endpoints(nothing, nothing),
+        *api_keys.endpoints(nothing, nothing, nothing),
         *audit.endpoints(nothing, nothing, nothing, nothing),
         *operators.endpoints(nothing, nothing, nothing),
         *installation.endpoints(nothing),

@@ -81,7 +81,8 @@ def limited(installation: Installation, tenant: Caller) -> Iterator[Limited]:
     versions: list[int] = []
 
     def make(by: Caller = tenant, **fields: object) -> Caller:
-        made = by.post(f"/tenants/{tenant.tenant_id}/api-keys", fields, status=201)
+        body = {"allow_absent_keyrings": True, **fields}
+        made = by.post(f"/tenants/{tenant.tenant_id}/api-keys", body, status=201)
         versions.append(made["version"])
         return installation.caller(made["api_key"], tenant.tenant_id)
 
@@ -480,6 +481,44 @@ def test_a_change_of_limits_holds_at_once(
     assert new.get("/kms/keys/1", algorithm="Kyber768")
     assert tenant.ask("DELETE", f"{keys}/3").status_code == 200
     assert _ended(new.ask("GET", "/kms/keys/1?algorithm=Kyber768")) == (401, "ERR_AUTH_001", None)
+
+
+def test_a_keyring_in_a_scope_has_to_exist(new_tenant: Callable[..., Caller]) -> None:
+    """A name that no keyring has is refused, made or rotated, unless that is said; a beginning is not."""
+    tenant = new_tenant()
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
+    for keyrings in (["paymets"], ["payments", "paymets"], ["default", "paymetsx"]):
+        scoped = _scope("use", keyrings=keyrings)
+        for end in ("", "/rotate"):
+            answer = tenant.ask("POST", path + end, scoped)
+            assert refusal_of(answer) == (400, "ERR_INVALID_001", "scopes")
+            assert "allow_absent_keyrings" in answer.text
+            assert "paymets" not in answer.text
+    assert tenant.get(path)["total"] == 1
+    for keyrings in (["payments", "default"], ["paymets.*"], ["*"]):
+        tenant.post(path, _scope("use", keyrings=keyrings), status=201)
+    scoped = {**_scope("use", keyrings=["paymets"]), "allow_absent_keyrings": True}
+    tenant.post(path, scoped, status=201)
+    answer = tenant.ask("POST", path, {"allow_absent_keyrings": "yes"})
+    assert refusal_of(answer) == (400, "ERR_INVALID_001", "allow_absent_keyrings")
+
+
+def test_a_scope_does_not_tell_of_keyrings_beyond_it(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """An API key is answered the same of keyrings beyond its own scopes, whether they exist or not."""
+    tenant = new_tenant()
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    tenant.post("/kms/keyrings", {"name": "secret"}, status=201)
+    own = {"scopes": [{"operations": ["administer"]}, {"operations": ["use"], "keyrings": ["a*"]}]}
+    made = tenant.post(path, own, status=201)
+    program = installation.caller(made["api_key"], tenant.tenant_id)
+    answers = [
+        refusal_of(program.ask("POST", path, _scope("use", keyrings=[name])))
+        for name in ("secret", "no-such-ring")
+    ]
+    assert answers == [(403, "ERR_POLICY_001", "scopes")] * 2
 
 
 def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited) -> None:

@@ -146,6 +146,7 @@ def test_an_api_key_is_rotated_with_other_limits(
     owner = installation.person(tenant.tenant_id)
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     limits = {"scopes": [{"operations": ["use"], "keyrings": ["cards"]}], "name": "worker"}
+    tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     owner.post_proven(path, limits, status=201)
     page = visit_as(owner, phone=True).open(PATH)
     page.get_by_role("row", name="worker").get_by_role("link").click()
@@ -357,3 +358,26 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.UNAUTHORIZED,
     }
+
+
+def test_a_misspelt_keyring_is_refused_at_its_field(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """A keyring that does not exist is refused in the form, until a box says that it may be missing."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    visitor = visit_as(owner)
+    visitor.expected.append("400")
+    page = visitor.open(PATH)
+    page.get_by_role("button", name="Create an API key").click()
+    dialog = page.locator("#create")
+    dialog.get_by_label("Only in these keyrings").fill("paymets")
+    dialog.get_by_role("button", name="Create").click()
+    prove(page)
+    expect(dialog).to_contain_text("scopes name a keyring that does not exist")
+    dialog.get_by_label("These keyrings may not exist yet").check()
+    dialog.get_by_role("button", name="Create").click()
+    prove(page)
+    keep_api_key(page)
+    kept = owner.get(f"/tenants/{tenant.tenant_id}/api-keys", details=True)["api_keys"][-1]
+    assert kept["scopes"] == [{"operations": ["use"], "keyrings": ["paymets"]}]

@@ -393,7 +393,7 @@ async def assemble(
             default_plan=Plan(config.default_plan),
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
-        *api_keys.endpoints(all_tenants, all_api_keys),
+        *api_keys.endpoints(all_tenants, all_api_keys, shards),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, all_tenants),
         *installation.endpoints(management.inspection),
         *plan_limits.endpoints(shards, all_api_keys, terms, allowances, admission),

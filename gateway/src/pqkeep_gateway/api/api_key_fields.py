@@ -12,9 +12,19 @@ from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.scopes import ALL, OPERATIONS, Group, Scope, Scopes
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import Field, InvalidValueError, text_field, time_field
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    boolean_field,
+    text_field,
+    time_field,
+)
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
+from pqkeep_protocol.messages import KeyService, ListKeyrings
 
 T = TypeVar("T")
 
@@ -199,11 +209,22 @@ ALLOWED_ADDRESSES = Field(
     parse=_addresses,
 ).optional()
 
-LIMIT_FIELDS: tuple[Field[Any], ...] = (NAME, SCOPES, EXPIRES_AT, ALLOWED_ADDRESSES)
+ALLOW_ABSENT_KEYRINGS = boolean_field(
+    "allow_absent_keyrings",
+    "Whether scopes may name keyrings that do not exist. A beginning with `*` may always stand for"
+    " keyrings to come.",
+    example=True,
+).or_default(default=False)
+
+_LIMITS: tuple[Field[Any], ...] = (NAME, SCOPES, EXPIRES_AT, ALLOWED_ADDRESSES)
+LIMIT_FIELDS: tuple[Field[Any], ...] = (*_LIMITS, ALLOW_ABSENT_KEYRINGS)
 """When an API key is made."""
-KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = tuple(
-    each.described(each.description.partition(" Left out:")[0] + " Left out: as before.")
-    for each in LIMIT_FIELDS
+KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
+    *(
+        each.described(each.description.partition(" Left out:")[0] + " Left out: as before.")
+        for each in _LIMITS
+    ),
+    ALLOW_ABSENT_KEYRINGS,
 )
 """When it is rotated."""
 
@@ -213,6 +234,35 @@ def limits_in(call: ApiCall) -> ApiKeyLimits:
     return ApiKeyLimits(
         scopes=call[SCOPES], expires_at=call[EXPIRES_AT], addresses=call[ALLOWED_ADDRESSES]
     )
+
+
+async def require_keyrings(call: ApiCall, tenant: TenantId, keys: KeyService) -> None:
+    """Refuse scopes that name a keyring which does not exist, unless the request allows that.
+
+    An API key is told of no keyring beyond its own scopes.
+    Raises FieldError, BeyondOwnLimitsError, KeyServiceError.
+    """
+    scopes, may_be_absent = call[SCOPES], call[ALLOW_ABSENT_KEYRINGS]
+    if scopes is None or may_be_absent:
+        return
+    own = call.principal.limits
+    own.check_covers(own.with_changes(limits_in(call)))
+    patterns = {name for each in scopes.stated for name in each.keyrings or ()}
+    absent = {name for name in patterns if not name.endswith(ALL)} - {DEFAULT_KEYRING}
+    after: KeyringName | None = None
+    while absent:
+        request = ListKeyrings(tenant=tenant, after=after)
+        page = await keys.execute(request, call.attribution)
+        absent -= {each.name for each in page.keyrings}
+        if not page.has_more:
+            break
+        after = page.keyrings[-1].name
+    if absent:
+        message = (
+            "scopes name a keyring that does not exist: create it first, or send"
+            f" {ALLOW_ABSENT_KEYRINGS.name}"
+        )
+        raise FieldError(SCOPES.name, Problem.MALFORMED, message)
 
 
 def shown_scopes(scopes: Scopes | None) -> tuple[ScopeData, ...] | None:

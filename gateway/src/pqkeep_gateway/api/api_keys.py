@@ -17,11 +17,12 @@ from pqkeep_gateway.api.api_key_fields import (
     SCOPES,
     ScopeData,
     limits_in,
+    require_keyrings,
     shown_addresses,
     shown_scopes,
     shown_time,
 )
-from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, KEY_SERVICE_OUTAGE
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -39,6 +40,7 @@ from pqkeep_gateway.tenancy.api_keys import (
 )
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import KeyService
 
 MAX_VERSION = 10**9 - 1
 """No tenant has an API key of a larger version."""
@@ -166,9 +168,9 @@ _LISTED = ApiKeyData(
 )
 
 
-def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
+def endpoints(tenants: Tenants, api_keys: ApiKeys, keys: KeyService) -> tuple[Endpoint, ...]:
     """Return the endpoints of API keys."""
-    handlers = _ApiKeys(tenants, api_keys)
+    handlers = _ApiKeys(tenants, api_keys, keys)
     return (
         Endpoint(
             method="POST",
@@ -181,6 +183,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             field_codes=BAD_REQUEST_FIELDS,
             example=_NEW,
             status=201,
+            codes=KEY_SERVICE_OUTAGE,
             idempotent=True,
             answers_secret=True,
             body_optional=True,
@@ -211,6 +214,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             fields=(TENANT, _KEY_ID, _OVERLAP, *KEPT_LIMIT_FIELDS),
             field_codes=BAD_REQUEST_FIELDS,
             example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
+            codes=KEY_SERVICE_OUTAGE,
             idempotent=True,
             answers_secret=True,
             needs_step_up=True,
@@ -243,9 +247,10 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
 class _ApiKeys:
     """The handlers."""
 
-    def __init__(self, tenants: Tenants, api_keys: ApiKeys) -> None:
+    def __init__(self, tenants: Tenants, api_keys: ApiKeys, keys: KeyService) -> None:
         self._tenants = tenants
         self._api_keys = api_keys
+        self._keys = keys
 
     async def create(self, call: ApiCall) -> NewApiKeyData:
         """Create one more API key. It is shown this once.
@@ -253,6 +258,7 @@ class _ApiKeys:
         An API key that has scopes, an expiry or allowed addresses creates only what these cover.
         """
         tenant = await visible_tenant(call, self._tenants)
+        await require_keyrings(call, tenant.id, self._keys)
         made = await self._api_keys.create(
             tenant,
             call.attribution,
@@ -287,6 +293,7 @@ class _ApiKeys:
         """
         tenant = await visible_tenant(call, self._tenants)
         version = await self._replaced(call, tenant.id)
+        await require_keyrings(call, tenant.id, self._keys)
         created, revoked = await self._api_keys.rotate(
             tenant.id,
             version,

@@ -42,7 +42,7 @@ _UNWRAP = ClientCall("kem.unwrap", "symmetric_key = {}", ("wrapped_key",), _BOUN
 _TENANT = ("tenant_id",)
 _NAME = ("name",)
 _SETTINGS = _same("description", "labels", "purposes", "rotation_days", "archive_after_days")
-_LIMITS = _same("name", "expires_at", "allowed_addresses")
+_LIMITS = _same("name", "expires_at", "allowed_addresses", "allow_absent_keyrings")
 
 CALLS: Mapping[str, ClientCall] = {
     "encrypt": ClientCall(

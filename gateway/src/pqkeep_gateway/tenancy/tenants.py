@@ -63,9 +63,9 @@ class TenantFilter:
 
     name: str | None = None
     """A part of the name, as ``names.folded_name`` compares."""
+    status: TenantStatus | None = None
     exact_name: str | None = None
     """The name, as ``names.name_key`` compares."""
-    status: TenantStatus | None = None
 
 
 EVERY_TENANT = TenantFilter()

@@ -58,6 +58,10 @@ Keyrings = Annotated[
         show_default=False,
     ),
 ]
+AbsentKeyrings = Annotated[
+    bool,
+    typer.Option("--allow-absent-keyrings", help="--keyring may name one that does not exist."),
+]
 Algorithms = Annotated[
     list[str] | None,
     typer.Option(
@@ -103,6 +107,7 @@ def limits(
     algorithms: list[str] | None,
     expires: datetime | None,
     allow: list[str] | None,
+    allow_absent_keyrings: bool,  # noqa: FBT001 - an option
 ) -> dict[str, Any]:
     """Return the options as the client's arguments: one scope, if any of its options is there."""
     scope = None
@@ -117,6 +122,7 @@ def limits(
         "scopes": None if scope is None else [scope],
         "expires_at": expires,
         "allowed_addresses": allow or None,
+        "allow_absent_keyrings": allow_absent_keyrings,
     }
 
 

@@ -9,6 +9,7 @@ import typer
 
 from pqkeep.cli import choice
 from pqkeep.cli.api_key_limits import (
+    AbsentKeyrings,
     Algorithms,
     Allow,
     Expires,
@@ -64,6 +65,7 @@ def create(  # noqa: PLR0913 - an option each
     algorithm: Algorithms = None,
     expires: Expires = None,
     allow: Allow = None,
+    allow_absent_keyrings: AbsentKeyrings = False,
     tenant: Tenant = None,
     to: To = None,
     force: Force = False,
@@ -72,7 +74,7 @@ def create(  # noqa: PLR0913 - an option each
 
     With --keyring or --algorithm and no --scope it may use keys (--scope use).
     """
-    asked = limits(name, scope, keyring, algorithm, expires, allow)
+    asked = limits(name, scope, keyring, algorithm, expires, allow, allow_absent_keyrings)
     with invocation.connect() as client, _kept(to, force=force) as keep:
         facts = keep(client.api_keys.create(choice.tenant_id(client, tenant), **asked))
     _show_new(invocation, facts, to)
@@ -101,6 +103,7 @@ def rotate(  # noqa: PLR0913 - an option each
     algorithm: Algorithms = None,
     expires: Expires = None,
     allow: Allow = None,
+    allow_absent_keyrings: AbsentKeyrings = False,
     overlap: Annotated[
         int | None,
         typer.Option(
@@ -118,7 +121,7 @@ def rotate(  # noqa: PLR0913 - an option each
 
     The old one works for a short while longer, by default 30 seconds. What no option names stays as it was. An API key can limit itself further, and no less.
     """
-    asked = limits(name, scope, keyring, algorithm, expires, allow)
+    asked = limits(name, scope, keyring, algorithm, expires, allow, allow_absent_keyrings)
     with invocation.connect() as client, _kept(to, force=force) as keep:
         own = choice.tenant_id(client, tenant)
         rotation = client.api_keys.rotate(own, overlap_seconds=overlap, **asked)

@@ -29,13 +29,15 @@ class ApiKeys(Generic[T_co]):
         scopes: Iterable[Scope] | None = None,
         expires_at: datetime | None = None,
         allowed_addresses: Iterable[str] | None = None,
+        allow_absent_keyrings: bool = False,
     ) -> Call[NewApiKey]:
         """Make one more API key. Keep it: it is shown this once.
 
         Without scopes it may do all that an API key may; for a program that only uses keys:
         ``scopes=[Scope(operations=("use",))]``. Addresses are networks such as ``192.0.2.0/24``.
+        Scopes that name a keyring which does not exist are refused, unless that is allowed.
         """
-        body = _limits(name, scopes, expires_at, allowed_addresses)
+        body = _limits(name, scopes, expires_at, allowed_addresses, allow_absent_keyrings)
         return change(_path(tenant_id), _new_api_key, body)
 
     @Operation
@@ -56,6 +58,7 @@ class ApiKeys(Generic[T_co]):
         scopes: Iterable[Scope] | None = None,
         expires_at: datetime | None = None,
         allowed_addresses: Iterable[str] | None = None,
+        allow_absent_keyrings: bool = False,
         overlap_seconds: int | None = None,
     ) -> Call[ApiKeyRotation]:
         """Put a new API key in the place of this client's; as the operator, of the newest.
@@ -65,7 +68,7 @@ class ApiKeys(Generic[T_co]):
         and addresses, but for what is named here; an API key can make these narrower only.
         """
         body = {
-            **(_limits(name, scopes, expires_at, allowed_addresses) or {}),
+            **(_limits(name, scopes, expires_at, allowed_addresses, allow_absent_keyrings) or {}),
             **({} if overlap_seconds is None else {"overlap_seconds": overlap_seconds}),
         }
         return change(_path(tenant_id) + "/rotate", _rotation, body or None)
@@ -81,6 +84,7 @@ def _limits(
     scopes: Iterable[Scope] | None,
     expires_at: datetime | None,
     allowed_addresses: Iterable[str] | None,
+    allow_absent_keyrings: bool,  # noqa: FBT001 - private
 ) -> Mapping[str, object] | None:
     """Return the body that asks for limits; None where none are named."""
     asked = {
@@ -88,6 +92,7 @@ def _limits(
         "scopes": None if scopes is None else [_scope(each) for each in scopes],
         "expires_at": None if expires_at is None else _time(expires_at),
         "allowed_addresses": None if allowed_addresses is None else list(allowed_addresses),
+        "allow_absent_keyrings": allow_absent_keyrings or None,
     }
     body = {field: value for field, value in asked.items() if value is not None}
     return body or None
