@@ -45,9 +45,9 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         key_operation.endpoint(re_encryption.OPERATION, nothing),
         *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
         *batch.endpoints(key_operation.KeyAccess(nothing, nothing, nothing), nothing),
-        *keys.endpoints(nothing, terms, archive_delay_days=0),
+        *keys.endpoints(nothing, terms, nothing, archive_delay_days=0),
         *public_keys.endpoints(nothing),
-        *keyrings.endpoints(nothing),
+        *keyrings.endpoints(nothing, nothing),
         *key_import.endpoints(nothing, terms),
         *tenants.endpoints(
             nothing,

@@ -157,17 +157,22 @@ from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.shards import TenantPlacements
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from pqkeep_gateway.payments.stripe_account import StripeAccount
     from pqkeep_gateway.tracing import Tracing
+
+
+_LOG = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +387,11 @@ async def assemble(
         key_operation.endpoint(re_encryption.OPERATION, access),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *batch.endpoints(access, audit_delivery),
-        *keys.endpoints(access, terms, config.min_archive_days),
+        *keys.endpoints(
+            access, terms, partial(_tell_owners, engine, clock), config.min_archive_days
+        ),
         *public_keys.endpoints(access),
-        *keyrings.endpoints(access),
+        *keyrings.endpoints(access, partial(_tell_owners, engine, clock)),
         *key_import.endpoints(access, terms),
         *tenants.endpoints(
             all_tenants,
@@ -491,6 +498,14 @@ async def _is_healthy(key_clients: Iterable[KeyClient], readiness: Readiness) ->
     """Return whether requests would be answered, with the key services as they are just now."""
     is_reachable = any(await asyncio.gather(*(client.is_reachable() for client in key_clients)))
     return is_reachable and not await readiness.reasons()
+
+
+async def _tell_owners(engine: AsyncEngine, clock: Clock, tenant: TenantId, about: str) -> None:
+    """Store a mail to a tenant's owners. What it is about is done already, and is not undone."""
+    try:
+        await SqlMailOutbox(engine).tell_owners(tenant, about, date_of(clock()))
+    except UnavailableError:
+        _LOG.error("owners are not told what is going to be destroyed", tenant=str(tenant))
 
 
 async def _close(

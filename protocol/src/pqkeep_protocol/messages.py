@@ -408,7 +408,7 @@ class Key(Result, frozen=True, kw_only=True, tag="key"):
 
     key: KeyInfo
     existed: bool = False
-    """Whether it was there before a GenerateKey with ``if_absent``."""
+    """Whether it was there before a GenerateKey with ``if_absent``, or its time before a ScheduleArchive."""
 
 
 class Keys(Result, frozen=True, kw_only=True, tag="keys"):

@@ -1,5 +1,6 @@
 """/api/v1/kms/keyrings: named sets of keys, one for each algorithm, and what they are for."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
@@ -24,10 +25,11 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import Field, integer_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.mail.outgoing_mail import of_keyring
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keyrings import ALL_PURPOSES, MAX_KEYRINGS, KeyPurpose, KeyringInfo
-from pqkeep_protocol.keys import DEFAULT_KEYRING
+from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import (
     MAX_KEYRINGS_LISTED,
     CreateKeyring,
@@ -104,9 +106,14 @@ _LIMIT = integer_field(
 ).or_default(MAX_KEYRINGS)
 
 
-def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
-    """Return the endpoints of keyrings."""
-    handlers = _Keyrings(access)
+def endpoints(
+    access: KeyAccess, tell_owners: Callable[[TenantId, str], Awaitable[None]]
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of keyrings.
+
+    ``tell_owners`` gets what is going to happen to a tenant's keys.
+    """
+    handlers = _Keyrings(access, tell_owners)
     return (
         Endpoint(
             method="POST",
@@ -168,8 +175,11 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
 class _Keyrings:
     """The handlers."""
 
-    def __init__(self, access: KeyAccess) -> None:
+    def __init__(
+        self, access: KeyAccess, tell_owners: Callable[[TenantId, str], Awaitable[None]]
+    ) -> None:
         self._access = access
+        self._tell_owners = tell_owners
 
     async def create(self, call: ApiCall) -> Keyring:
         """Create a keyring, which has no keys yet.
@@ -186,7 +196,9 @@ class _Keyrings:
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
         )
-        return _keyring((await self._execute(call, request)).keyring)
+        made = (await self._execute(call, request)).keyring
+        await self._tell(call, made, 0)
+        return _keyring(made)
 
     async def list_(self, call: ApiCall) -> Keyrings:
         """List keyrings, by name."""
@@ -226,7 +238,20 @@ class _Keyrings:
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
         )
-        return _keyring((await self._execute(call, request)).keyring)
+        days = 0
+        if request.archive_after_days:
+            asked = GetKeyring(tenant=request.tenant, keyring=request.keyring)
+            days = (await self._execute(call, asked)).keyring.archive_after_days
+        changed = (await self._execute(call, request)).keyring
+        if request.archive_after_days:
+            await self._tell(call, changed, days)
+        return _keyring(changed)
+
+    async def _tell(self, call: ApiCall, keyring: KeyringInfo, before: int) -> None:
+        """Tell the owners where a keyring's keys are destroyed by themselves from now on."""
+        days = keyring.archive_after_days
+        if days and days != before:
+            await self._tell_owners(call.tenant.tenant, of_keyring(keyring.name, days))
 
     async def _execute(self, call: ApiCall, request: KeyRequest[R]) -> R:
         keyring = None if isinstance(request, ListKeyrings) else request.keyring

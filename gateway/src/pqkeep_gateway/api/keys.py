@@ -1,6 +1,6 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -38,6 +38,7 @@ from pqkeep_gateway.http.field import (
     integer_field,
 )
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
+from pqkeep_gateway.mail.outgoing_mail import of_key
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage
@@ -51,6 +52,7 @@ from pqkeep_protocol.keys import (
     KeyringName,
     KeyStatus,
     KeyVersion,
+    TenantId,
 )
 from pqkeep_protocol.messages import (
     ArchiveKey,
@@ -191,10 +193,16 @@ _AFTER: Field[KeyPosition | None] = Field(
 
 
 def endpoints(
-    access: KeyAccess, plans: Plans, archive_delay_days: int = MIN_ARCHIVE_DAYS
+    access: KeyAccess,
+    plans: Plans,
+    tell_owners: Callable[[TenantId, str], Awaitable[None]],
+    archive_delay_days: int = MIN_ARCHIVE_DAYS,
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints of key management; a private key is destroyed after so many days."""
-    management = _KeyManagement(access, plans, archive_delay_days)
+    """Return the endpoints of key management; a private key is destroyed after so many days.
+
+    ``tell_owners`` gets what is going to happen to a tenant's keys.
+    """
+    management = _KeyManagement(access, plans, tell_owners, archive_delay_days)
     rows = (
         KeyOperation(
             "POST",
@@ -341,9 +349,16 @@ def endpoints(
 class _KeyManagement:
     """The handlers that need more than a key call."""
 
-    def __init__(self, access: KeyAccess, plans: Plans, archive_delay_days: int) -> None:
+    def __init__(
+        self,
+        access: KeyAccess,
+        plans: Plans,
+        tell_owners: Callable[[TenantId, str], Awaitable[None]],
+        archive_delay_days: int,
+    ) -> None:
         self._access = access
         self._plans = plans
+        self._tell_owners = tell_owners
         self.delay_days = integer_field(
             "delay_days",
             "After how many days the private key is destroyed.",
@@ -382,6 +397,9 @@ class _KeyManagement:
             if days
             else ArchiveKey(tenant=tenant, algorithm=algorithm, version=version)
         )
+        if archived.key.archive_at is not None and not archived.existed:
+            at = archived.key.archive_at
+            await self._tell_owners(tenant, of_key(algorithm, version, call.keyring, at))
         return shown_key(archived.key)
 
     async def list_keys(self, call: ApiCall) -> Keys:

@@ -43,6 +43,7 @@ class MailKind(StrEnum):
     SECOND_FACTOR_ADDED = "second-factor-added"
     SECOND_FACTOR_REMOVED = "second-factor-removed"
     RECOVERY_CODE_USED = "recovery-code-used"
+    DESTRUCTION_SCHEDULED = "destruction-scheduled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class OutgoingMail:
     """When its token or code expires, and delivery is not attempted any more."""
     salt: bytes = field(repr=False)
     inviter: str = field(default="", repr=False)
+    about: str = ""
+    """What is going to happen, as part of a sentence."""
     attempts: int = 0
 
 
@@ -66,10 +69,11 @@ def new_mail(
     now: datetime,
     lifetime: timedelta = NOTIFICATION_LIFETIME,
     inviter: str = "",
+    about: str = "",
 ) -> OutgoingMail:
     """Return a mail that is not stored yet."""
     salt = secrets.token_bytes(_SALT_SIZE)
-    return OutgoingMail(uuid4(), kind, to, now, now + lifetime, salt, inviter)
+    return OutgoingMail(uuid4(), kind, to, now, now + lifetime, salt, inviter, about)
 
 
 def mailed_token(mail: OutgoingMail, kind: CredentialKind, pepper: Pepper) -> str:
@@ -111,6 +115,7 @@ def compose(
         text.format(
             here=public_url.rstrip("/"),
             inviter=mail.inviter,
+            about=mail.about,
             at=_time(mail.created_at),
             until=_time(mail.expires_at),
             page=template.page,
@@ -211,7 +216,33 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "At {at} a recovery code of your account on pqkeep at\n"
         "{here} was used instead of your authenticator app.\n" + _WAS_IT_YOU,
     ),
+    MailKind.DESTRUCTION_SCHEDULED: _Template(
+        "Keys of your organization on pqkeep are going to be destroyed",
+        "You are an owner of an organization on pqkeep at {here}.\n"
+        "At {at} this was set:\n\n"
+        "    {about}.\n\n"
+        "What was encrypted under a key that is destroyed can never be read again, not\n"
+        "even with a backup. Until then it can be cancelled: a key on its page of the\n"
+        "portal, a keyring's days by changing the keyring, and the deletion of a whole\n"
+        "organization by the operator of the service. If nobody of you wanted this, cancel\n"
+        "it now, and look into the audit log.\n",
+    ),
 }
+
+
+def of_key(algorithm: str, version: int, keyring: str, at: datetime) -> str:
+    """Say what happens to a key version."""
+    return f"{algorithm} v{version} of the keyring {keyring} is destroyed at {_time(at)}"
+
+
+def of_keyring(keyring: str, days: int) -> str:
+    """Say what happens to the retired versions in a keyring."""
+    return f"retired key versions of the keyring {keyring} are destroyed after {days} days"
+
+
+def of_tenant(at: datetime) -> str:
+    """Say what happens to all keys of a tenant."""
+    return f"all keys of your organization are destroyed at {_time(at)}"
 
 
 def _time(when: datetime) -> str:

@@ -9,9 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.mail.outgoing_mail import of_tenant
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.contracts import IS_RUNNING, end_contract
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.outgoing_mail import add_mail_to_owners
 from pqkeep_gateway.storage.schema import (
     API_KEYS,
     CONTRACTS,
@@ -44,8 +46,10 @@ class SqlDeletions:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
-        """Store when a suspended tenant is deleted, unless that is stored already.
+    async def schedule(
+        self, tenant: TenantId, at: datetime, now: datetime, audit_event: Event
+    ) -> Tenant:
+        """Store when a suspended tenant is deleted, unless that is stored already; tell its owners.
 
         Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
         """
@@ -58,6 +62,7 @@ class SqlDeletions:
             row = await _row(connection, tenant)
             if changed:
                 await add_audit_event(connection, audit_event)
+                await add_mail_to_owners(connection, tenant, of_tenant(at), now)
             elif row.deletion_at_us is None:
                 raise NotSuspendedError
         return tenant_of(row)

@@ -7,9 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
-from pqkeep_gateway.storage.schema import OUTGOING_MAIL
+from pqkeep_gateway.storage.schema import OUTGOING_MAIL, USERS
+from pqkeep_protocol.keys import TenantId
 
 
 class SqlMailOutbox:
@@ -51,6 +53,21 @@ class SqlMailOutbox:
         async with transaction(self._engine) as connection:
             await connection.execute(delete)
 
+    async def tell_owners(self, tenant: TenantId, about: str, now: datetime) -> None:
+        """Store a mail to each owner of a tenant about keys that are going to be destroyed."""
+        async with transaction(self._engine) as connection:
+            await add_mail_to_owners(connection, tenant, about, now)
+
+
+async def add_mail_to_owners(
+    connection: AsyncConnection, tenant: TenantId, about: str, now: datetime
+) -> None:
+    """Store a mail to each owner of a tenant about keys that are going to be destroyed."""
+    owners = sa.select(USERS.c.email).where(USERS.c.tenant_id == tenant, USERS.c.role == Role.OWNER)
+    for email in (await connection.execute(owners.order_by(USERS.c.id))).scalars().all():
+        mail = new_mail(MailKind.DESTRUCTION_SCHEDULED, email, now, about=about)
+        await add_mail(connection, mail)
+
 
 async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
     """Store a mail in the transaction of what it is about."""
@@ -59,6 +76,7 @@ async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
         "kind": mail.kind,
         "recipient": mail.to,
         "inviter": mail.inviter,
+        "about": mail.about,
         "salt": mail.salt,
         "created_at_us": microseconds(mail.created_at),
         "expires_at_us": microseconds(mail.expires_at),
@@ -77,5 +95,6 @@ def _mail(row: sa.Row[Any]) -> OutgoingMail:
         expires_at=time_of(row.expires_at_us),
         salt=row.salt,
         inviter=row.inviter,
+        about=row.about,
         attempts=row.attempts,
     )

@@ -406,6 +406,7 @@ OUTGOING_MAIL = Table(
     Column("kind", String(32), nullable=False),
     Column("recipient", String(254), nullable=False),
     Column("inviter", String(254), nullable=False),
+    Column("about", String(254), nullable=False),
     Column("salt", LargeBinary(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),

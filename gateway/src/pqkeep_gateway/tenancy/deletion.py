@@ -48,8 +48,10 @@ class NoDeletionError(Exception):
 class DeletionStore(Protocol):
     """Tenants in the database that are to be deleted. All methods raise UnavailableError."""
 
-    async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
-        """Store when a suspended tenant is deleted, unless that is stored already.
+    async def schedule(
+        self, tenant: TenantId, at: datetime, now: datetime, audit_event: Event
+    ) -> Tenant:
+        """Store when a suspended tenant is deleted, unless that is stored already; tell its owners.
 
         Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
         """
@@ -91,11 +93,12 @@ class Deletions:
 
         Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
         """
-        at = self._now() + timedelta(days=days)
+        now = self._now()
+        at = now + timedelta(days=days)
         scheduled = event(
             attribution, tenant, AuditEvent.DELETE_TENANT, policy=f"at-{at:%Y-%m-%dT%H:%M:%SZ}"
         )
-        changed = await self._store.schedule(tenant, at, scheduled)
+        changed = await self._store.schedule(tenant, at, now, scheduled)
         await self._audit_delivery.deliver()
         return changed
 

@@ -111,7 +111,9 @@ def schedule_archive(
     """Set when a retired key version is archived. Raises KEY_STATUS."""
     at = clock.now() + timedelta(days=request.days)
     new = versions.with_archive_scheduled(request.version, at)
-    return _changed(versions, new, request, material)
+    changed = _changed(versions, new, request, material)
+    key = Key(key=new.entry(request.version).info, existed=new is versions)
+    return structs.replace(changed, result=key)
 
 
 def cancel_archive(

@@ -295,6 +295,7 @@ def _create_outboxes() -> None:
         sa.Column("kind", sa.String(32), nullable=False),
         sa.Column("recipient", sa.String(254), nullable=False),
         sa.Column("inviter", sa.String(254), nullable=False),
+        sa.Column("about", sa.String(254), nullable=False),
         sa.Column("salt", sa.LargeBinary(16), nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
