@@ -27,7 +27,7 @@ function chosenScopes() {
 }
 
 scopes?.form.addEventListener("input", () => {
-  for (const each of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings]")) each.disabled = !isChosen();
+  for (const each of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings], [name=allow_absent_keyrings]")) each.disabled = !isChosen();
   const shown = !isChosen() ? '["*"]' : JSON.stringify(checked("group")).replaceAll(",", ", ");
   code.forEach((each, index) => (each.textContent = codes[index].replace('["use"]', shown)));
 });
