@@ -7,6 +7,7 @@ import re
 import ssl
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,24 @@ def test_nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         Client(NOWHERE)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("mode", [0o440, 0o640, 0o400, 0o600])
+def test_a_key_file_of_root_that_a_group_may_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
+) -> None:
+    """A secret that Kubernetes mounts is root's, and readable for the group of its fsGroup."""
+    file = tmp_path / "api-key"
+    file.write_text(NEVER_MADE)
+    file.chmod(mode)
+    os.chown(file, 0, 54_321)
+    monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(file))
+    Client(NOWHERE).close()
+    os.chown(file, 54_321, 54_321)
+    with pytest.raises(ConfigurationError, match="must be yours"):
+        Client(NOWHERE)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o444])
 def test_a_key_file_that_others_may_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
 ) -> None:
@@ -221,6 +239,233 @@ def test_a_key_from_a_pipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match="printable ASCII"):
         Client(NOWHERE)
     writer.join()
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n", " ", "\t", "\ufeff", "\n\n \r\n"])
+def test_what_stands_around_a_value_is_no_part_of_it(
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    write_profiles: Write,
+    key_file: Path,
+    base_url: str,
+    idle_api_key: str,
+    blank: str,
+) -> None:
+    """Line breaks, spaces and a byte-order mark around address and API key count nowhere."""
+    monkeypatch.setenv("PQKEEP_URL", f"{blank}{base_url}{blank}")
+    monkeypatch.setenv("PQKEEP_API_KEY", f"{blank}{idle_api_key}{blank}")
+    assert connect().keys.list() == ()
+    assert connect(f"{base_url}/{blank}", f"{idle_api_key}{blank}").keys.list() == ()
+    monkeypatch.delenv("PQKEEP_API_KEY")
+    key_file.write_bytes(f"\ufeff{idle_api_key}{blank}".encode())
+    monkeypatch.setenv("PQKEEP_API_KEY_FILE", f"{key_file}{blank}")
+    assert connect().keys.list() == ()
+    monkeypatch.delenv("PQKEEP_API_KEY_FILE")
+    monkeypatch.setenv("PQKEEP_URL", blank)
+    written = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    quoted = "".join(written.get(each, each) for each in blank)
+    text = profile("default", base_url + quoted, f'api_key = "{idle_api_key}{quoted}"')
+    write_profiles("\ufeff" + text)
+    assert connect().keys.list() == ()
+
+
+@pytest.mark.parametrize(
+    ("api_key", "said"),
+    [
+        (f'"{NEVER_MADE}"', "quotation marks around it"),
+        (f"\u201c{NEVER_MADE}\u201d", "quotation marks around it"),
+        (f"X-API-Key: {NEVER_MADE}", "a space inside"),
+        (f"{NEVER_MADE}\u00a0{NEVER_MADE}", "a space inside"),
+        (f"{NEVER_MADE}\n{NEVER_MADE}", "several lines"),
+        (f"{NEVER_MADE}\x1b[0m", "a control character"),
+        (f"pqk\u2011{NEVER_MADE}", "a character that is not ASCII"),
+    ],
+)
+def test_what_is_wrong_with_an_api_key_is_said(
+    monkeypatch: pytest.MonkeyPatch, key_file: Path, api_key: str, said: str
+) -> None:
+    """The message names the variable and the kind of character, and has nothing of the key."""
+    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
+    with pytest.raises(ConfigurationError, match=f"^PQKEEP_API_KEY must be .* {said}$") as caught:
+        Client(NOWHERE)
+    assert NEVER_MADE not in str(caught.value)
+    monkeypatch.delenv("PQKEEP_API_KEY")
+    key_file.write_text(api_key)
+    monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
+    with pytest.raises(ConfigurationError, match=f"PQKEEP_API_KEY_FILE must be .* {said}$"):
+        Client(NOWHERE)
+
+
+@pytest.mark.parametrize("content", ["pqk_1".encode("utf-16"), b"\xff", b""])
+def test_a_key_file_without_text(
+    monkeypatch: pytest.MonkeyPatch, key_file: Path, content: bytes
+) -> None:
+    """A file that is empty, or in another encoding, has no API key."""
+    key_file.write_bytes(content)
+    monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
+    with pytest.raises(ConfigurationError, match=r"holds none|no character"):
+        Client(NOWHERE)
+
+
+@pytest.mark.parametrize("end", ["/api/v1", "/api/v1/", "/", "//", ""])
+def test_an_address_may_end_as_the_reference_has_it(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, idle_api_key: str, end: str
+) -> None:
+    """An address with /api/v1 or a slash at its end is the same address."""
+    assert connect(f"{base_url}{end}", idle_api_key).keys.list() == ()
+    monkeypatch.setenv("PQKEEP_URL", f"{base_url}{end}")
+    assert connect(api_key=idle_api_key).keys.list() == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("pqkeep.example", "it has no scheme; put https:// before it"),
+        ("localhost:8080", "it has no scheme"),
+        ("//pqkeep.example", "it has no scheme"),
+        ("ftp://pqkeep.example", "it has another scheme"),
+        ("https:/pqkeep.example", "it has no scheme"),
+        ("https://", "it has no host"),
+        ("https:///api/v1", "it has no host"),
+        ("https://pqkeep example", "a space or a control character"),
+        ("https://pqkeep.example\thttps://x", "a space or a control character"),
+        ("'https://pqkeep.example'", "quotation marks"),
+        ("https://ada:secret@pqkeep.example", "it has a user"),
+        ("https://pqkeep.example?key=secret", "a query or a fragment"),
+        ("https://pqkeep.example/#secret", "a query or a fragment"),
+        ("https://pqkeep.example?", "a query or a fragment"),
+        ("https://::1", "an IPv6 address needs brackets"),
+        ("https://2001:db8::1/x", "an IPv6 address needs brackets"),
+        ("https://pqkeep.example:port", "host or port is wrong"),
+        ("https://pqkeep.example:99999", "host or port is wrong"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    """The message names where the address is from and what is wrong, and has no password."""
+    with pytest.raises(ConfigurationError, match=r"^the base URL must be") as caught:
+        Client(url, NEVER_MADE)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("PQKEEP_URL", url)
+    with pytest.raises(ConfigurationError, match=r"^PQKEEP_URL must be"):
+        Client(api_key=NEVER_MADE)
+
+
+def test_an_address_of_ipv6_or_with_a_path() -> None:
+    """An IPv6 address in brackets, a port, capitals and a path of a reverse proxy are fine."""
+    for url in ("https://[2001:db8::1]", "HTTPS://pqkeep.example:8443/keys", "http://[::1]:80/"):
+        Client(url, NEVER_MADE).close()
+
+
+PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let no proxy be named but by the test."""
+    for name in (*PROXY_VARIABLES, "NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("variable", PROXY_VARIABLES)
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("socks5://127.0.0.1:1080", "a proxy by socks5, which needs the package socksio"),
+        ("socks5h://ada:secret@127.0.0.1:1080", "a proxy by socks5h, which needs"),
+        ("SOCKS5://127.0.0.1:1080", "a proxy by socks5, which needs"),
+        ("socks4://127.0.0.1:1080", "a proxy by socks4: only http"),
+        ("socks://127.0.0.1:1080", "a proxy by socks: only http"),
+        ("ftp://127.0.0.1", "a proxy by ftp: only http"),
+        ("<secret>://127.0.0.1", "a proxy by another scheme: only http"),
+        ("http://", "it has no host, or a wrong port"),
+        ("http://proxy.example:port", "it has no host, or a wrong port"),
+        ("http://proxy.example:99999", "it has no host, or a wrong port"),
+        ("http://ada:secret@:3128", "it has no host, or a wrong port"),
+        ("http://[::1", "it has no host, or a wrong port"),
+        ("proxy example", "it has no host, or a wrong port"),
+    ],
+)
+def test_a_proxy_that_is_none_is_named(
+    connect: Connect, no_proxies: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    """A proxy that the library does not take is a ConfigurationError with the variable's name.
+
+    Where NO_PROXY has the host, nothing of it is looked at, and neither for plain HTTP.
+    """
+    no_proxies.setenv(variable, value)
+    with pytest.raises(ConfigurationError) as caught:
+        connect("https://pqkeep.example", NEVER_MADE)
+    assert variable in str(caught.value)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    connect("http://127.0.0.1:9", NEVER_MADE)
+    no_proxies.setenv("NO_PROXY", "pqkeep.example")
+    connect("https://pqkeep.example", NEVER_MADE)
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "url", "is_bypassed"),
+    [
+        ("*", "https://pqkeep.example", True),
+        ("other, *", "https://pqkeep.example", True),
+        ("example", "https://pqkeep.example", True),
+        (".example", "https://pqkeep.example", True),
+        ("*.example", "https://pqkeep.example", True),
+        (".pqkeep.example", "https://pqkeep.example", True),
+        ("PQKEEP.Example", "https://pqkeep.example", True),
+        ("pqkeep.example.", "https://pqkeep.example", True),
+        ("other pqkeep.example", "https://pqkeep.example", True),
+        ("keep.example", "https://pqkeep.example", False),
+        ("pqkeep.example.org", "https://pqkeep.example", False),
+        ("pqkeep.example:443", "https://pqkeep.example", True),
+        ("pqkeep.example:443", "https://pqkeep.example:8443", False),
+        ("pqkeep.example:8443", "https://pqkeep.example:8443", True),
+        ("192.0.2.7", "https://192.0.2.7", True),
+        ("192.0.2.0/24", "https://192.0.2.7", True),
+        ("192.0.2.0/24", "https://198.51.100.7", False),
+        ("2.7", "https://192.0.2.7", False),
+        ("2001:db8::/32", "https://[2001:db8::7]", True),
+        ("[2001:db8::7]", "https://[2001:db8::7]", True),
+        ("[2001:db8::7]:443", "https://[2001:db8::7]", True),
+        ("2001:db8::8", "https://[2001:db8::7]", False),
+        ("localhost", "https://localhost:8443", True),
+        ("", "https://pqkeep.example", False),
+        (",, ,", "https://pqkeep.example", False),
+        ("://", "https://pqkeep.example", False),
+    ],
+)
+@pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
+def test_no_proxy_comes_first(
+    no_proxies: pytest.MonkeyPatch, variable: str, no_proxy: str, url: str, *, is_bypassed: bool
+) -> None:
+    """NO_PROXY has names, suffixes, ports, addresses and networks, as curl reads it."""
+    no_proxies.setenv("HTTPS_PROXY", "socks4://127.0.0.1")
+    no_proxies.setenv(variable, no_proxy)
+    if is_bypassed:
+        Client(url, NEVER_MADE).close()
+    else:
+        with pytest.raises(ConfigurationError, match="HTTPS_PROXY names a proxy by socks4"):
+            Client(url, NEVER_MADE)
+
+
+def test_a_proxy_out_of_reach_is_named(connect: Connect, no_proxies: pytest.MonkeyPatch) -> None:
+    """Where nothing listens at the proxy's address the message names the variable."""
+    no_proxies.setenv("https_proxy", "127.0.0.1:9")
+    with pytest.raises(ConnectionFailedError, match="the proxy that https_proxy names, or the"):
+        connect("https://pqkeep.example", NEVER_MADE).keys.list()
+
+
+def test_a_proxy_that_refuses_is_named(
+    connect: Connect, no_proxies: pytest.MonkeyPatch, answer: Callable[..., str]
+) -> None:
+    """What a proxy answers instead of a connection is said, with the variable that names it."""
+    no_proxies.setenv("ALL_PROXY", answer(b"", 407))
+    with pytest.raises(ConnectionFailedError, match="the proxy that ALL_PROXY names refused"):
+        connect("https://pqkeep.example", NEVER_MADE).keys.list()
 
 
 @pytest.mark.parametrize("api_key", ["", "two words", "line\nbreak", "clé", "nul\0"])
@@ -274,11 +519,21 @@ def test_no_proxy_for_plain_http(
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
+def certificate(certificate_of: Callable[[int], Path]) -> Path:
     """Make a certificate of 127.0.0.1 that only itself vouches for, and its key beside it."""
+    return certificate_of(0)
+
+
+@pytest.fixture
+def certificate_of(tmp_path: Path) -> Callable[[int], Path]:
+    """Make certificates that are valid for two days, so many days from now."""
+    return partial(_certificate, tmp_path)
+
+
+def _certificate(folder: Path, days: int) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     made = (
         x509.CertificateBuilder()
@@ -291,7 +546,7 @@ def certificate(tmp_path: Path) -> Path:
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    path = tmp_path / "ca.pem"
+    path = folder / "ca.pem"
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     path.with_suffix(".key").write_bytes(
         key.private_bytes(
@@ -326,6 +581,75 @@ def test_ca_file(
         assert connect().keys.list() == ()
         monkeypatch.setenv("PQKEEP_CA_FILE", str(certificate))
         assert connect(proxy.url, idle_api_key).keys.list() == ()
+
+
+@pytest.mark.parametrize(
+    ("variable", "content", "said"),
+    [
+        ("SSL_CERT_FILE", None, "which cannot be read: No such file"),
+        ("SSL_CERT_FILE", "", "which has no certificate in PEM"),
+        ("SSL_CERT_DIR", None, "which is no directory"),
+        ("SSL_CERT_DIR", "a file", "which is no directory"),
+    ],
+)
+def test_trust_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, content: str | None, said: str
+) -> None:
+    """A variable of OpenSSL that names nothing makes no client, unless a CA file is named."""
+    path = tmp_path / "trusted"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv(variable, str(path))
+    with pytest.raises(ConfigurationError, match=f"^{variable} names {path}, {said}"):
+        Client("https://pqkeep.example", NEVER_MADE)
+    Client(NOWHERE, NEVER_MADE).close()
+
+
+def test_trust_of_other_programs_is_said_to_be_theirs(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, certificate: Path, base_url: str
+) -> None:
+    """Where a certificate is not trusted, and a variable of other programs would, that is said."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    with (
+        FaultProxy(base_url, tls) as proxy,
+        pytest.raises(ConnectionFailedError, match="REQUESTS_CA_BUNDLE is for other programs"),
+    ):
+        connect(proxy.url, NEVER_MADE).keys.list()
+
+
+def test_a_service_without_tls(connect: Connect, base_url: str) -> None:
+    """An https:// address where plain HTTP answers is said to be that."""
+    with pytest.raises(ConnectionFailedError, match=r"does not speak TLS: is it http://\?"):
+        connect(base_url.replace("http://", "https://"), NEVER_MADE).keys.list()
+
+
+@pytest.mark.parametrize("days", [-10, 10])
+def test_a_certificate_of_another_time(
+    connect: Connect, certificate_of: Callable[[int], Path], base_url: str, days: int
+) -> None:
+    """A certificate that is not valid now comes with what this machine's clock says."""
+    path = certificate_of(days)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(path, path.with_suffix(".key"))
+    year = dt.datetime.now(dt.UTC).year
+    with (
+        FaultProxy(base_url, tls) as proxy,
+        pytest.raises(ConnectionFailedError, match=f"by this machine's clock it is {year}-"),
+    ):
+        connect(proxy.url, NEVER_MADE, ca_file=path).keys.list()
+
+
+def test_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no home directory the message says what does without one."""
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)
+    with pytest.raises(ConfigurationError, match="set HOME or XDG_CONFIG_HOME"):
+        Client()
+    Client(NOWHERE, NEVER_MADE).close()
 
 
 @pytest.mark.parametrize(

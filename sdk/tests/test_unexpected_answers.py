@@ -83,12 +83,29 @@ def test_unknown_status(connect: Connect, answer: Answer) -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7), ("-7", None), ("soon", None), ("9" * 5000, None), ("Fri, 13 Nov 2026", None)],
+    [
+        ("7", 7),
+        (" 007 ", 7),
+        ("0", 0),
+        ("-7", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+        ("9" * 5000, 999_999_999),
+        ("0" * 5000, 0),
+        ("Fri, 13 Nov 2026 12:00:30 GMT", 30),
+        ("Friday, 13-Nov-26 12:00:30 GMT", 30),
+        ("Fri Nov 13 12:00:30 2026", 30),
+        ("Fri, 13 Nov 2026 13:00:30 +0100", 30),
+        ("Fri, 13 Nov 2026 11:00:00 GMT", 0),
+        ("Fri, 13 Nov 9999 12:00:00 GMT", 999_999_999),
+        ("Fri, 99 Nov 2026 12:00:00 GMT", None),
+    ],
 )
 def test_retry_after(connect: Connect, answer: Answer, header: str, seconds: int | None) -> None:
-    """Retry-After counts if it is seconds, and does no harm if it is anything else."""
+    """Retry-After counts as seconds and as a date, by the answer's own clock; nothing else harms."""
     body = b'{"error": {"error_code": "ERR_SERVICE_001", "message": "no"}}'
-    url = answer(body, 503, (("Retry-After", header),))
+    url = answer(body, 503, (("Date", "Fri, 13 Nov 2026 12:00:00 GMT"), ("Retry-After", header)))
     with pytest.raises(OutOfServiceError) as caught:
         connect(url, API_KEY).keys.list()
     assert caught.value.retry_after == seconds
@@ -133,9 +150,52 @@ def test_redirect(connect: Connect, answer: Answer) -> None:
     """A redirect is not followed: the API key goes nowhere else."""
     elsewhere = answer(b'{"data": {"keys": [], "total": 0}}')
     url = answer(b"", 307, (("Location", elsewhere),))
-    with pytest.raises(MalformedAnswerError) as caught:
+    with pytest.raises(MalformedAnswerError, match=f"leads elsewhere, to {elsewhere}") as caught:
         connect(url, API_KEY).keys.list()
     assert caught.value.status == 307
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("https://pqkeep.example/api/v1/kms/keys?a=secret", "to https://pqkeep.example/api/v1"),
+        ("https://ada:secret@pqkeep.example/", "to https://pqkeep.example/:"),
+        ("/sign-in#secret", "/sign-in:"),
+        ("", "leads elsewhere: if"),
+        ("https://pqkeep.example:port/", "leads elsewhere: if"),
+        ("https://pqkeep.example/" + "x" * 5000, "to https://pqkeep.example/xxx"),
+    ],
+)
+def test_where_a_redirect_leads(
+    connect: Connect, answer: Answer, status: int, location: str, shown: str
+) -> None:
+    """Any redirect says where to, without a password or a query, and is not followed."""
+    url = answer(b"<html>", status, (("Location", location),))
+    with pytest.raises(MalformedAnswerError) as caught:
+        connect(url, API_KEY).keys.list()
+    assert shown in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("status", [200, 403, 404, 500, 502, 503])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "it is empty"),
+        (b" \r\n", "it is empty"),
+        (b"<!DOCTYPE html><title>Sign in</title>", "it is a web page"),
+        (b"\xef\xbb\xbf\n<html>", "it is a web page"),
+    ],
+)
+def test_what_answers_in_the_service_s_place_is_said(
+    connect: Connect, answer: Answer, status: int, body: bytes, said: str
+) -> None:
+    """An empty answer and a web page, of a proxy or a sign-in page, are named as that."""
+    with pytest.raises(PqkeepError, match=said) as caught:
+        connect(answer(body, status), API_KEY).keys.list()
+    assert "Sign in" not in str(caught.value)
 
 
 def test_broken_compression(connect: Connect, answer: Answer) -> None:

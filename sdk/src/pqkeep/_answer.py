@@ -5,7 +5,10 @@ last line says that it is whole.
 """
 
 import json
+import math
+import time
 from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -23,7 +26,10 @@ MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer in memory."""
 LAST_LINE = 4096
 """Bytes that the last line of a file has at most."""
-_MAX_DIGITS = 9
+_LONGEST_WAIT = 10**9 - 1
+"""Seconds."""
+_LONGEST_SHOWN = 200
+_REDIRECTS = range(300, 400)
 
 
 class InMemory(Generic[R]):
@@ -89,21 +95,54 @@ class InMemory(Generic[R]):
         of_status = BY_STATUS.get(status, PqkeepError)
         if code is None and not issubclass(of_status, RETRIED):
             return self._malformed()
+        form = _form_of(self._body, self._response)
+        unsaid = (
+            f"what answers is not the service: {form}" if form else "the service gave no reason"
+        )
         return BY_CODE.get(code or "", of_status)(
-            _text(error, "message") or "the service gave no reason",
+            _text(error, "message") or unsaid,
             error_code=code,
             field=_text(error, "field"),
             status=status,
             request_id=self._request_id,
-            retry_after=_seconds(self._response.headers.get("Retry-After", "")),
+            retry_after=_seconds(self._response.headers),
         )
 
     def _malformed(self) -> PqkeepError:
+        message = "the answer is not one of pqkeep's"
+        if self._response.status_code in _REDIRECTS:
+            place = _place_in(self._response)
+            message = f"the address leads elsewhere{place}: if that is the service, use its address"
+        elif form := _form_of(self._body, self._response):
+            message = f"{message}: {form}"
         return MalformedAnswerError(
-            "the answer is not one of pqkeep's",
+            message,
             status=self._response.status_code,
             request_id=self._request_id,
         )
+
+
+def _form_of(body: bytes | bytearray, response: httpx2.Response) -> str:
+    """Return what an answer is that is not JSON, as far as that can be told."""
+    start = bytes(body[:64]).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not start:
+        return "it is empty"
+    if start.startswith(b"<") or "html" in response.headers.get("Content-Type", ""):
+        return (
+            "it is a web page, from a proxy or a sign-in page on the way, or from another service"
+        )
+    return ""
+
+
+def _place_in(response: httpx2.Response) -> str:
+    """Return where a redirect leads, without a password and a query that may be in it."""
+    try:
+        url = response.request.url.join(response.headers.get("Location", ""))
+        place = str(url.copy_with(userinfo=b"", query=None, fragment=None))
+    except (httpx2.InvalidURL, ValueError):
+        return ""
+    is_shown = response.headers.get("Location") and place.isprintable()
+    return f", to {place[:_LONGEST_SHOWN]}" if is_shown else ""
 
 
 class Saved(Generic[R]):
@@ -175,6 +214,27 @@ def _text(values: Mapping[str, object], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _seconds(header: str) -> int | None:
-    usable = header.isascii() and header.isdigit() and len(header) <= _MAX_DIGITS
-    return int(header) if usable else None
+def _seconds(headers: httpx2.Headers) -> int | None:
+    """Return for how many seconds Retry-After says to wait: a number, or a date (RFC 9110).
+
+    A date is compared with the answer's own, since this machine's clock may differ.
+    """
+    header = headers.get("Retry-After", "").strip()
+    if header.isascii() and header.isdigit():
+        digits = header.lstrip("0")
+        is_long = len(digits) > len(str(_LONGEST_WAIT))
+        return _LONGEST_WAIT if is_long else int(digits or "0")
+    ends = _time_in(header)
+    if ends is None:
+        return None
+    begins = _time_in(headers.get("Date", ""))
+    seconds = math.ceil(ends - (time.time() if begins is None else begins))
+    return min(max(seconds, 0), _LONGEST_WAIT)
+
+
+def _time_in(header: str) -> float | None:
+    """Return a date of HTTP in seconds since 1970."""
+    try:
+        return parsedate_to_datetime(header).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -8,6 +8,7 @@ import json
 import math
 import ssl
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ import httpx2
 from pqkeep._answer import Answer, InMemory, Saved
 from pqkeep._attempts import ATTEMPT_SECONDS, CONNECT_SECONDS, Attempts
 from pqkeep._call import Call
-from pqkeep._settings import Settings
+from pqkeep._settings import Settings, other_trust
 from pqkeep.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
@@ -26,6 +27,10 @@ from pqkeep.errors import (
 
 _UNTRUSTED = frozenset({18, 19, 20, 21})
 """OpenSSL's numbers (X509_V_ERR_…) where a certificate leads to no authority that is trusted."""
+_OUT_OF_TIME = frozenset({9, 10})
+"""Where it is not valid yet, or not any more."""
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+"""OpenSSL's words for an answer that is no TLS."""
 
 _ENCODINGS = frozenset({"identity", "gzip"})
 """Of answers. One piece becomes at most a thousand times as long by gzip, and by several or by
@@ -40,6 +45,7 @@ class Exchange(Generic[R]):
     def __init__(self, call: Call[R], settings: Settings) -> None:
         """Begin. A file may take as long as it takes; everything else has the client's timeout."""
         self._call = call
+        self._proxy = settings.proxy()
         self._request_id = str(uuid4())
         self._headers = {"X-Request-ID": self._request_id}
         self._content = call.content
@@ -96,11 +102,22 @@ class Exchange(Generic[R]):
             return self.too_late()
         if isinstance(error, httpx2.DecodingError):
             return self._badly_encoded()
-        if isinstance(error, httpx2.ConnectError):
-            message = f"the service cannot be reached: {error}{_advice(error)}"
+        if isinstance(error, httpx2.ProxyError):
+            message = f"the proxy {self._named_by} refused: {error}"
+        elif isinstance(error, httpx2.ConnectError):
+            reached = (
+                f"the proxy {self._named_by}, or the service behind it," if self._proxy else ""
+            )
+            cause = _cause(error)
+            advice = "" if cause is None else _advice(cause)
+            message = f"{reached or 'the service'} cannot be reached: {error}{advice}"
         else:
             message = "the connection broke before the answer was whole"
         return ConnectionFailedError(message, request_id=self._request_id)
+
+    @property
+    def _named_by(self) -> str:
+        return "" if self._proxy is None else f"that {self._proxy.variable} names"
 
     def _badly_encoded(self) -> PqkeepError:
         return MalformedAnswerError(
@@ -109,17 +126,30 @@ class Exchange(Generic[R]):
         )
 
 
-def _advice(error: BaseException) -> str:
-    """Return what to do about a certificate that no authority which is trusted vouches for."""
+def _cause(error: BaseException) -> ssl.SSLError | None:
+    """Return what TLS says is wrong, if it is TLS that does."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+    while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
-    if cause is None or cause.verify_code not in _UNTRUSTED:
-        return ""
-    return (
-        "; if the service's certificate has an authority of its own, name that: PQKEEP_CA_FILE,"
-        " ca_file, or pqkeep login --ca-file"
-    )
+    return cause
+
+
+def _advice(cause: ssl.SSLError) -> str:
+    """Return what to do about a connection that TLS refuses."""
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        is_plain = cause.reason in _NO_TLS
+        return "; what answers there does not speak TLS: is it http://?" if is_plain else ""
+    if cause.verify_code in _UNTRUSTED:
+        other = other_trust()
+        ignored = f"; {other} is for other programs" if other else ""
+        return (
+            "; if the service's certificate has an authority of its own, name that: PQKEEP_CA_FILE,"
+            f" ca_file, or pqkeep login --ca-file{ignored}"
+        )
+    if cause.verify_code in _OUT_OF_TIME:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"; by this machine's clock it is {now}: if that is wrong, set the clock"
+    return ""
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

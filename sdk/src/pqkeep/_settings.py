@@ -3,22 +3,33 @@
 A profile is one installation, and taken whole: its credential goes to its own address only.
 """
 
+import importlib.util
 import os
+import re
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Self
+from urllib.request import getproxies
 
 import httpx2
 
 from pqkeep.compliance import ComplianceProfile, profile_named
 from pqkeep.errors import ConfigurationError
 from pqkeep.private_files import read_api_key
-from pqkeep.profiles import DEFAULT, Profile, read_profile
+from pqkeep.profiles import BLANK, DEFAULT, Profile, environment, read_profile
 
 TIMEOUT = 30.0
 RETRIES = 6
+
+_API = "/api/v1"
+_QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+_PROXIES = ("http", "https")
+_SOCKS = ("socks5", "socks5h")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}")
+_BASE_URL, _API_KEY = "the base URL", "the API key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +47,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant. Raises ConfigurationError."""
-        url = _parsed(self.url)
+        url = httpx2.URL(self.url)
         if not self.is_encrypted and not (self.allow_plain_http or _is_loopback(url.host)):
             raise ConfigurationError(
                 "http:// is for this machine only: what is sent could be read on the way"
             )
-        key = self.api_key
-        if not key or not (key.isascii() and key.isprintable()) or " " in key:
-            raise ConfigurationError("the API key must be printable ASCII without spaces")
         if not self.timeout > 0:
             raise ConfigurationError("the timeout must be more than 0 seconds")
 
     @property
     def is_encrypted(self) -> bool:
         """Whether there is TLS. Only then are the environment's proxies used."""
-        return _parsed(self.url).scheme == "https"
+        return httpx2.URL(self.url).scheme == "https"
+
+    def proxy(self) -> "Proxy | None":
+        """Return the environment's proxy for the service. Raises ConfigurationError."""
+        return _proxy_for(httpx2.URL(self.url)) if self.is_encrypted else None
 
     def headers(self) -> dict[str, str]:
         """Return what goes with every request."""
@@ -68,6 +80,8 @@ class Settings:
         """Return who is trusted: those of the CA file only, if there is one."""
         if not self.is_encrypted:
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody
+        if self.ca_file is None:
+            _check_trust()
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except ssl.SSLError:
@@ -83,8 +97,8 @@ class Settings:
     def of(cls, profile: Profile, timeout: float, retries: int) -> Self:
         """Take a profile's settings, and no others. Raises ConfigurationError."""
         return cls(
-            url=profile.url.rstrip("/"),
-            api_key=_profile_key(profile) or "",
+            url=_address(profile.url, "the profile's url"),
+            api_key=_checked_key(_profile_key(profile) or "", _API_KEY),
             ca_file=profile.ca_file,
             compliance=profile_named(profile.compliance_profile),
             timeout=timeout,
@@ -110,23 +124,27 @@ class Settings:
             if any((base_url, api_key, ca_file, compliance_profile, allow_plain_http)):
                 raise ConfigurationError("a profile that is given is taken whole, and alone")
             return cls.of(profile, timeout, retries)
-        url = base_url if base_url is not None else os.environ.get("PQKEEP_URL") or None
-        key = api_key if api_key is not None else _environment_key()
-        name = profile or os.environ.get("PQKEEP_PROFILE")
+        url = None if base_url is None else _address(base_url, _BASE_URL)
+        if url is None and (variable := environment("PQKEEP_URL")):
+            url = _address(variable, "PQKEEP_URL")
+        key = _environment_key() if api_key is None else _checked_key(api_key, _API_KEY)
+        name = profile or environment("PQKEEP_PROFILE")
         stored = read_profile(name or DEFAULT) if name or url is None else None
         if stored is not None:
-            if key is None and url not in {None, stored.url}:
+            stored_url = _address(stored.url, "the profile's url")
+            if key is None and url not in {None, stored_url}:
                 raise ConfigurationError("the profile's API key is for the profile's address only")
-            url = stored.url if url is None else url
-            key = key if key is not None else _profile_key(stored)
+            url = stored_url if url is None else url
+            if key is None and (stored_key := _profile_key(stored)) is not None:
+                key = _checked_key(stored_key, "the profile's API key")
         if url is None or key is None:
             raise ConfigurationError(
                 "there is no API key: give one, or set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE"
             )
-        ca = ca_file or os.environ.get("PQKEEP_CA_FILE") or (stored.ca_file if stored else None)
+        ca = ca_file or environment("PQKEEP_CA_FILE") or (stored.ca_file if stored else None)
         compliance = compliance_profile or (stored.compliance_profile if stored else None)
         return cls(
-            url=url.rstrip("/"),
+            url=url,
             api_key=key,
             ca_file=None if ca is None else os.fspath(ca),
             compliance=profile_named(compliance),
@@ -136,16 +154,173 @@ class Settings:
         )
 
 
-def _parsed(text: str) -> httpx2.URL:
+def _address(given: str, source: str) -> str:
+    """Return a service's address without /api/v1. Raises ConfigurationError, which names the source."""
+    text = given.strip(BLANK)
+    form = f"{source} must be https:// or http://, a host, and a path if there is one"
+    if any(character in _QUOTES for character in text):
+        raise ConfigurationError(f"{form}: it has quotation marks")
+    if " " in text or not text.isprintable():
+        raise ConfigurationError(f"{form}: it has a space or a control character")
+    scheme, separator, rest = text.partition("://")
+    if scheme.lower() not in _PROXIES or not separator:
+        raise ConfigurationError(f"{form}: {'it has another scheme' if separator else _NO_SCHEME}")
     try:
         url = httpx2.URL(text)
-    except httpx2.InvalidURL:
-        url = httpx2.URL()
-    if url.scheme not in {"http", "https"} or not url.host or url.userinfo:
-        raise ConfigurationError("the base URL must be https:// or http:// and a host")
-    if url.query or url.fragment:
-        raise ConfigurationError("the base URL must be https:// or http://, a host and a path")
-    return url
+        _require_port(url)
+    except (httpx2.InvalidURL, ValueError):
+        is_ipv6 = rest.partition("/")[0].count(":") > 1 and "[" not in rest
+        hint = "an IPv6 address needs brackets around it" if is_ipv6 else "host or port is wrong"
+        raise ConfigurationError(f"{form}: {hint}") from None
+    if not url.host:
+        raise ConfigurationError(f"{form}: it has no host")
+    if url.userinfo:
+        raise ConfigurationError(f"{form}: it has a user, which pqkeep does not know")
+    if "?" in text or "#" in text:
+        raise ConfigurationError(f"{form}: it has a query or a fragment")
+    return text.rstrip("/").removesuffix(_API).rstrip("/")
+
+
+_NO_SCHEME = "it has no scheme; put https:// before it"
+
+
+def _checked_key(given: str, source: str) -> str:
+    """Return an API key as it is sent. Raises ConfigurationError, which shows nothing of it."""
+    key = given.strip(BLANK)
+    wrong = _wrong_in(key)
+    if wrong:
+        raise ConfigurationError(f"{source} must be printable ASCII without spaces: it has {wrong}")
+    return key
+
+
+def _wrong_in(key: str) -> str:
+    """Return what is in a text that is in no API key, if something is."""
+    if not key:
+        return "no character"
+    if key[0] in _QUOTES or key[-1] in _QUOTES:
+        return "quotation marks around it"
+    if "\n" in key or "\r" in key:
+        return "several lines"
+    if any(character.isspace() for character in key):
+        return "a space inside"
+    if not key.isascii():
+        return "a character that is not ASCII"
+    return "" if key.isprintable() else "a control character"
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy, and the variable that names it."""
+
+    url: str = field(repr=False)
+    variable: str
+
+
+def _proxy_for(url: httpx2.URL) -> Proxy | None:
+    """Return the proxy that the environment names for an address, unless NO_PROXY has its host."""
+    proxies = getproxies()
+    scheme = next((each for each in (url.scheme, "all") if proxies.get(each)), None)
+    if scheme is None or _is_bypassed(url, proxies.get("no", "")):
+        return None
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper())
+    variable = next((each for each in names if os.environ.get(each)), "the system's proxy")
+    return Proxy(_proxy_url(proxies[scheme].strip(BLANK), variable), variable)
+
+
+def _proxy_url(text: str, variable: str) -> str:
+    """Return a proxy's address that the library takes. Raises ConfigurationError; shows no password."""
+    away = "; name another one, or put the service's host into NO_PROXY"
+    scheme, separator, _ = text.partition("://")
+    scheme = scheme.lower() if separator else "http"
+    if scheme not in (*_PROXIES, *_SOCKS):
+        shown = scheme if _SCHEME.fullmatch(scheme) else "another scheme"
+        raise ConfigurationError(
+            f"{variable} names a proxy by {shown}: only http, https, socks5 and socks5h are known{away}"
+        )
+    if scheme in _SOCKS and importlib.util.find_spec("socksio") is None:
+        raise ConfigurationError(
+            f"{variable} names a proxy by {scheme}, which needs the package socksio{away}"
+        )
+    try:
+        url = httpx2.URL(text if separator else f"http://{text}")
+        _require_port(url)
+        is_whole = bool(url.host) and text.isprintable() and " " not in text
+    except (httpx2.InvalidURL, ValueError):
+        is_whole = False
+    if not is_whole:
+        raise ConfigurationError(
+            f"{variable} names no proxy: it has no host, or a wrong port{away}"
+        )
+    return text if separator else f"http://{text}"
+
+
+def _is_bypassed(url: httpx2.URL, no_proxy: str) -> bool:
+    """Return whether NO_PROXY has a host: as curl reads it, and with ports too."""
+    host, port = url.host.lower().rstrip("."), url.port or _PORTS[url.scheme]
+    address = _address_in(host)
+    return any(
+        _bypasses(each, host, port, address) for each in no_proxy.lower().replace(",", " ").split()
+    )
+
+
+_PORTS = {"https": 443, "http": 80}
+
+
+def _bypasses(entry: str, host: str, port: int, address: IPv4Address | IPv6Address | None) -> bool:
+    if entry == "*":
+        return True
+    if address is not None:
+        try:
+            return address in ip_network(entry.strip("[]"), strict=False)
+        except ValueError:
+            pass  # it has a port, or is a name
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isascii() and number.isdigit():
+        return int(number) == port and _bypasses(name, host, port, address)
+    name = entry.removeprefix("*").strip(".")
+    return bool(name) and (host == name or (address is None and host.endswith(f".{name}")))
+
+
+def _address_in(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _check_trust() -> None:
+    """Refuse variables that name certificates which are not there: OpenSSL would trust nobody.
+
+    Raises ConfigurationError.
+    """
+    file, directories = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    if file:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        except ssl.SSLError:
+            raise ConfigurationError(
+                f"SSL_CERT_FILE names {file}, which has no certificate in PEM"
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(
+                f"SSL_CERT_FILE names {file}, which cannot be read: {error.strerror}"
+            ) from None
+    if directories and not file and not any(map(os.path.isdir, directories.split(os.pathsep))):
+        raise ConfigurationError(f"SSL_CERT_DIR names {directories}, which is no directory")
+
+
+def other_trust(names: Sequence[str] = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")) -> str:
+    """Return the variable, if there is one, that names certificates for other programs only."""
+    return next((name for name in names if os.environ.get(name)), "")
+
+
+def _require_port(url: httpx2.URL) -> None:
+    """Raise ValueError for a port that there cannot be."""
+    if url.port is not None and not 0 < url.port <= _MAX_PORT:
+        raise ValueError
+
+
+_MAX_PORT = 65_535
 
 
 def _is_loopback(host: str) -> bool:
@@ -156,10 +331,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _environment_key() -> str | None:
-    key, file = os.environ.get("PQKEEP_API_KEY"), os.environ.get("PQKEEP_API_KEY_FILE")
+    key, file = environment("PQKEEP_API_KEY"), environment("PQKEEP_API_KEY_FILE")
     if key and file:
         raise ConfigurationError("set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE, not both")
-    return _key_in(file) if file else key or None
+    if file:
+        return _checked_key(_key_in(file), "the API key in the file of PQKEEP_API_KEY_FILE")
+    return _checked_key(key, "PQKEEP_API_KEY") if key else None
 
 
 def _profile_key(profile: Profile) -> str | None:
@@ -173,6 +350,6 @@ def _key_in(path: str) -> str:
         return read_api_key(Path(path).expanduser())
     except OSError as error:
         refusal = ConfigurationError(f"the API key's file cannot be read: {error.strerror}")
-    except ValueError:
+    except (ValueError, RuntimeError):
         refusal = ConfigurationError("the API key's file holds none")
     raise refusal

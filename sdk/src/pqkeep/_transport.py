@@ -22,11 +22,13 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         """Connect to nothing yet. Raises ConfigurationError."""
         self._settings = settings
+        proxy = settings.proxy()
         self._http = httpx2.Client(
             base_url=settings.url,
             headers=settings.headers(),
             verify=settings.tls(),
-            trust_env=settings.is_encrypted,
+            trust_env=False,
+            proxy=None if proxy is None else proxy.url,
         )
 
     def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:

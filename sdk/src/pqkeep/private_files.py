@@ -1,10 +1,12 @@
 """Reads files that nobody but their owner may read: the profile file, and files with an API key.
 
-Owner and mode are checked on the open file, which is also what is read. What is no regular file, a
+A file of root's may be readable for a group in which no user is but this process's: Kubernetes
+mounts secrets so (``fsGroup``). Owner and mode are checked on the open file, which is also what is read. What is no regular file, a
 pipe from a password manager for instance, has no readers but who opened it.
 """
 
 import os
+import shlex
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,23 +18,53 @@ from pqkeep.errors import ConfigurationError
 
 @contextmanager
 def open_private(path: Path) -> Generator[BinaryIO]:
-    """Open a file of this process's user, or of root, with mode 0600 or less.
+    """Open a file of this process's user with mode 0600 or less, or of root and its group with 0640.
 
     Raises ConfigurationError for another one, and OSError.
     """
     with path.open("rb") as file:
         if os.name == "posix" and _is_shared(os.fstat(file.fileno())):
-            raise ConfigurationError(f"{path} must be yours, and its mode 0600")
+            raise ConfigurationError(
+                f"{path} must be yours, and its mode 0600: run chmod 0600 {shlex.quote(str(path))}"
+            )
         yield file
 
 
 def _is_shared(status: os.stat_result) -> bool:
-    has_others = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    is_others = status.st_uid not in {os.geteuid(), 0}
-    return stat.S_ISREG(status.st_mode) and bool(has_others or is_others)
+    """Return whether others can read or write a file."""
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    owner, others = status.st_uid, status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if owner == 0 and others == stat.S_IRGRP and _is_of_one_user(status.st_gid):
+        return False
+    return bool(others) or owner not in {os.geteuid(), 0}
+
+
+def _is_of_one_user(group: int) -> bool:
+    """Return whether this process's user is all there is in a group; for root, any one user."""
+    import grp  # noqa: PLC0415 - not there on Windows
+    import pwd  # noqa: PLC0415 - not there on Windows
+
+    user = os.geteuid()
+    if group == 0 if user == 0 else group not in {os.getegid(), *os.getgroups()}:
+        return False
+    try:
+        named = frozenset(grp.getgrgid(group).gr_mem)
+    except KeyError:
+        named = frozenset()
+    others = {
+        each.pw_uid for each in pwd.getpwall() if each.pw_gid == group or each.pw_name in named
+    } - {0, user}
+    return len(others) <= (user == 0)
+
+
+_LONGEST = 65_536
 
 
 def read_api_key(path: Path) -> str:
-    """Return what a private file holds. Raises ConfigurationError, OSError and UnicodeDecodeError."""
+    """Return what a private file holds, without blank lines and a byte-order mark around it.
+
+    Raises ConfigurationError, OSError and UnicodeDecodeError.
+    """
     with open_private(path) as file:
-        return file.read().decode("ascii").strip()
+        return file.read(_LONGEST).decode("utf-8-sig").strip()

@@ -24,6 +24,8 @@ from pqkeep.private_files import open_private
 
 DEFAULT = "default"
 """The profile that is taken where none is named."""
+BLANK = " \t\r\n\f\v\N{ZERO WIDTH NO-BREAK SPACE}"
+"""What editors and shells leave around a value: it is no part of it. The last is a byte-order mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,22 @@ class Profile:
 _KINDS = {each.name: bool if each.name == "allow_plain_http" else str for each in fields(Profile)}
 
 
+def environment(name: str) -> str | None:
+    """Return a variable without what is around its value; None where there is nothing."""
+    return os.environ.get(name, "").strip(BLANK) or None
+
+
 def profile_file() -> Path:
-    """Return where the profiles are."""
+    """Return where the profiles are. Raises ConfigurationError where there is no home directory."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "pqkeep" / "config.toml"
+    try:
+        return Path(base).expanduser() / "pqkeep" / "config.toml"
+    except RuntimeError:
+        pass
+    raise ConfigurationError(
+        "there is no home directory for profiles: set HOME or XDG_CONFIG_HOME,"
+        " or PQKEEP_URL and PQKEEP_API_KEY"
+    )
 
 
 def read_profile(name: str = DEFAULT) -> Profile:
@@ -67,9 +81,9 @@ def read_profile(name: str = DEFAULT) -> Profile:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         with open_private(path) as file:
-            return tomllib.load(file)
+            return tomllib.loads(file.read().decode("utf-8-sig"))
     except OSError as error:
         refusal = ConfigurationError(f"{path} cannot be read: {error.strerror}")
     except ValueError:  # whose message may quote the file
-        refusal = ConfigurationError(f"{path} is not TOML")
+        refusal = ConfigurationError(f"{path} is not TOML in UTF-8")
     raise refusal

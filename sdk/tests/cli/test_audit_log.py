@@ -57,7 +57,13 @@ def test_records_of_a_time(command: Command, tenant: Client) -> None:
     assert command(*arguments, "--since", recorded).out.count(b"\n") == 1
     assert command(*arguments, "--until", recorded).out == b""
     assert command(*arguments, "--since", f"{recorded}+00:00").out.count(b"\n") == 1
-    assert command(*arguments, "--since", "yesterday").status == 2
+    for given in ("yesterday", "1", "0h", "1y", "-1h", "1.5h", "99999999h", "", "2026-13-01"):
+        assert command(*arguments, "--since", given).status == 2, given
+    for given in ("1h", "30m", "2d", "1w", "90s", "1 h", "1H", " 1h ", "2026-01-01", "20260101"):
+        assert command(*arguments, "--since", given).out.count(b"\n") == 1, given
+        assert command(*arguments, "--until", given).out.count(b"\n") == 0, given
+    for given in ("2026-01-01T00:00+01:00", "2026-01-01t00:00:00z", "2026-01-01 00:00"):
+        assert command(*arguments, "--since", given).out.count(b"\n") == 1, given
 
 
 def test_what_is_saved_is_verified(command: Command, tenant: Client) -> None:

@@ -1,38 +1,18 @@
 """Options that limit an API key: what it may do, for how long, and from where."""
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from pqkeep.algorithms import Algorithm
+from pqkeep.cli.options import future_time
 from pqkeep.models import ApiKey, Scope
 
 PROPOSED = "use"
 """What a program needs that only uses keys."""
 GROUPS = (PROPOSED, "encrypt-only", "decrypt-only", "verify-only", "manage-keys", "administer")
-_SPANS: Mapping[str, timedelta] = {
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-}
-_SPAN = re.compile(r"([1-9][0-9]{0,4})([dhm])")
-
-
-def _end(text: str) -> datetime:
-    span = _SPAN.fullmatch(text)
-    if span is not None:
-        return datetime.now(UTC) + int(span[1]) * _SPANS[span[2]]
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter("90d, 12h, or a time such as 2026-11-20T17:31:10Z") from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
-
-
 Name = Annotated[
     str | None,
     typer.Option(
@@ -77,7 +57,7 @@ Expires = Annotated[
     datetime | None,
     typer.Option(
         metavar="TIME",
-        parser=_end,
+        parser=future_time,
         help="When it ends: 90d, 12h, or a time such as 2026-11-20T17:31:10Z.",
         show_default=False,
     ),

@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,7 @@ from pqkeep.cli.options import (
     KeyringOption,
     KeyVersion,
     Log,
+    PastTime,
     Shard,
     To,
 )
@@ -66,25 +66,6 @@ app = typer.Typer(
 audit_verification.add_to(app)
 
 
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter("a time such as 2026-11-20T17:31:10Z, or a day") from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
-
-
-Time = Annotated[
-    datetime | None,
-    typer.Option(
-        metavar="TIME",
-        parser=_time,
-        help="Such as 2026-11-20, or 2026-11-20T17:31:10Z. Without an offset it is UTC.",
-        show_default=False,
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRow:
     """A key of the log, as people compare it."""
@@ -98,8 +79,8 @@ class KeyRow:
 def records(  # noqa: PLR0913 - as many filters as the log has
     invocation: Invocation,
     *,
-    since: Time = None,
-    until: Time = None,
+    since: PastTime = None,
+    until: PastTime = None,
     operation: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Such as encrypt or rotate-key.", show_default=False),

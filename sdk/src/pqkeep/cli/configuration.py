@@ -3,12 +3,11 @@
 The client decides (see pqkeep.client); this follows its rules, to tell people.
 """
 
-import os
 from dataclasses import dataclass
 
 from pqkeep.cli.invocation import Invocation
 from pqkeep.compliance import Rules, profile_named
-from pqkeep.profiles import DEFAULT, Profile, profile_file, read_profile
+from pqkeep.profiles import DEFAULT, Profile, environment, profile_file, read_profile
 
 NOWHERE = "nowhere"
 
@@ -29,7 +28,7 @@ def configuration(invocation: Invocation) -> Configuration:
     url, url_from = _url(invocation)
     name = _profile_name(invocation)
     stored = None if name is None else read_profile(name)
-    place = f"profile {name} in {profile_file()}"
+    place = f"profile {name} in {profile_file()}" if stored is not None else NOWHERE
     if stored is not None and url is None:
         url, url_from = stored.url, place
     return Configuration(
@@ -51,7 +50,7 @@ def rules(invocation: Invocation) -> Rules:
 
 def _profile_name(invocation: Invocation) -> str | None:
     """Return the profile that is read; an address from elsewhere needs none."""
-    named = invocation.profile or os.environ.get("PQKEEP_PROFILE")
+    named = invocation.profile or environment("PQKEEP_PROFILE")
     return named or (None if _url(invocation)[0] else DEFAULT)
 
 
@@ -62,15 +61,15 @@ def _compliance_profile(invocation: Invocation, stored: Profile | None) -> str |
 def _url(invocation: Invocation) -> tuple[str | None, str]:
     if invocation.url:
         return invocation.url, "--url"
-    return os.environ.get("PQKEEP_URL") or None, "PQKEEP_URL"
+    return environment("PQKEEP_URL"), "PQKEEP_URL"
 
 
 def _api_key_from(invocation: Invocation, stored: Profile | None, place: str) -> str:
     if invocation.api_key_file is not None:
         return f"--api-key-file {invocation.api_key_file}"
-    if file := os.environ.get("PQKEEP_API_KEY_FILE"):
+    if file := environment("PQKEEP_API_KEY_FILE"):
         return f"PQKEEP_API_KEY_FILE {file}"
-    if os.environ.get("PQKEEP_API_KEY"):
+    if environment("PQKEEP_API_KEY"):
         return "PQKEEP_API_KEY"
     if stored is None:
         return NOWHERE

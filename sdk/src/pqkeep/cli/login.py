@@ -1,6 +1,5 @@
 """``pqkeep login``: keep a service's address and an API key in a profile."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD
 from pqkeep.cli.profile_store import store
 from pqkeep.cli.status import who
-from pqkeep.profiles import DEFAULT, Profile, profile_file
+from pqkeep.profiles import DEFAULT, Profile, environment, profile_file
 
 LONGEST_KEY = 4096
 
@@ -45,10 +44,10 @@ def login(
 
     It is written once the service takes them. What is not given is asked for. --api-key-file - reads the API key from standard input.
     """
-    name = invocation.profile or os.environ.get("PQKEEP_PROFILE") or DEFAULT
-    trusted = ca_file or os.environ.get("PQKEEP_CA_FILE")
+    name = invocation.profile or environment("PQKEEP_PROFILE") or DEFAULT
+    trusted = ca_file or environment("PQKEEP_CA_FILE")
     profile = Profile(
-        url=(invocation.url or os.environ.get("PQKEEP_URL") or _ask("address", hidden=False)),
+        url=(invocation.url or environment("PQKEEP_URL") or _ask("address", hidden=False)),
         api_key=_api_key(invocation),
         ca_file=None if trusted is None else str(Path(trusted).absolute()),
         compliance_profile=invocation.compliance_profile,

@@ -1,6 +1,8 @@
 """Arguments and options that several commands have."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,51 @@ def _hash_algorithms() -> list[str]:
     return [each.value for each in HashAlgorithm]
 
 
+_SPANS: Mapping[str, timedelta] = {
+    "w": timedelta(weeks=1),
+    "d": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+}
+_SPAN = re.compile(r"([1-9][0-9]{0,6}) ?([wdhms])")
+
+
+def _time(text: str, direction: int, example: str) -> datetime:
+    """Return a time, or one that is so long before now (-1) or after it (1)."""
+    given = text.strip()
+    span = _SPAN.fullmatch(given.lower())
+    try:
+        if span is not None:
+            return datetime.now(UTC) + direction * int(span[1]) * _SPANS[span[2]]
+        time = datetime.fromisoformat(given.upper())
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{example}, a day such as 2026-11-20, or a time such as 2026-11-20T17:31:10Z"
+            " or 2026-11-20T17:31+01:00"
+        ) from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+
+
+def past_time(text: str) -> datetime:
+    """Return a time, also one that is written as a span before now: 30m, 1h, 2d or 1w."""
+    return _time(text, -1, "30m, 1h, 2d or 1w before now")
+
+
+def future_time(text: str) -> datetime:
+    """Return a time, also one that is written as a span from now: 12h, 90d or 1w."""
+    return _time(text, 1, "12h, 90d or 1w from now")
+
+
+PastTime = Annotated[
+    datetime | None,
+    typer.Option(
+        metavar="TIME",
+        parser=past_time,
+        help="Such as 1h, 30m, 2d or 1w ago, 2026-11-20, or 2026-11-20T17:31:10Z. Without an offset it is UTC.",
+        show_default=False,
+    ),
+]
 AlgorithmArgument = Annotated[
     str,
     typer.Argument(
