@@ -321,7 +321,8 @@ class _Tenants:
 
     async def list_tenants(self, call: ApiCall) -> TenantsData:
         """List tenants: every one for the operator, their own for everybody else."""
-        own, only = call.principal.tenant, TenantFilter(call[_PART_OF_NAME], call[_OF_STATUS])
+        own = call.principal.tenant
+        only = TenantFilter(name=call[_PART_OF_NAME], status=call[_OF_STATUS])
         if own is not None:
             tenant = await self._tenants.get(own)
             found = (_tenant(tenant),) if _is_asked(tenant, only) else ()
