@@ -9,7 +9,7 @@ import os
 import shlex
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,10 +48,9 @@ def _is_of_one_user(group: int) -> bool:
     user = os.geteuid()
     if group == 0 if user == 0 else group not in {os.getegid(), *os.getgroups()}:
         return False
-    try:
+    named: frozenset[str] = frozenset()
+    with suppress(KeyError):
         named = frozenset(grp.getgrgid(group).gr_mem)
-    except KeyError:
-        named = frozenset()
     others = {
         each.pw_uid for each in pwd.getpwall() if each.pw_gid == group or each.pw_name in named
     } - {0, user}
