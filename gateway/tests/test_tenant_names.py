@@ -11,6 +11,7 @@ from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.tenancy import names
 from pqkeep_gateway.tenancy.names import MAX_NAME, name_key, normalized_name
 from pqkeep_gateway.tenancy.tenants import NameTakenError
+from pqkeep_protocol.characters import is_newer
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,11 @@ from pqkeep_gateway.tenancy.tenants import NameTakenError
         "עברית",
         "\U0001f469\u200d\U0001f52c Labs™",
         "x" * 255,
+        "\U0001fae8 Labs",
+        "\U00011f02\U00011f12",
+        "\U00031350\U000323af",
+        "\ua7cb\ua7da",
+        "\U00010d50\U00010d70",
     ],
 )
 def test_names_of_any_script(name: str) -> None:
@@ -46,6 +52,13 @@ def test_names_of_any_script(name: str) -> None:
         "a\ue000b",
         "a\ud800b",
         "a\ufffeb",
+        "a\ufdd0b",
+        "a\u2065b",
+        "a\ufff0b",
+        "a\U0001ffffb",
+        "a\U000e0000b",
+        "a\U000e0fffb",
+        "a\U0010ffffb",
         "a\u00adb",
     ],
 )
@@ -53,6 +66,15 @@ def test_texts_that_are_no_names(text: str) -> None:
     """Nothing visible, too much, and control, bidirectional, private or unassigned characters."""
     with pytest.raises(ValueError):  # noqa: PT011 - without a message: nothing of the text is in it
         normalized_name(text)
+
+
+def test_what_this_python_does_not_know_is_compared_as_it_is() -> None:
+    """A character of a later Unicode makes another name, and the letters beside it have their case."""
+    newer = next(chr(each) for each in range(0x10D40, 0xE0000) if is_newer(chr(each)))
+    name = normalized_name(f"Cafe\u0301 {newer}")
+    assert name == f"Café {newer}"
+    assert name_key(name) == name_key(normalized_name(f"CAFÉ {newer}"))
+    assert name_key(name) != name_key("Café")
 
 
 def test_marks_without_end_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:

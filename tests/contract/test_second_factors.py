@@ -121,6 +121,22 @@ def test_a_recovery_code_does_too_once(owner: Caller, stranger: Caller, password
     assert stranger.refusal("/auth/mfa/verify", fields) == (401, "ERR_MFA_001", "recovery_code")
 
 
+@pytest.mark.parametrize(
+    "typed", ["{} {}", "{}-{}", " {}{}\n", "{}\u00a0{}", "{}\u202f{}", "{}\u2011{}", "\t{}  {} "]
+)
+def test_a_code_as_it_is_typed(owner: Caller, stranger: Caller, password: str, typed: str) -> None:
+    """Spaces and dashes in and around a code of an app, or a recovery code in capitals, count nothing."""
+    totp, codes = _enroll(owner)
+    code = totp.at(_until_a_step_is_young() + STEP)
+    owner.post("/auth/step-up", {"totp_code": typed.format(code[:3], code[3:])})
+    recovery = codes[0].upper().replace("-", "")
+    fields = {
+        "challenge_token": _challenge(stranger, owner.get("/auth/me")["email"], password),
+        "recovery_code": typed.format(recovery[:8], recovery[8:]),
+    }
+    stranger.post("/auth/mfa/verify", fields)
+
+
 def test_a_wrong_code(owner: Caller, stranger: Caller, password: str) -> None:
     """A wrong code is 401 ERR_MFA_001, at a challenge and at a step-up."""
     _enroll(owner)

@@ -5,6 +5,7 @@ from typing import cast
 
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.http.field import Field, InvalidValueError, integer_field, text_field
+from pqkeep_protocol.characters import is_printable
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
     LABEL_NAME,
@@ -26,7 +27,7 @@ _A_LABEL = "must be a label's name and value with a colon between them"
 
 
 def _is_label_value(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_LABEL_VALUE and value.isprintable()
+    return isinstance(value, str) and len(value) <= MAX_LABEL_VALUE and is_printable(value)
 
 
 def _labels(value: object) -> dict[str, str]:

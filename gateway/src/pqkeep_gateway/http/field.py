@@ -15,6 +15,7 @@ import pybase64
 
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.text import ANY_BASE64, base64, base64_size, integer_in
+from pqkeep_protocol.characters import is_printable
 
 T = TypeVar("T")
 B = TypeVar("B", bytes, bytearray)
@@ -338,14 +339,14 @@ def text_field(
     at_most: int,
     at_least: int = 1,
     pattern: str | None = None,
-    is_valid: Callable[[str], bool] | None = str.isprintable,
+    is_valid: Callable[[str], bool] | None = is_printable,
     must: str = "",
 ) -> Field[str]:
     """Return a field of at_least to at_most characters: printable ones, unless it has another rule.
 
     ``is_valid`` is None where any text will do, because it is hashed and not stored.
     """
-    characters = "printable characters" if is_valid is str.isprintable else "characters"
+    characters = "printable characters" if is_valid is is_printable else "characters"
     message = must or f"must be a text of {at_least} to {at_most} {characters}"
 
     def parse(value: object) -> str:

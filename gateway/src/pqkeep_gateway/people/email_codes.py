@@ -19,7 +19,7 @@ from pqkeep_gateway.people.challenges import (
     Factor,
     InvalidChallengeError,
 )
-from pqkeep_gateway.people.second_factors import WrongCodeError, second_factor_failed
+from pqkeep_gateway.people.second_factors import WrongCodeError, second_factor_failed, typed_code
 from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit_events import AuditEvent
@@ -114,5 +114,5 @@ class EmailCodes:
         await self._audit_delivery.deliver()
 
     def _digest(self, challenge: bytes, code: str) -> bytes:
-        text = code.replace(" ", "").encode("utf-8", "surrogatepass")
+        text = typed_code(code).encode("utf-8", "surrogatepass")
         return self._pepper.derive(Purpose.EMAIL_CODE, challenge, text)

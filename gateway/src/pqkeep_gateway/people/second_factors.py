@@ -195,6 +195,7 @@ class SecondFactors:
 
     async def _accept_totp(self, account: Account, code: str) -> bool:
         salt = account.totp_salt
+        code = typed_code(code)
         if salt is None or not (code.isascii() and code.isdigit()):
             return False
         totp, now = self._totp(account.user.id, salt), int(self._clock()) // STEP_SECONDS
@@ -211,8 +212,16 @@ class SecondFactors:
         return TOTP(base64.b32encode(secret).decode())
 
     def _recovery_digest(self, user: UserId, code: str) -> bytes:
-        text = code.replace("-", "").replace(" ", "").lower().encode("utf-8", "surrogatepass")
+        text = typed_code(code).lower().encode("utf-8", "surrogatepass")
         return self._pepper.derive(Purpose.RECOVERY_CODE, user.bytes, text)
+
+
+def typed_code(text: str) -> str:
+    """Return a code without the white space and dashes that it is shown, copied or typed with."""
+    return "".join(text.split()).translate(_DASHES)
+
+
+_DASHES = dict.fromkeys(map(ord, "-\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}"))
 
 
 def second_factor_failed(account: Account, attribution: Attribution) -> Event:

@@ -1,7 +1,14 @@
-"""Names of tenants: which there are, and which of them are the same."""
+"""Names of tenants: which there are, and which of them are the same.
+
+Each version of Python has the characters of one version of Unicode. A name that one of them takes,
+all of them take: a code point without a character there is taken like a letter, and compared as it
+is. So a newer character has no case and no composition until Python knows it (ADR 74).
+"""
 
 import hashlib
 import unicodedata
+
+from pqkeep_protocol.characters import is_newer
 
 MAX_NAME = 255
 """Code points in NFC."""
@@ -51,4 +58,5 @@ def name_key(name: str) -> bytes:
 
 def _may_be_used(character: str) -> bool:
     is_visible = unicodedata.category(character)[0] in _MAJOR_CATEGORIES
-    return is_visible or character in _SPACES or character in _JOINERS
+    is_shown = is_visible or is_newer(character)
+    return is_shown or character in _SPACES or character in _JOINERS
