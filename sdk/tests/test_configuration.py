@@ -303,7 +303,7 @@ def test_a_key_file_without_text(
     """A file that is empty, or in another encoding, has no API key."""
     key_file.write_bytes(content)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
-    with pytest.raises(ConfigurationError, match=r"holds none|no character"):
+    with pytest.raises(ConfigurationError, match=r"holds none|is empty"):
         Client(NOWHERE)
 
 

@@ -189,23 +189,23 @@ def _checked_key(given: str, source: str) -> str:
     key = given.strip(BLANK)
     wrong = _wrong_in(key)
     if wrong:
-        raise ConfigurationError(f"{source} must be printable ASCII without spaces: it has {wrong}")
+        raise ConfigurationError(f"{source} must be printable ASCII without spaces: it {wrong}")
     return key
 
 
 def _wrong_in(key: str) -> str:
     """Return what is in a text that is in no API key, if something is."""
     if not key:
-        return "no character"
+        return "is empty"
     if key[0] in _QUOTES or key[-1] in _QUOTES:
-        return "quotation marks around it"
+        return "has quotation marks around it"
     if "\n" in key or "\r" in key:
-        return "several lines"
+        return "has several lines"
     if any(character.isspace() for character in key):
-        return "a space inside"
+        return "has a space inside"
     if not key.isascii():
-        return "a character that is not ASCII"
-    return "" if key.isprintable() else "a control character"
+        return "has a character that is not ASCII"
+    return "" if key.isprintable() else "has a control character"
 
 
 @dataclass(frozen=True, slots=True)

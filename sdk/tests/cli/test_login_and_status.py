@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import pytest
 
 if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command, Terminal
+
+    from pqkeep import Client
 
 DOWN = "http://127.0.0.1:1"
 ELSEWHERE = "https://a.example"
@@ -205,3 +208,53 @@ def test_shared_profiles(newcomer: Command, base_url: str, api_key: str) -> None
     config(newcomer).chmod(0o640)
     assert newcomer("keys", "list").status == 2
     assert os.access(config(newcomer), os.R_OK)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"HTTPS_PROXY": "socks5://127.0.0.1:1"},
+        {"HTTPS_PROXY": "socks4://127.0.0.1:1"},
+        {"ALL_PROXY": "http://ada:secret@:1"},
+        {"SSL_CERT_FILE": "/nowhere/secret"},
+        {"PQKEEP_URL": "pqkeep.example"},
+        {"PQKEEP_URL": "https://ada:secret@pqkeep.example"},
+        {"PQKEEP_API_KEY": '"secret"'},
+        {"PQKEEP_API_KEY": "secret secret"},
+        {"PQKEEP_API_KEY": "", "HOME": "/nowhere"},
+    ],
+    ids=repr,
+)
+def test_an_environment_that_cannot_be_used(newcomer: Command, settings: dict[str, str]) -> None:
+    """Whatever of the environment cannot be used is named, with 2, and is no fault of the command."""
+    usual = {"PQKEEP_URL": "https://pqkeep.example", "PQKEEP_API_KEY": "pqk_any"}
+    ended = replace(newcomer, environment={**newcomer.environment, **usual, **settings})(
+        "keys", "list"
+    )
+    assert ended.status == 2
+    assert "fault of the command" not in ended.err
+    assert "Traceback" not in ended.err
+    assert "ada" not in ended.err
+    assert "secret secret" not in ended.err
+    named = next(iter(settings))
+    assert named in ended.err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "xx_YY.none"},
+        {"TERM": "dumb", "NO_COLOR": "1"},
+        {"HTTPS_PROXY": "socks4://127.0.0.1", "no_proxy": "127.0.0.1"},
+    ],
+    ids=repr,
+)
+def test_an_environment_that_makes_no_difference(
+    command: Command, tenant: Client, settings: dict[str, str]
+) -> None:
+    """Languages, encodings, terminals and a proxy for other hosts change nothing of a result."""
+    tenant.keys.generate("Kyber768")
+    usual = command("keys", "list")
+    other = replace(command, environment={**command.environment, **settings})("keys", "list")
+    assert (other.status, other.out) == (0, usual.out)

@@ -96,7 +96,8 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     ),
     ConfigurationError: Ending(
         USAGE,
-        "store an address and an API key: pqkeep login; or set PQKEEP_URL and PQKEEP_API_KEY",
+        "correct what is named; address and API key are stored by pqkeep login, or set as "
+        "PQKEEP_URL and PQKEEP_API_KEY",
     ),
     MalformedAnswerError: Ending(
         OTHER, "see that the address is a pqkeep service's: pqkeep status"
@@ -123,6 +124,24 @@ def naming(file: str) -> Iterator[None]:
         raise Refusal(f"{name} is {error.what}", next_step, UNREADABLE) from None
 
 
+_NOT_TYPED = frozenset(
+    {
+        "ciphertext",
+        "envelope",
+        "import_key_id",
+        "items",
+        "kem_ciphertext",
+        "message",
+        "payload",
+        "plaintext",
+        "symmetric_key",
+        "wrapped_key",
+        "wrapped_private_key",
+    }
+)
+"""Fields of requests that a command fills from a file: their names mean nothing to its user."""
+
+
 def end(error: Exception, file: str | None = None) -> typer.Exit:
     """Say on standard error what happened and what to do next, and return how to end.
 
@@ -146,6 +165,15 @@ def _said(error: Exception) -> str:
         return f"{error.filename}: {reason}" if error.filename else reason
     if isinstance(error, UnreadableInputError):
         return f"the input is {error.what}"
+    if isinstance(error, PqkeepError) and error.field in _NOT_TYPED:
+        return str(
+            PqkeepError(
+                error.message,
+                error_code=error.error_code,
+                status=error.status,
+                request_id=error.request_id,
+            )
+        )
     if isinstance(error, (PqkeepError, Refusal, ImportError)):
         return str(error)
     return f"something unexpected happened: {type(error).__name__}"  # its text may hold secrets
