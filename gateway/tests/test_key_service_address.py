@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.fixtures.link import HOST, SERVER, unchecked
+from tests.fixtures.link import ANY, CLIENT, HOST, SERVER, unchecked
 
 from pqkeep_gateway.key_service_address import RemoteHost
 from pqkeep_protocol.codec import (
@@ -117,6 +117,10 @@ WRONG: dict[str, Callable[[LinkCa, LinkCa], Identity]] = {
     "expired": lambda ca, other: ca.identity(Role.KEY_SERVICE, days=-1),
     "a gateway's": lambda ca, other: ca.identity(Role.GATEWAY),
     "a gateway's, for servers too": lambda ca, other: ca.identity(Role.GATEWAY, usage=SERVER),
+    "no extended key usage": lambda ca, other: ca.identity(Role.KEY_SERVICE, has_usage=False),
+    "any extended key usage": lambda ca, other: ca.identity(Role.KEY_SERVICE, usage=ANY),
+    "for clients": lambda ca, other: ca.identity(Role.KEY_SERVICE, usage=CLIENT),
+    "a CA": lambda ca, other: ca.identity(Role.KEY_SERVICE, is_ca=True),
     "both roles": lambda ca, other: ca.identity(Role.KEY_SERVICE, uris=list(Role)),
     "no role": lambda ca, other: ca.identity(Role.KEY_SERVICE, uris=[]),
 }

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.fixtures.link import CLIENT, HOST, unchecked
+from tests.fixtures.link import ANY, CLIENT, CODE, HOST, SERVER, unchecked
 
 from pqkeep_keyservice import link_listener
 from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
@@ -151,6 +151,11 @@ WRONG: dict[str, Callable[[LinkCa, LinkCa], Identity | None]] = {
     "a key service's, for clients too": lambda ca, other: ca.identity(
         Role.KEY_SERVICE, usage=CLIENT
     ),
+    "no extended key usage": lambda ca, other: ca.identity(Role.GATEWAY, has_usage=False),
+    "any extended key usage": lambda ca, other: ca.identity(Role.GATEWAY, usage=ANY),
+    "for servers": lambda ca, other: ca.identity(Role.GATEWAY, usage=SERVER),
+    "for signed code": lambda ca, other: ca.identity(Role.GATEWAY, usage=CODE),
+    "a CA": lambda ca, other: ca.identity(Role.GATEWAY, is_ca=True),
     "both roles": lambda ca, other: ca.identity(Role.GATEWAY, uris=list(Role)),
     "no role": lambda ca, other: ca.identity(Role.GATEWAY, uris=[]),
     "another application's": lambda ca, other: ca.identity(

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from tests.fixtures.link import HOST
+from tests.fixtures.link import ANY, HOST
 
 from pqkeep_protocol.link import Identity, LinkTls, Role, _check_own_group, _check_peers_group
 from pqkeep_protocol.startup.settings import ConfigError
@@ -59,6 +59,9 @@ def test_a_certificate_that_the_other_end_would_refuse_is_refused(
     assert "has expired" in refusal(link_ca.identity(role, days=-1))
     assert "unable to get local issuer certificate" in refusal(foreign)
     assert "purpose" in refusal(misused)
+    assert "expected the extended key usage" in refusal(link_ca.identity(role, has_usage=False))
+    assert refusal(link_ca.identity(role, usage=ANY))
+    assert refusal(link_ca.identity(role, is_ca=True))
     for uris in ([OTHER[role]], list(Role), []):
         assert "expected one URI" in refusal(link_ca.identity(role, uris=uris))
 

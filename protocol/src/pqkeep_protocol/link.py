@@ -1,7 +1,8 @@
 """Mutual TLS between gateway and key service on two hosts, by the standard library's ssl.
 
 Both ends have a certificate from one private CA. It names its holder's role by a URI, and each end
-accepts the other role only. TLS 1.3 alone, without session tickets: each connection begins with
+accepts the other role only, with the extended key usage of its side, in a certificate that is no
+CA's: OpenSSL accepts one without any usage. TLS 1.3 alone, without session tickets: each connection begins with
 both certificates.
 """
 
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pqkeep_protocol.der import SEQUENCE, DerError, elements, only
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
@@ -49,6 +51,16 @@ _OTHER: Mapping[Role, Role] = {
     Role.GATEWAY: Role.KEY_SERVICE,
     Role.KEY_SERVICE: Role.GATEWAY,
 }
+_USAGE: Mapping[Role, bytes] = {
+    Role.GATEWAY: bytes.fromhex("2b06010505070302"),
+    Role.KEY_SERVICE: bytes.fromhex("2b06010505070301"),
+}
+"""The contents of the object identifiers id-kp-clientAuth and id-kp-serverAuth: RFC 5280, section
+4.2.1.12."""
+_USAGES, _CONSTRAINTS = bytes.fromhex("551d25"), bytes.fromhex("551d13")
+"""The extensions extKeyUsage and basicConstraints."""
+_NO_CONSTRAINTS = memoryview(bytes((SEQUENCE, 0)))
+_EXTENSIONS_TAG, _BOOLEAN = 0xA3, 0x01
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,9 @@ class LinkTls:
     def accepts(self, transport: asyncio.Transport) -> bool:
         """Return whether a peer has the other role. Its certificate has been verified already."""
         certificate = transport.get_extra_info("peercert") or {}
-        if _has_role(certificate, _OTHER[self._identity.role]):
+        encoded = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+        role = _OTHER[self._identity.role]
+        if _has_role(certificate, role) and _is_for(encoded, role):
             _keep_alive(transport.get_extra_info("socket"))
             self.peer_expires_at = ssl.cert_time_to_seconds(certificate["notAfter"])
             return True
@@ -131,11 +145,17 @@ def _load(identity: Identity) -> tuple[GroupContext, float]:
     check_secret_file(identity.key, "private key of the link's certificate")
     is_server = identity.role is Role.KEY_SERVICE
     context = _new_context(identity, is_server=is_server, verifies=True)
-    certificate = _seen_by_the_other_end(identity)
+    certificate, encoded = _seen_by_the_other_end(identity)
     if not _has_role(certificate, identity.role):
         raise ConfigError(
             f"cannot use the certificate in {identity.certificate}: expected one URI among its"
             f" names, {identity.role}"
+        )
+    if not _is_for(encoded, identity.role):
+        side = "servers" if is_server else "clients"
+        raise ConfigError(
+            f"cannot use the certificate in {identity.certificate}: expected the extended key usage"
+            f" for {side}, and a certificate that is no CA's"
         )
     context.on_group = partial(_check_peers_group, required=identity.require_post_quantum)
     return context, min(
@@ -166,8 +186,8 @@ def _new_context(identity: Identity, *, is_server: bool, verifies: bool) -> Grou
     return context
 
 
-def _seen_by_the_other_end(identity: Identity) -> Mapping[str, Any]:
-    """Return the certificate, verified as the other end does: by a handshake in memory.
+def _seen_by_the_other_end(identity: Identity) -> tuple[Mapping[str, Any], bytes]:
+    """Return the certificate, and its DER, verified as the other end does: by a handshake in memory.
 
     Raises ConfigError if it is not accepted: expired, of another CA, for the other role.
     """
@@ -190,7 +210,8 @@ def _seen_by_the_other_end(identity: Identity) -> Mapping[str, Any]:
             end.do_handshake()
     except ssl.SSLError as error:
         raise _refusal("certificate", identity.certificate, error) from None
-    return (client_end if is_server else server_end).getpeercert() or {}
+    end = client_end if is_server else server_end
+    return end.getpeercert() or {}, end.getpeercert(binary_form=True) or b""
 
 
 def _check_peers_group(group: str, *, required: bool) -> None:
@@ -226,6 +247,23 @@ def _check_own_group(group: str, *, required: bool) -> None:
 def _has_role(certificate: Mapping[str, Any], role: Role) -> bool:
     names = certificate.get("subjectAltName", ())
     return [name for kind, name in names if kind == "URI"] == [role]
+
+
+def _is_for(certificate: bytes, role: Role) -> bool:
+    """Return whether a certificate in DER has the usage of a role's side, and is no CA's."""
+    try:
+        signed = elements(elements(only(memoryview(certificate), SEQUENCE))[0].content)
+        (last,) = elements(signed[-1].content) if signed[-1].tag == _EXTENSIONS_TAG else ()
+        found = {
+            bytes(parts[0].content): parts[-1].content
+            for parts in (elements(each.content) for each in elements(last.content))
+        }
+        usages = elements(only(found[_USAGES], SEQUENCE))
+        constraints = elements(only(found.get(_CONSTRAINTS, _NO_CONSTRAINTS), SEQUENCE))
+    except (DerError, IndexError, KeyError, ValueError):
+        return False
+    is_ca = any(each.tag == _BOOLEAN and any(each.content) for each in constraints)
+    return not is_ca and _USAGE[role] in {bytes(each.content) for each in usages}
 
 
 def _keep_alive(connection: socket.socket) -> None:
