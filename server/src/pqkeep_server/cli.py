@@ -1,6 +1,7 @@
 """The command ``pqkeepd``: the table of its commands."""
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib.metadata import version
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from pqkeep_server.commands import (
     shard,
     transfer_key,
 )
+from pqkeep_server.exit_status import time_limit
 
 GROUPS: Mapping[str, str] = {
     "admin": "Invite people.",
@@ -66,6 +68,29 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
 }
 """Every command, in the order of --help."""
 
+SECONDS: Mapping[str, float] = {
+    "doctor": 120,
+    "config check": 60,
+    "shard add": 120,
+    "shard list": 60,
+    "operator add": 60,
+    "operator rotate": 60,
+    "operator remove": 60,
+    "operator list": 60,
+    "admin create": 60,
+    "refused-events": 60,
+}
+"""How long a command may take that reads what other users may write, and has little to do."""
+
+
+def _limited(function: Callable[..., None], seconds: float) -> Callable[..., None]:
+    @wraps(function)
+    def run(*arguments: object, **options: object) -> None:
+        with time_limit(seconds):
+            function(*arguments, **options)
+
+    return run
+
 
 def _command() -> typer.Typer:
     app = typer.Typer(
@@ -77,7 +102,8 @@ def _command() -> typer.Typer:
     )
     app.callback()(pqkeepd)
     groups: dict[str, typer.Typer] = {}
-    for words, function in COMMANDS.items():
+    for words, unlimited in COMMANDS.items():
+        function = _limited(unlimited, SECONDS[words]) if words in SECONDS else unlimited
         first, _, second = words.partition(" ")
         if not second:
             app.command(first)(function)

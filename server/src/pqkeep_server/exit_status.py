@@ -3,6 +3,8 @@
 A usage error is status 2.
 """
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,3 +26,28 @@ def fail_on(*errors: type[Exception], status: int = 1) -> Iterator[None]:
     except errors as error:
         typer.echo(f"pqkeepd: {message_of(error)}", err=True)
         raise typer.Exit(status) from None
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End the command with status 1 where the block takes longer, whatever it waits for.
+
+    It reads files and databases that another user may write: a query or a read may have no end, and
+    no exception would reach the thread that waits for it.
+    """
+
+    def end() -> None:
+        os.write(
+            2,
+            f"pqkeepd: not done within {seconds:g} seconds: a file, a database or a process of the"
+            " installation does not answer\n".encode(),
+        )
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.sqlite_files import EXISTING, OWN_CODE, open_database_file, uri_of
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -43,10 +44,17 @@ def _on_connect(connection: Any, _: object) -> None:
     try:
         for pragma in PRAGMAS:
             _execute(cursor, pragma)
+        _require_no_code(cursor)
     except Exception:
         connection.close()  # not in the pool yet
         raise
     cursor.close()
+
+
+def _require_no_code(cursor: Any) -> None:
+    cursor.execute(OWN_CODE)
+    if cursor.fetchone()[0]:
+        raise ConfigError("the accounts database has views or triggers, and pqkeep makes none")
 
 
 def _execute(cursor: Any, pragma: str) -> None:

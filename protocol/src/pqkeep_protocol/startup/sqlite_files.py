@@ -5,10 +5,15 @@ init`` and ``pqkeepd dev`` make the files, empty, and a process opens what is th
 """
 
 import os
+import stat
 from collections.abc import Mapping
 from urllib.parse import quote
 
 from pqkeep_protocol.startup.settings import ConfigError
+
+OWN_CODE = "SELECT count(*) FROM sqlite_schema WHERE type IN ('view', 'trigger')"
+"""How many views and triggers a database has. pqkeep makes none: whoever may write the file could have
+a command of root's read a view that has no end."""
 
 EXISTING: Mapping[str, str] = {"mode": "rw", "uri": "true"}
 """The query of a database's URL, with which SQLite makes no file."""
@@ -17,7 +22,7 @@ EXISTING: Mapping[str, str] = {"mode": "rw", "uri": "true"}
 def open_database_file(path: str) -> int:
     """Return a descriptor of a database's file. Raises ConfigError."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise ConfigError(
             f"there is no database {path}. If there was one, do not make another: restore a backup,"
@@ -27,6 +32,13 @@ def open_database_file(path: str) -> int:
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigError(f"the database {path} is not a regular file")
+    for beside in (f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+        if os.path.lexists(beside) and not os.path.isfile(beside):  # noqa: PTH113 - a text
+            os.close(descriptor)
+            raise ConfigError(f"{beside}, beside the database, is not a regular file")
     if os.fstat(descriptor).st_mode & 0o077:
         os.close(descriptor)
         raise ConfigError(f"the database {path} can be read by others; its mode must be 0600")

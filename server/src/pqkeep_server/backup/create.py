@@ -170,6 +170,11 @@ async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator
         stack.callback(acting.close)
         with acting_as_owner_of(folder):
             run = await stack.enter_async_context(snapshot(database))
+            if not await run(revision):
+                raise BackupError(
+                    f"the database {database.address.location} has no tables: the installation was"
+                    " never started"
+                )
         stack.callback(acting.enter_context, acting_as_owner_of(folder))
         yield run
 

@@ -1,5 +1,6 @@
 """Connections to the databases, to back them up and to restore into them."""
 
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_protocol.startup.sqlite_files import OWN_CODE, open_database_file
 from pqkeep_server.backup.tables import DatabaseError, revision
 
 CONNECT_SECONDS = 10.0
@@ -138,6 +140,8 @@ async def _connected(database: Database, mode: str) -> AsyncIterator[Run]:
 
 @asynccontextmanager
 async def _file(path: str, mode: str) -> AsyncIterator[Run]:
+    if mode == "rw":
+        os.close(open_database_file(path))
     connect = partial(
         sqlite3.connect,
         f"file:{quote(path)}?mode={mode}",
@@ -146,6 +150,8 @@ async def _file(path: str, mode: str) -> AsyncIterator[Run]:
     )
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.NullPool)
     with engine.connect() as connection:
+        if connection.exec_driver_sql(OWN_CODE).scalar_one():
+            raise ConfigError(f"the database {path} has views or triggers, and pqkeep makes none")
 
         async def run(
             function: Callable[Concatenate[sa.Connection, Arguments], T],

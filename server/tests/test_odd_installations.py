@@ -1,0 +1,232 @@
+"""Every command of ``pqkeepd``, on installations in every state that somebody could leave one in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pqkeep_server.initialise import Layout, initialise
+
+SECONDS = 150
+TENANT = "00000000-0000-4000-8000-000000000001"
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS {} FROM c"
+
+COMMANDS: dict[str, str] = {
+    "doctor": "doctor --data {data}",
+    "config check": "config check {data}",
+    "config check of a file": "config check {data}/gateway/settings.toml",
+    "backup": "backup --data {data} --recovery-key {own}/public --to {own}/backup",
+    "migrate": "migrate --data {data}",
+    "migrate-store": "migrate-store --data {data} --keys-database postgresql://a@127.0.0.1:9/b",
+    "root-key rotate": "root-key rotate --data {data}",
+    "shard add": "shard add b --data {data}",
+    "shard list": "shard list --data {data}",
+    "shard move": f"shard move {TENANT} --to b --data {{data}}",
+    "shard move, cancelled": f"shard move {TENANT} --cancel --data {{data}}",
+    "shard drain": "shard drain default --data {data}",
+    "shard drain, cancelled": "shard drain default --cancel --data {data}",
+    "shard remove": "shard remove b --data {data}",
+    "transfer-key rotate": "transfer-key rotate --data {data}",
+    "operator add": "operator add ada --data {data}",
+    "operator rotate": "operator rotate ada --data {data}",
+    "operator remove": "operator remove ada --data {data}",
+    "operator list": "operator list --data {data}",
+    "refused-events": "refused-events --data {data}",
+    "admin create": f"admin create --email a@b.c --tenant {TENANT}"
+    " --operator-key-file {data}/gateway/pepper --url http://127.0.0.1:9",
+}
+
+
+def _fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path, 0o600)
+
+
+def _folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def _link_to(target: str) -> Callable[[Path], None]:
+    def link(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    return link
+
+
+def _holding(data: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.touch(0o600)
+        path.write_bytes(data)
+
+    return write
+
+
+def _endless(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+
+
+def _sql(*statements: str) -> Callable[[Path], None]:
+    def run(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        path.touch(0o600)
+        database = sqlite3.connect(path)
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+        database.close()
+
+    return run
+
+
+def _removed(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "missing": _removed,
+    "a folder": _folder,
+    "a FIFO": _fifo,
+    "a link to /dev/zero": _link_to("/dev/zero"),
+    "endless": _endless,
+    "random": _holding(os.urandom(5000)),
+}
+SCHEMAS: dict[str, Callable[[Path], None]] = {
+    "of a newer version": _sql(
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)",
+        "INSERT INTO alembic_version VALUES ('9999')",
+    ),
+    "with an endless version": _sql(
+        f"CREATE VIEW alembic_version AS {ENDLESS.format('version_num')}",
+    ),
+    "with endless operators": _sql(f"CREATE VIEW operators AS {ENDLESS.format('name')}"),
+}
+FILES = ("gateway/settings.toml", "gateway/accounts.sqlite3", "keyservice/keys.sqlite3")
+ACCOUNTS = "gateway/accounts.sqlite3"
+READING = ("doctor", "backup", "shard list", "operator list", "refused-events")
+"""Commands that are tried on each damaged file."""
+
+
+def _nothing(_: Layout) -> None:
+    pass
+
+
+def _without(*names: str) -> Callable[[Layout], None]:
+    def remove(layout: Layout) -> None:
+        for name in names:
+            shutil.rmtree(layout.directory / name)
+
+    return remove
+
+
+def _is_file(layout: Layout) -> None:
+    shutil.rmtree(layout.directory)
+    layout.directory.touch()
+
+
+def _damaged(name: str, damage: Callable[[Path], None]) -> Callable[[Layout], None]:
+    return lambda layout: damage(layout.directory / name)
+
+
+STATES: dict[str, Callable[[Layout], None]] = {
+    "never started": _nothing,
+    "not there": lambda layout: shutil.rmtree(layout.directory),
+    "empty": _without("gateway", "keyservice", "run"),
+    "a file": _is_file,
+    "without the gateway's folder": _without("gateway"),
+    "without the key service's folder": _without("keyservice"),
+}
+DAMAGED: dict[str, Callable[[Layout], None]] = {
+    **{f"{name} {damage}": _damaged(name, DAMAGES[damage]) for name in FILES for damage in DAMAGES},
+    **{f"accounts {schema}": _damaged(ACCOUNTS, SCHEMAS[schema]) for schema in SCHEMAS},
+    "a FIFO beside the accounts": _damaged(f"{ACCOUNTS}-wal", _fifo),
+}
+
+
+@pytest.fixture(scope="module")
+def template(
+    tmp_path_factory: pytest.TempPathFactory, pqkeepd_command: Sequence[str | Path]
+) -> Path:
+    """A folder with an installation that was never started, and the halves of a recovery key."""
+    folder = tmp_path_factory.mktemp("template")
+    initialise(Layout(folder / "data"), "operator", signup="operator")
+    halves = ("--private", folder / "private", "--public", folder / "public")
+    subprocess.run([*pqkeepd_command, "recovery-key", "create", *halves], check=True, timeout=60)
+    return folder
+
+
+def _problems(
+    names: Iterable[str],
+    state: Callable[[Layout], None],
+    template: Path,
+    folder: Path,
+    program: Sequence[str | Path],
+) -> list[str]:
+    """Run commands, each on an installation of its own in a state; return what went wrong."""
+    problems = []
+    for name in names:
+        own = folder / name.replace(" ", "-")
+        shutil.copytree(template, own)
+        state(Layout(own / "data"))
+        words = [each.format(data=own / "data", own=own) for each in COMMANDS[name].split()]
+        ended = subprocess.run(
+            [*program, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        said = ended.stdout + ended.stderr
+        if "Traceback" in said or not 0 <= ended.returncode <= os.EX_CONFIG:
+            problems.append(f"{name}: {ended.returncode} {said[-300:]}")
+        elif ended.returncode != 0 and not said.strip():
+            problems.append(f"{name}: {ended.returncode} without a word")
+    return problems
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_command_fails_or_waits(
+    state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """Each ends, with a message where it can do nothing, and never with a traceback."""
+    assert not _problems(COMMANDS, STATES[state], template, tmp_path, pqkeepd_command)
+
+
+@pytest.mark.parametrize("state", DAMAGED)
+def test_no_command_fails_or_waits_for_a_damaged_file(
+    state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """Nor where a file is another thing: what has no end and no writer is not waited for."""
+    assert not _problems(READING, DAMAGED[state], template, tmp_path, pqkeepd_command)
+
+
+def test_a_command_has_a_time_limit(tmp_path: Path) -> None:
+    """What waits for ever, in whatever thread, ends with status 1 and says so."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = (
+        "import sys\nfrom pqkeep_server.exit_status import time_limit\n"
+        "with time_limit(0.1): open(sys.argv[1]).read()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, fifo],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "not done within 0.1 seconds" in ended.stderr
