@@ -241,6 +241,26 @@ async def test_a_fatal_exit_ends_everything(stage: Stage, status: int, message: 
     assert not any(_command(pid) for _, _, pid in stage.events())
 
 
+async def test_what_ends_again_and_again_ends_everything(stage: Stage) -> None:
+    """A program that ends with an error right after each start is given up, with its status."""
+    supervisor = Supervisor([stage.program("well"), stage.program("failing", "1")])
+    with pytest.raises(FatalExitError, match=r"failing ended: it ended 5 times .* status 1"):
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+    started = [name for name, what, _ in stage.events() if what == "started"]
+    assert (started.count("failing"), started.count("well")) == (5, 1)
+
+
+async def test_a_foreign_program_is_given_up_with_what_it_says(
+    stage: Stage, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The last line of a program that is not pqkeep's is the cause, and all lines are passed on."""
+    script = "echo first >&2; echo 'unknown rule +client|setinfo' >&2; exit 1"
+    supervisor = Supervisor([Program("valkey", None, ("/bin/sh", "-c", script))])
+    with pytest.raises(FatalExitError, match=r"it says: unknown rule \+client\|setinfo"):
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+    assert "valkey: first" in capfd.readouterr().err
+
+
 async def test_told_to_stop_before_anything_runs(stage: Stage) -> None:
     """A stop that comes first leaves nothing running."""
     stop = asyncio.Event()

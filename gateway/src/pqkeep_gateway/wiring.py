@@ -210,7 +210,7 @@ async def assemble(
     terms = plans.read(config.plans_file)
     policy = cedar.build(terms, config.policy_directory)
     clock = steady_clock()
-    rate_limiter = _rate_limiter(config, clock)
+    rate_limiter = await _rate_limiter(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
     clients = _provider_clients(config)
     engine = await open_database(
@@ -766,12 +766,14 @@ def _mailer(config: Config) -> Mailer:
     return SmtpMailer(config.smtp)
 
 
-def _rate_limiter(config: Config, clock: Clock) -> RateLimiter:
+async def _rate_limiter(config: Config, clock: Clock) -> RateLimiter:
     if config.redis_url is None:
         return MemoryRateLimiter(clock)
     from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter  # noqa: PLC0415 - slow; most need none
 
-    return RedisRateLimiter(config.redis_url, config.redis_password_file, clock)
+    rate_limiter = RedisRateLimiter(config.redis_url, config.redis_password_file, clock)
+    await rate_limiter.open()
+    return rate_limiter
 
 
 def _sales(

@@ -63,7 +63,10 @@ class Program:
 
 
 async def start(program: Program, ready: int | None = None) -> Process:
-    """Start a process of a program; ``ready``: a pipe's end to which it writes when it serves."""
+    """Start a process of a program; ``ready``: a pipe's end to which it writes when it serves.
+
+    What a program says that is not pqkeep's has to be read.
+    """
     identity = program.identity
     options = () if ready is None else (READY_OPTION, str(ready))
     variables = identity.environment if identity else os.environ
@@ -71,6 +74,7 @@ async def start(program: Program, ready: int | None = None) -> Process:
         *program.command,
         *options,
         stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE if program.module is None else None,
         pass_fds=(*program.pass_fds, *(() if ready is None else (ready,))),
         start_new_session=True,  # Ctrl-C reaches the supervisor alone
         preexec_fn=die_with(os.getpid()),

@@ -11,6 +11,7 @@ that is gone. When the supervisor itself dies, the kernel sends the processes SI
 import asyncio
 import os
 import signal
+import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Collection, Coroutine, Iterable, Sequence
@@ -25,6 +26,8 @@ FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """After a process ran this long, its next restart is quick again."""
+MOST_FAILURES = 5
+"""How often a process that never ran for so long may end with an error of its own, in a row."""
 LEAVE_SECONDS = 120.0
 """How long a process that was told to leave may stay: a gateway's idle connections end before."""
 LEAVE = signal.SIGUSR1
@@ -56,6 +59,8 @@ class Supervisor:
         self._reload: asyncio.Task[None] | None = None
         self._reloads_again = False
         self._endings: set[asyncio.Task[None]] = set()
+        self._last_lines: dict[Program, str] = {}
+        """What programs that are not pqkeep's have said last."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep every program running until ``stop``. Raises FatalExitError."""
@@ -199,7 +204,7 @@ class Supervisor:
         del self._others[process]
 
     async def _keep(self, program: Program) -> None:
-        retry = FIRST_RETRY_SECONDS
+        retry, failures = FIRST_RETRY_SECONDS, 0
         while True:
             began = time.monotonic()
             async with self._changing:
@@ -211,11 +216,18 @@ class Supervisor:
                 if self._running.get(program) is not process:  # it has been renewed
                     continue
                 del self._running[program]
-            if status in FATAL:
-                await self._until_mended(program, FATAL[status])
-                retry = FIRST_RETRY_SECONDS
+            is_steady = time.monotonic() - began > STEADY_SECONDS
+            # By a signal it ends for another's reason; EX_TEMPFAIL says that it should be tried again.
+            failures = (
+                0 if is_steady or status in {0, os.EX_TEMPFAIL} or status < 0 else failures + 1
+            )
+            if status in FATAL or failures >= MOST_FAILURES:
+                await self._until_mended(
+                    program, FATAL.get(status) or self._repeated(program, status)
+                )
+                retry, failures = FIRST_RETRY_SECONDS, 0
                 continue
-            if time.monotonic() - began > STEADY_SECONDS:
+            if is_steady:
                 retry = FIRST_RETRY_SECONDS
             _LOG.warning(
                 "a process ended and will be started again",
@@ -240,5 +252,24 @@ class Supervisor:
         await mended.wait()
         del self._lost[program]
 
+    def _repeated(self, program: Program, status: int) -> str:
+        """Return why a program is not started again that ends each time right after its start."""
+        said = self._last_lines.get(program)
+        cause = "see its message above" if said is None else f"it says: {said}"
+        return (
+            f"it ended {MOST_FAILURES} times right after its start, with status {status}; {cause}"
+        )
+
     async def _start(self, program: Program, ready: int | None = None) -> Process:
-        return await start(program, ready)
+        process = await start(program, ready)
+        if process.stderr is not None:
+            self._do_beside(self._pass_on(program, process.stderr))
+        return process
+
+    async def _pass_on(self, program: Program, lines: asyncio.StreamReader) -> None:
+        """Write what a program says to standard error, and remember its last line."""
+        with suppress(ValueError):  # a line without an end
+            while line := await lines.readline():
+                text = line.decode(errors="replace").strip()
+                self._last_lines[program] = text or self._last_lines.get(program, "")
+                sys.stderr.write(f"{program.name}: {text}\n")

@@ -22,7 +22,7 @@ URL_VARIABLE = f"{gateway_config.PREFIX}REDIS_URL"
 """What tells a gateway where it is."""
 PERMISSIONS = (
     *("on", "nopass", "resetkeys", "~pqkeep:*", "resetchannels", "-@all", "+auth", "+hello"),
-    *("+ping", "+client|setinfo", "+select", "+time", "+script|load", "+evalsha", "+eval", "+get"),
+    *("+ping", "+select", "+time", "+script|load", "+evalsha", "+eval", "+get"),
     *("+set", "+exists", "+incrby", "+expire", "+del", "+lindex", "+llen", "+lpush", "+ltrim"),
     *("+lpop", "+rpop"),
 )

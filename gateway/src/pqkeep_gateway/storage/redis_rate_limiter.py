@@ -2,13 +2,20 @@
 
 import asyncio
 import re
+import ssl
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit, Usage
@@ -32,6 +39,8 @@ somebody else writes the number of changes."""
 
 CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"
+
+LEAST_REDIS = (6, 2)
 
 _MICROSECONDS = 1_000_000
 _CHANGED = -1
@@ -124,6 +133,7 @@ class RedisRateLimiter:
                 timeout=TIMEOUT_SECONDS,
                 socket_timeout=None,  # whole exchanges have a timeout, which costs less
                 socket_connect_timeout=TIMEOUT_SECONDS,
+                driver_info=None,  # Redis 7.0 has no CLIENT SETINFO, and refuses rules that name it
             )
         except ValueError:
             raise ConfigError("redis_url: not a redis://, rediss:// or unix:// URL") from None
@@ -132,6 +142,39 @@ class RedisRateLimiter:
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
         self._offset: float | None = None
+        place = parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+        self._address = f"{parts.scheme}://{place}"
+
+    async def open(self) -> None:
+        """Do once what requests do. Raises ConfigError for a server of which none would succeed.
+
+        One that does not answer yet, or takes no writes now, may do so later.
+        """
+        try:
+            told = await _in_time(self._redis.execute_command("HELLO"))  # type: ignore[no-untyped-call]
+            self._require_version(told)
+            await _in_time(self._changes(keys=[CHANGES_KEY], args=[CACHE_SECONDS, 0]))
+            await self._enter((f"{WINDOW_KEY}start", CHANGES_KEY), ("", 1, 1, 1, 1))
+        except _FAILURES as error:
+            if (problem := _permanent_problem(error)) is not None:
+                raise ConfigError(f"redis_url: {self._address}: {problem}") from None
+            _LOG.error(
+                "the rate limits' server cannot be used yet",
+                address=self._address,
+                problem=problem_of(error).value,
+            )
+
+    def _require_version(self, told: Any) -> None:
+        """Raise ConfigError if HELLO says that the server is too old."""
+        pairs = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+        texts = {_text(name): _text(value) for name, value in pairs.items()}
+        server, version = texts.get("server", ""), texts.get("version", "")
+        numbers = tuple(int(each) for each in version.split(".")[:2] if each.isdigit())
+        if server == "redis" and numbers < LEAST_REDIS:
+            raise ConfigError(
+                f"redis_url: {self._address} is Redis {version}, and pqkeep needs Valkey, or Redis"
+                f" {'.'.join(map(str, LEAST_REDIS))} or later"
+            )
 
     async def count(
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
@@ -226,3 +269,30 @@ def problem_of(error: Exception) -> WriteProblem:
         found = _WORD.search(f"{error.status_code} {error}")
         return _PROBLEMS[found[1]] if found else WriteProblem.FAILED
     return WriteProblem.NO_ANSWER
+
+
+def _permanent_problem(error: Exception) -> str | None:
+    """Return what is wrong where another attempt would fail in the same way, in words."""
+    text = f"{getattr(error, 'status_code', '')} {error}"
+    causes = (error, error.__cause__, error.__context__)
+    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
+        return (
+            "the server refuses the user or the password: look at the user in the address, and at"
+            " redis_password_file"
+        )
+    if problem_of(error) is WriteProblem.FORBIDDEN:
+        return (
+            "the server's rules (ACL) do not let the user do what the gateway needs:"
+            " deploy/valkey.conf has the rules"
+        )
+    if isinstance(error, ResponseError) and "unknown command" in text:
+        return f"the server is too old, or no Redis: {error}"
+    if any(isinstance(cause, ssl.SSLError) for cause in causes):
+        return "TLS failed: rediss:// is for a server with TLS, and its certificate must be trusted"
+    if isinstance(error, InvalidResponse) or "Protocol error" in text:
+        return "what answers there is no Redis or Valkey, or has TLS, which is rediss://"
+    return None
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
