@@ -3,9 +3,11 @@
 import os
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.fixtures.certificate import new_certificate
 from typer.testing import CliRunner
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -67,7 +69,9 @@ def test_a_host_with_one_process_is_asked_for_no_other(
             shutil.rmtree(file.parent)
         else:
             file.write_text(edited(file.read_text(), changed))
-    here = {"settings", "files", "space", "gateway", "key service"} - {missing}
+    here = {"settings", "files", "space", "clocks", "gateway", "key service"} - {missing}
+    if missing != "gateway":
+        here |= {"certificate", "audit events"}
     assert {subject for subject, _ in examine(layout)} == here
 
 
@@ -151,3 +155,44 @@ def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
     problems = dict(examine(layout))
     assert any(expected in each for each in problems[subject]), problems
     assert not any(key.hex() in str(problems) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("days", "url", "expected"),
+    [
+        (-1, "https://127.0.0.1", ["expired"]),
+        (1, "https://127.0.0.1", ["expires soon"]),
+        (90, "https://keep.example.org", ["Hostname mismatch"]),
+        (90, "https://127.0.0.1", []),
+    ],
+    ids=["expired", "soon", "other host", "good"],
+)
+def test_a_certificate_that_clients_refuse(
+    days: int, url: str, expected: list[str], tmp_path: Path
+) -> None:
+    """An expired certificate, one that ends soon and one of another host are faults."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    made = new_certificate(tmp_path, expires=timedelta(days=days))
+    changes: dict[str, object] = {
+        "tls_certificate": str(made.path),
+        "tls_key": str(made.key),
+        "public_url": url,
+    }
+    _change(layout.gateway_settings, changes)
+    problems = dict(examine(layout))["certificate"]
+    assert len(problems) == len(expected)
+    assert all(words in problem for words, problem in zip(expected, problems, strict=True))
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "another"])
+def test_a_root_key_without_a_key_service(is_lost: bool, tmp_path: Path) -> None:  # noqa: FBT001 - parametrized
+    """A root key that is lost is named, and how to go on; one of no stored key is not wrong."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    layout.root_key.unlink()
+    if not is_lost:
+        layout.root_key.write_bytes(os.urandom(32))
+        layout.root_key.chmod(0o400)
+    problems = dict(examine(layout))["settings"]
+    assert ["safe place" in problem for problem in problems] == ([True] if is_lost else [])

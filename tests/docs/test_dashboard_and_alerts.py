@@ -22,6 +22,7 @@ OTHERS = frozenset({"up", "process_cpu_seconds_total"})
 FUNCTIONS = frozenset(
     {
         *("sum", "min", "max", "count", "rate", "increase", "deriv", "time", "by", "or", "and"),
+        *("unless", "on", "absent"),
         *("histogram_quantile", "min_over_time"),
     }
 )
@@ -55,10 +56,10 @@ def problems(expression: str) -> list[str]:
     found = []
     grouping = {
         label.strip()
-        for labels in re.findall(r"\bby \(([^)]*)\)", expression)
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
         for label in labels.split(",")
     }
-    rest = re.sub(r"\bby \([^)]*\)", "", expression)
+    rest = re.sub(r"\b(?:by|on) \([^)]*\)", "", expression)
     possible = set(ADDED)
     for series, matchers in SELECTOR.findall(re.sub(r"\[\w+\]", "", rest)):
         if series in FUNCTIONS | OTHERS:

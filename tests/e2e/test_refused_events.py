@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,21 +18,32 @@ from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
 
 LATE = 2**63 - 1
+SECONDS = 60.0
 
 
 def _refused_events(
-    pqkeepd_command: Sequence[str | Path], installation: Installation
+    pqkeepd_command: Sequence[str | Path], installation: Installation, *options: str
 ) -> list[list[str]]:
-    command = [*pqkeepd_command, "refused-events", "--data", installation.data]
+    command = [*pqkeepd_command, "refused-events", "--data", installation.data, *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return [line.split("\t") for line in ended.stdout.splitlines()]
 
 
-def test_refused_events_are_listed(
+def _doctor(pqkeepd_command: Sequence[str | Path], installation: Installation) -> str:
+    command = [*pqkeepd_command, "doctor", "--data", installation.data]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return ended.stdout
+
+
+def test_refused_events_are_listed_and_acknowledged(
     pqkeepd_command: Sequence[str | Path], installation: Installation
 ) -> None:
-    """Without one nothing is printed; then each with its time, reason and id, and what can be read."""
-    assert _refused_events(pqkeepd_command, installation) == []
+    """Without one nothing is printed; then each with its time, reason and id, until it is seen.
+
+    pqkeepd doctor names them as a fault until then, and the audit log has who has seen them.
+    """
+    assert _refused_events(pqkeepd_command, installation, "--acknowledge") == []
+    assert "audit events: good" in _doctor(pqkeepd_command, installation)
     stored = event(Attribution("", "ada", ""), INSTALLATION, AuditEvent.SIGN_IN)
     rows = [
         ("1", 1_800_000_000_000_000, msgspec.msgpack.encode(stored), "not-an-event"),
@@ -46,7 +58,18 @@ def test_refused_events_are_listed(
     ):
         database.executemany(insert, rows)
     what = [stored.operation, stored.outcome, str(stored.tenant), "ada"]
-    assert _refused_events(pqkeepd_command, installation) == [
+    listed = [
         ["2027-01-15T08:00:00Z", "not-an-event", "1", *what],
         [str(LATE), "unreadable", "2"],
     ]
+    assert _refused_events(pqkeepd_command, installation) == listed
+    assert "the audit log refused 2 events" in _doctor(pqkeepd_command, installation)
+    assert _refused_events(pqkeepd_command, installation, "--acknowledge") == listed
+    assert _refused_events(pqkeepd_command, installation) == []
+    assert _refused_events(pqkeepd_command, installation, "--all") == listed
+    assert "audit events: good" in _doctor(pqkeepd_command, installation)
+    operator, deadline = installation.operator(), time.monotonic() + SECONDS
+    while not (found := operator.get("/audit/records", operation="acknowledge-events")["records"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert [(each["principal"], each["policy"]) for each in found] == [("pqkeepd", "events-2")]

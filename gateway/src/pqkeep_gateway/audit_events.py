@@ -125,11 +125,14 @@ class AuditOutbox(Protocol):
         ...
 
     async def count_refused(self) -> int:
-        """Return how many events the log has refused, or cannot be read."""
+        """Return how many events the log has refused, or cannot be read, and nobody has seen."""
         ...
 
-    async def list_refused(self) -> tuple[RefusedEvent, ...]:
-        """Return these events, the oldest first, up to a bound."""
+    async def list_refused(self, *, acknowledged: bool = False) -> tuple[RefusedEvent, ...]:
+        """Return these events, the oldest first, up to a bound.
+
+        ``acknowledged``: those, too, that have been seen.
+        """
         ...
 
 

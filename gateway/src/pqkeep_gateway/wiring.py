@@ -64,7 +64,7 @@ from pqkeep_gateway.api import (
 )
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
-from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent
+from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent, event
 from pqkeep_gateway.audit_stream import AuditStream, Sink
 from pqkeep_gateway.config import Config, Link, OpenTelemetry, Shard, StripeSettings
 from pqkeep_gateway.config import SingleSignOn as SingleSignOnSettings
@@ -158,10 +158,12 @@ from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.shards import TenantPlacements
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.cached import Cached
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
+from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
@@ -683,11 +685,27 @@ async def migrate_database(config: Config) -> None:
     await engine.dispose()
 
 
-async def list_refused_events(config: Config) -> tuple[RefusedEvent, ...]:
-    """Return the events that the audit log refused. Raises ConfigError, UnavailableError."""
+async def list_refused_events(
+    config: Config, *, acknowledged: bool = False, acknowledges: bool = False
+) -> tuple[RefusedEvent, ...]:
+    """Return the events that the audit log refused. Raises ConfigError, UnavailableError.
+
+    ``acknowledged``: those, too, that have been acknowledged. ``acknowledges``: note that what is
+    returned has been seen.
+    """
     engine = await open_database(config.database.location, config.database_password_file)
     try:
-        return await SqlAuditOutbox(engine).list_refused()
+        outbox = SqlAuditOutbox(engine)
+        found = await outbox.list_refused(acknowledged=acknowledged)
+        if acknowledges and found:
+            acknowledgement = event(
+                Attribution("", "pqkeepd", ""),
+                INSTALLATION,
+                AuditEvent.ACKNOWLEDGE_EVENTS,
+                policy=f"events-{len(found)}",
+            )
+            await outbox.acknowledge_refused([refused.id for refused in found], acknowledgement)
+        return found
     finally:
         await engine.dispose()
 

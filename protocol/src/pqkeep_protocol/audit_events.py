@@ -48,6 +48,7 @@ class AuditEvent(StrEnum):
     REMOVE_OPERATOR = "remove-operator"
     LIST_OPERATORS = "list-operators"
     REMOVE_SHARD = "remove-shard"
+    ACKNOWLEDGE_EVENTS = "acknowledge-events"
     OPERATOR_LOGIN = "operator-login"
     OPERATOR_SIGN_IN = "operator-sign-in"
     OPERATOR_LOGOUT = "operator-logout"

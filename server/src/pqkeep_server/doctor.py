@@ -1,29 +1,40 @@
 """``pqkeepd doctor``: looks at an installation, and says what is wrong with it."""
 
+import asyncio
 import hmac
 import http.client
 import os
 import shutil
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
+import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.http.tls_server import TlsServer, certificate_problem
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.file import read_root_key
-from pqkeep_protocol.documents import MalformedDocumentError, decode_json
+from pqkeep_keyservice.storage.root_keys import list_check_values
+from pqkeep_keyservice.storage.schema import ROOT_KEYS
 from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.backup.databases import Database, keys_of, snapshot
+from pqkeep_server.backup.tables import DatabaseError
 from pqkeep_server.dev_directory import read_credentials
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
+from pqkeep_server.key_services import is_listening
+from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted
 from pqkeep_server.settings_check import check_settings
 from pqkeep_server.shards import ShardError, ShardMoves
@@ -34,8 +45,12 @@ SECONDS = 10.0
 LEAST_FREE = 1 << 30
 """Bytes. A full disk refuses every request."""
 GATEWAY, KEY_SERVICE = "gateway", "key service"
-LOST = frozenset({"key_service", "keys_database", "shard_settings"})
-"""What a gateway that is ready can lack of a shard."""
+LOST = frozenset({"key_service", "keys_database", "shard_settings", "audit_log"})
+"""What a gateway that is ready can lack, so that requests are refused."""
+CLOCK_SECONDS = 5.0
+"""By how much clocks may differ."""
+SOON_DAYS = 14
+"""How long before its end a certificate is said to expire soon."""
 MOST_READ = 64 * 1024
 """Bytes of an answer."""
 FAILURES = (ConfigError, UsersError, OSError, http.client.HTTPException, ImportError)
@@ -121,12 +136,47 @@ def _settings(host: Host) -> Iterator[str]:
 def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[str]:
     """Yield what is wrong with root keys in files; those elsewhere are the key service's to read."""
     owner = shard.key_service.stat().st_uid
-    for source in settings.root_key_sources.values():
-        if source.file is not None:
-            try:
-                read_root_key(source.file, also_owned_by=owner)
-            except ConfigError as error:
-                yield str(error)
+    stored: Mapping[int, bytes] = {}
+    with suppress(DatabaseError), acting_as_owner_of(shard.key_service):
+        stored = asyncio.run(_check_values(shard, settings))
+    for number, source in settings.root_key_sources.items():
+        if source.file is None:
+            continue
+        try:
+            root_key = read_root_key(source.file, also_owned_by=owner)
+        except ConfigError as error:
+            yield f"{error}. {_rescue(shard, settings)}"
+            continue
+        if number in stored and not Sealer({number: root_key}).matches(number, stored[number]):
+            yield (
+                f"the root key {source.file} is not the one that private keys are sealed under."
+                f" {_rescue(shard, settings)}"
+            )
+
+
+def _rescue(shard: Layout, settings: key_service_config.Config) -> str:
+    """Return what to do where a root key's file is lost, or is another one."""
+    path = settings.operator_socket
+    if path is not None and is_listening(path):
+        of_shard = "" if shard.shard == DEFAULT_SHARD else f" --shard {shard.shard}"
+        return (
+            "The key service that runs has the root key in memory: do not stop the key service."
+            f" pqkeepd root-key rotate --data {shard.directory}{of_shard} seals every private key"
+            " under a new one; then make a new backup"
+        )
+    return "The key service cannot start: put the copy of the root key back from its safe place"
+
+
+async def _check_values(shard: Layout, settings: key_service_config.Config) -> Mapping[int, bytes]:
+    """Return what the database has to recognize root keys by. Raises DatabaseError."""
+    database = Database(keys_of(shard.shard), settings.database, settings.database_password_file)
+
+    def find(connection: sa.Connection) -> Mapping[int, bytes]:
+        is_new = not sa.inspect(connection).has_table(ROOT_KEYS.name)
+        return {} if is_new else list_check_values(connection)
+
+    async with asyncio.timeout(SECONDS), snapshot(database) as run:
+        return await run(find)
 
 
 def _shards(host: Host) -> list[Layout]:
@@ -214,6 +264,32 @@ def _epoch(shard: Layout) -> Iterator[str]:
         yield Note(holder) if holder.silent is None else str(holder)
 
 
+def _clocks(host: Host) -> Iterator[str]:
+    """Yield by how much the clocks of database servers differ from this host's."""
+    from pqkeep_server.epoch_holders import seconds_ahead  # noqa: PLC0415 - slow
+
+    layout = host.layout
+    folders: list[tuple[Path, key_service_config.Config | gateway_config.Config]] = []
+    if GATEWAY in host.roles:
+        folders.append((layout.gateway, gateway_config.read(layout.gateway_settings)))
+    if KEY_SERVICE in host.roles:
+        folders += [
+            (shard.key_service, key_service_config.read(shard.key_service_settings))
+            for shard in _shards(host)
+        ]
+    for folder, settings in folders:
+        if not settings.database.is_on_server:
+            continue
+        with acting_as_owner_of(folder):
+            ahead = seconds_ahead(settings.database, settings.database_password_file)
+        if abs(ahead) > CLOCK_SECONDS:
+            which = "ahead of" if ahead > 0 else "behind"
+            yield (
+                f"the clock of the server of {settings.database.location} is {abs(ahead):.0f} s"
+                f" {which} this host's: correct the wrong one (chronyd or systemd-timesyncd)"
+            )
+
+
 def _gateway(host: Host) -> Iterator[str]:
     address = _management(host.layout)
     if address is None:
@@ -228,12 +304,46 @@ def _gateway(host: Host) -> Iterator[str]:
             return
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
+        told = _readiness(answer)
         if answer.status != http.client.OK:
-            yield f"the gateway is not ready: {_text(answer)}"
-        elif lost := [each for each in _degraded(answer) if each.partition(":")[0] in LOST]:
-            yield f"the gateway is without {', '.join(lost)}; the tenants of these are answered 503"
+            yield from (f"the gateway is not ready: {each}" for each in told.said(told.reasons))
+        lost = [name for name in told.degraded if name.partition(":")[0] in LOST]
+        yield from (f"requests are answered 503: {each}" for each in told.said(lost))
     finally:
         connection.close()
+
+
+def _refused_events(host: Host) -> Iterator[str]:
+    from pqkeep_gateway.wiring import list_refused_events  # noqa: PLC0415 - slow
+
+    with acting_as_owner_of(host.layout.gateway):
+        settings = gateway_config.read(host.layout.gateway_settings)
+        found = asyncio.run(list_refused_events(settings))
+    if found:
+        directory = host.layout.directory
+        yield (
+            f"the audit log refused {counted(len(found), 'event')}: pqkeepd refused-events --data"
+            f" {directory} lists what is not in it, and --acknowledge notes that it has been seen"
+        )
+
+
+def _certificate(host: Host) -> Iterator[str]:
+    """Yield what clients would refuse of the gateway's certificate, and when they would soon."""
+    settings = gateway_config.read(host.layout.gateway_settings)
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None or key is None:
+        return
+    urls = (settings.public_url, settings.portal_url)
+    names: list[str | None] = [urlsplit(url).hostname for url in urls if url is not None]
+    with acting_as_owner_of(host.layout.gateway):
+        for name in names or [None]:
+            if (problem := certificate_problem(certificate, key, name)) is not None:
+                yield f"clients refuse the certificate {certificate}: {problem}"
+                return
+        tls = TlsServer(certificate, key, require_post_quantum=False)
+    days = int((tls.expires - time.time()) // 86400)
+    if days < SOON_DAYS:
+        yield f"{certificate} expires soon: {counted(days, 'day')} left"
 
 
 def _management(layout: Layout) -> tuple[str, int] | None:
@@ -248,16 +358,23 @@ def _text(answer: http.client.HTTPResponse) -> str:
     return answer.read(MOST_READ).decode(errors="replace").strip()
 
 
-def _degraded(answer: http.client.HTTPResponse) -> list[str]:
-    """Return what is missing though the gateway is ready; nothing where it does not say it."""
+def _readiness(answer: http.client.HTTPResponse) -> "_Readiness":
+    text = _text(answer)
     try:
-        return decode_json(_text(answer), _Readiness).degraded
-    except MalformedDocumentError:
-        return []
+        return msgspec.json.decode(text, type=_Readiness)
+    except msgspec.MsgspecError:
+        return _Readiness(reasons=[text])
 
 
 class _Readiness(msgspec.Struct):
+    reasons: list[str] = []
     degraded: list[str] = []
+    causes: dict[str, str] = {}
+
+    def said(self, names: Iterable[str]) -> Iterator[str]:
+        """Yield each name with its cause."""
+        for name in names:
+            yield f"{name}: {self.causes[name]}" if name in self.causes else name
 
 
 def _placements(host: Host) -> Iterator[str]:
@@ -329,6 +446,9 @@ CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
     "space": (frozenset(), _space),
     KEY_SERVICE: (frozenset({KEY_SERVICE}), _key_services),
     GATEWAY: (frozenset({GATEWAY}), _gateway),
+    "clocks": (frozenset(), _clocks),
+    "certificate": (frozenset({GATEWAY}), _certificate),
+    "audit events": (frozenset({GATEWAY}), _refused_events),
     "shards": (frozenset({GATEWAY, KEY_SERVICE}), _placements),
 }
 """What is looked at, where which processes run."""

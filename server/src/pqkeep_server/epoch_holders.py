@@ -5,14 +5,17 @@ one that has the lock.
 """
 
 import asyncio
+import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import asyncpg
 
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.storage.schema import SERVICE_EPOCH
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
 
@@ -26,6 +29,9 @@ _QUERY = f"""
             AND session.datname = current_database())
     FROM {SERVICE_EPOCH.name} AS held
 """  # noqa: S608 - of constants
+
+
+_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Holder(NamedTuple):
@@ -53,19 +59,37 @@ def epoch_holder(shard: Layout) -> Holder | None:
         return asyncio.run(_holder(settings)) if settings.database.is_on_server else None
 
 
-async def _holder(settings: key_service_config.Config) -> Holder:
-    location = settings.database.location
+def seconds_ahead(database: DatabaseAddress, password_file: Path | None) -> float:
+    """Return by how much the clock of a database's server is ahead of this host's.
+
+    Raises ConfigError where it does not answer.
+    """
+    before = time.time()
+    (there,) = asyncio.run(_row(database, password_file, _CLOCK)) or (before,)
+    now = time.time()
+    return max(there - now, 0.0) if there > before else there - before
+
+
+async def _row(
+    database: DatabaseAddress, password_file: Path | None, query: str
+) -> Sequence[Any] | None:
+    """Return what a query finds. Raises ConfigError."""
+    location = database.location
     try:
         async with asyncio.timeout(SECONDS):
-            connection = await asyncpg.connect(
-                location, passfile=settings.database_password_file, timeout=SECONDS
-            )
+            connection = await asyncpg.connect(location, passfile=password_file, timeout=SECONDS)
             try:
-                row = await connection.fetchrow(_QUERY)
+                row: Sequence[Any] | None = await connection.fetchrow(query)
+                return row
             finally:
                 connection.terminate()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise ConfigError(f"the database {location}: {str(error) or 'does not answer'}") from None
+
+
+async def _holder(settings: key_service_config.Config) -> Holder:
+    location = settings.database.location
+    row = await _row(settings.database, settings.database_password_file, _QUERY)
     if row is None:
         raise ConfigError(f"the database {location} has had no key service yet")
     epoch, name, left_us, locks = row

@@ -119,6 +119,35 @@ class TlsServer:
         )
 
 
+def certificate_problem(certificate: Path, key: Path, name: str | None) -> str | None:
+    """Return why a client that trusts a certificate refuses it now, for a host's name if there is one.
+
+    Raises ConfigError where the files cannot be used.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = name is not None
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        client.load_verify_locations(certificate)
+        server.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        raise ConfigError(f"cannot use {certificate} and {key}: {_reason(error)}") from None
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    try:
+        for _ in range(_FLIGHTS):
+            for end in ends:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return _reason(error)
+    return None
+
+
 def _shake_hands(session: TlsSession, trusted: Path) -> dict[str, object]:
     """Return the certificate as a client sees it, whatever the time. Raises SSLError, TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -23,6 +23,8 @@ _DECODER = msgspec.msgpack.Decoder(Event)
 _LOG = logger(__name__)
 MAX_LISTED = 1000
 _WAITS = AUDIT_OUTBOX.c.refusal.is_(None)
+IS_UNSEEN = AUDIT_OUTBOX.c.refusal.is_not(None) & AUDIT_OUTBOX.c.acknowledged_at_us.is_(None)
+"""Of an event that the log refused, and no operator has acknowledged."""
 
 UNREADABLE = "unreadable"
 """The reason for which an event is kept that does not decode, or violates a bound."""
@@ -79,22 +81,36 @@ class SqlAuditOutbox:
                 await _save_refusal(connection, str(refused), reason)
 
     async def count_refused(self) -> int:
-        """Return how many events the log has refused, or cannot be read."""
-        query = sa.select(sa.func.count()).where(AUDIT_OUTBOX.c.refusal.is_not(None))
+        """Return how many events the log has refused, or cannot be read, and nobody has seen."""
+        query = sa.select(sa.func.count()).select_from(AUDIT_OUTBOX).where(IS_UNSEEN)
         async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).scalar_one()
 
-    async def list_refused(self) -> tuple[RefusedEvent, ...]:
-        """Return the events that the log has refused or that cannot be read, MAX_LISTED at most."""
+    async def list_refused(self, *, acknowledged: bool = False) -> tuple[RefusedEvent, ...]:
+        """Return the events that the log has refused or that cannot be read, MAX_LISTED at most.
+
+        ``acknowledged``: those, too, that have been acknowledged.
+        """
         query = (
             sa.select(AUDIT_OUTBOX)
-            .where(~_WAITS)
+            .where(~_WAITS if acknowledged else IS_UNSEEN)
             .order_by(AUDIT_OUTBOX.c.at_us, AUDIT_OUTBOX.c.id)
             .limit(MAX_LISTED)
         )
         async with read_transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         return tuple(RefusedEvent(row.id, row.at_us, row.refusal, _read(row.event)) for row in rows)
+
+    async def acknowledge_refused(self, seen: Sequence[str], event: Event) -> None:
+        """Note that refused events, by id, have been seen; with the event that says so, if any was."""
+        update = (
+            sa.update(AUDIT_OUTBOX)
+            .where(IS_UNSEEN, AUDIT_OUTBOX.c.id.in_(seen))
+            .values(acknowledged_at_us=time.time_ns() // 1000)
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(update)).rowcount:
+                await add_audit_event(connection, event)
 
 
 def _read(stored: bytes) -> Event | None:

@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.management.collection import Backlog
 from pqkeep_gateway.management.installation import Accounts
-from pqkeep_gateway.storage.audit_outbox import require_open
+from pqkeep_gateway.storage.audit_outbox import IS_UNSEEN, require_open
 from pqkeep_gateway.storage.database import commits_of, read_transaction, transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, METADATA, OUTGOING_MAIL, TENANTS
 from pqkeep_gateway.tenancy.tenants import TenantStatus
@@ -64,7 +64,7 @@ async def find_backlog(engine: AsyncEngine) -> Backlog:
     waits = AUDIT_OUTBOX.c.refusal.is_(None)
     events = sa.select(
         sa.func.count().filter(waits),
-        sa.func.count().filter(~waits),
+        sa.func.count().filter(IS_UNSEEN),
         sa.func.min(AUDIT_OUTBOX.c.at_us).filter(waits),
     ).select_from(AUDIT_OUTBOX)
     mail = sa.select(sa.func.count(), sa.func.min(OUTGOING_MAIL.c.created_at_us)).select_from(

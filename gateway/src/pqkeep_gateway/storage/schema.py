@@ -166,12 +166,14 @@ AUDIT_OUTBOX = Table(
     Column("at_us", BigInteger, nullable=False, index=True),
     Column("event", LargeBinary, nullable=False),
     Column("refusal", String(32), nullable=True),
+    Column("acknowledged_at_us", BigInteger, nullable=True),
     Column("shard", String(32), nullable=False, default=DEFAULT_SHARD),
 )
 """Events not yet in the audit log, as msgpack; see pqkeep_protocol.audit.Event.
 
 ``shard``: whose log they belong to: where the tenant was when it happened.
 ``refusal``: why the log refused one for good; it is kept, and not sent again.
+``acknowledged_at_us``: when an operator said that it has been seen.
 """
 
 AUDIT_SINKS = Table(

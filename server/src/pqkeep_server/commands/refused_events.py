@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
@@ -25,12 +26,27 @@ class AccountsUnavailableError(Exception):
         super().__init__("the accounts database cannot be reached")
 
 
-def refused_events(*, data: Data) -> None:
+def refused_events(
+    *,
+    data: Data,
+    acknowledge: Annotated[
+        bool,
+        typer.Option(
+            "--acknowledge",
+            help="Note in the audit log that what is listed has been seen: doctor and the alert say"
+            " it no more.",
+        ),
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List those that were acknowledged, too.")
+    ] = False,
+) -> None:
     """List the events that the audit log refused: when, why, what and whose. They are kept."""
     layout = Layout(data)
     errors = (ConfigError, AccountsUnavailableError, OSError)
     with fail_on(*errors), acting_as_owner_of(layout.gateway):
-        found = _find(config.read(layout.gateway_settings))
+        settings = config.read(layout.gateway_settings)
+        found = _find(settings, acknowledged=everything, acknowledges=acknowledge)
     for each in found:
         shown = [_time(each.at_us), each.reason, each.id]
         if (event := each.event) is not None:
@@ -38,11 +54,15 @@ def refused_events(*, data: Data) -> None:
         typer.echo("\t".join(shown))
 
 
-def _find(settings: config.Config) -> Sequence[RefusedEvent]:
+def _find(
+    settings: config.Config, *, acknowledged: bool, acknowledges: bool
+) -> Sequence[RefusedEvent]:
     from pqkeep_gateway.wiring import list_refused_events  # noqa: PLC0415 - slow
 
     try:
-        return asyncio.run(list_refused_events(settings))
+        return asyncio.run(
+            list_refused_events(settings, acknowledged=acknowledged, acknowledges=acknowledges)
+        )
     except UnavailableError:
         raise AccountsUnavailableError from None
 

@@ -274,6 +274,7 @@ def _create_outboxes() -> None:
         sa.Column("at_us", sa.BigInteger, nullable=False, index=True),
         sa.Column("event", sa.LargeBinary, nullable=False),
         sa.Column("refusal", sa.String(32), nullable=True),
+        sa.Column("acknowledged_at_us", sa.BigInteger, nullable=True),
         sa.Column("shard", sa.String(32), nullable=False),
     )
     probe = op.create_table(
