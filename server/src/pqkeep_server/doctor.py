@@ -15,21 +15,16 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
-import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.http.tls_server import TlsServer, certificate_problem
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.file import read_root_key
-from pqkeep_keyservice.storage.root_keys import list_check_values
-from pqkeep_keyservice.storage.schema import ROOT_KEYS
 from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.backup.databases import Database, keys_of, snapshot
-from pqkeep_server.backup.tables import DatabaseError
 from pqkeep_server.dev_directory import read_credentials
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
@@ -135,10 +130,12 @@ def _settings(host: Host) -> Iterator[str]:
 
 def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[str]:
     """Yield what is wrong with root keys in files; those elsewhere are the key service's to read."""
+    from pqkeep_server.epoch_holders import root_key_check_values  # noqa: PLC0415 - slow
+
     owner = shard.key_service.stat().st_uid
     stored: Mapping[int, bytes] = {}
-    with suppress(DatabaseError), acting_as_owner_of(shard.key_service):
-        stored = asyncio.run(_check_values(shard, settings))
+    with suppress(ConfigError):  # the database is looked at by another check
+        stored = root_key_check_values(shard)
     for number, source in settings.root_key_sources.items():
         if source.file is None:
             continue
@@ -165,18 +162,6 @@ def _rescue(shard: Layout, settings: key_service_config.Config) -> str:
             " under a new one; then make a new backup"
         )
     return "The key service cannot start: put the copy of the root key back from its safe place"
-
-
-async def _check_values(shard: Layout, settings: key_service_config.Config) -> Mapping[int, bytes]:
-    """Return what the database has to recognize root keys by. Raises DatabaseError."""
-    database = Database(keys_of(shard.shard), settings.database, settings.database_password_file)
-
-    def find(connection: sa.Connection) -> Mapping[int, bytes]:
-        is_new = not sa.inspect(connection).has_table(ROOT_KEYS.name)
-        return {} if is_new else list_check_values(connection)
-
-    async with asyncio.timeout(SECONDS), snapshot(database) as run:
-        return await run(find)
 
 
 def _shards(host: Host) -> list[Layout]:

@@ -1,21 +1,25 @@
-"""Who serves a shard whose database is on a server: what the database says.
+"""What databases say to ``pqkeepd doctor``: who serves a shard, which root keys, what time it is.
 
-Of a shard with standbys the key services alone cannot tell: one that does not answer may be the
-one that has the lock.
+Of a shard with standbys the key services alone cannot tell who serves: one that does not answer may
+be the one that has the lock.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
+import sqlalchemy as sa
 
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_keyservice.storage.schema import SERVICE_EPOCH
+from pqkeep_keyservice.storage.root_keys import list_check_values
+from pqkeep_keyservice.storage.schema import ROOT_KEYS, SERVICE_EPOCH
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_server.backup.databases import Database, keys_of, snapshot
+from pqkeep_server.backup.tables import DatabaseError
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
 
@@ -68,6 +72,30 @@ def seconds_ahead(database: DatabaseAddress, password_file: Path | None) -> floa
     (there,) = asyncio.run(_row(database, password_file, _CLOCK)) or (before,)
     now = time.time()
     return max(there - now, 0.0) if there > before else there - before
+
+
+def root_key_check_values(shard: Layout) -> Mapping[int, bytes]:
+    """Return what a shard's database has to recognize root keys by, by their ids.
+
+    Nothing where it has not been used yet. Raises ConfigError where it cannot be read.
+    """
+    with acting_as_owner_of(shard.key_service):
+        settings = key_service_config.read(shard.key_service_settings)
+        try:
+            return asyncio.run(_check_values(shard, settings))
+        except (DatabaseError, TimeoutError) as error:
+            raise ConfigError(str(error)) from None
+
+
+async def _check_values(shard: Layout, settings: key_service_config.Config) -> Mapping[int, bytes]:
+    database = Database(keys_of(shard.shard), settings.database, settings.database_password_file)
+
+    def find(connection: sa.Connection) -> Mapping[int, bytes]:
+        is_new = not sa.inspect(connection).has_table(ROOT_KEYS.name)
+        return {} if is_new else list_check_values(connection)
+
+    async with asyncio.timeout(SECONDS), snapshot(database) as run:
+        return await run(find)
 
 
 async def _row(
