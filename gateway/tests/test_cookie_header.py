@@ -1,34 +1,170 @@
-"""What is read of a Cookie header, and what that costs."""
+"""What is read of Cookie headers, what that costs, and what is deleted where a name is there twice."""
 
+from collections.abc import Mapping
 from time import process_time
 
 import pytest
 
-from pqkeep_gateway.http.cookies import MAX_COOKIES, read_cookies
+from pqkeep_gateway.http.cookies import ACCESS, MAX_DELETIONS, REFRESH, Cookies
+from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.protocol import MAX_HEAD
+
+SECURE = Cookies()
+LOOPBACK = Cookies(secure=False)
+HOST = b"keep.example.org:8443"
+PATH = "/api/v1/auth/me"
+
+
+def read(*headers: bytes, cookies: Cookies = SECURE) -> Mapping[str, str]:
+    """Return the values of Cookie headers."""
+    return cookies.read([(b"cookie", each) for each in headers]).values
+
+
+def twice(*headers: bytes, cookies: Cookies = SECURE) -> frozenset[str]:
+    """Return the names that are there more than once."""
+    return cookies.read([(b"host", HOST), *((b"cookie", each) for each in headers)]).twice
 
 
 @pytest.mark.parametrize(
     ("header", "cookies"),
     [
-        (None, {}),
         (b"", {}),
         (b"a=1; b = 2 ;c=3=4", {"a": "1", "b": "2", "c": "3=4"}),
         (b"a=1; a=2", {"a": "2"}),
         (b'a="\\141"', {"a": '"\\141"'}),
         (b"a=\xe9", {"a": "\xe9"}),
+        (b"a; b=1", {"b": "1"}),
+        (b"=a=1; b=2", {"": "a=1", "b": "2"}),
     ],
 )
-def test_cookies_by_name(header: bytes | None, cookies: dict[str, str]) -> None:
+def test_cookies_by_name(header: bytes, cookies: dict[str, str]) -> None:
     """Each value is what is between its first = and the next semicolon, quotes and all."""
-    assert read_cookies(header) == cookies
+    assert read(header) == cookies
 
 
 @pytest.mark.parametrize(
-    "many", [b'a="' + b"\\a" * (MAX_HEAD // 2) + b'"', b"a=b;" * (MAX_HEAD // 4)]
+    "name",
+    [
+        ACCESS,
+        REFRESH,
+        SECURE.operator,
+        SECURE.single_sign_on,
+        SECURE.proof,
+        SECURE.reauthentication,
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{0}=1; {0}=2",
+        "{0}=1; {0}=1",
+        "{0}=1; a=b; {0}=",
+        "{0} =1;\t{0}=2",
+        "{0}=1;{0}=2;" + "a=b;" * 300,
+        "a=b;" * 300 + "{0}=1;{0}=2",
+    ],
+)
+def test_a_name_of_ours_is_there_once(name: str, form: str) -> None:
+    """Two cookies with one name of ours are told, in any place; neither has a value then."""
+    header = form.format(name).encode()
+    assert twice(header) == {name}
+    assert name not in read(header)
+
+
+def test_several_headers_are_one() -> None:
+    """A second Cookie header hides nothing of the first."""
+    assert twice(f"{ACCESS}=1".encode(), f"{ACCESS}=2".encode()) == {ACCESS}
+    assert read(b"a=1", b"b=2") == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"{ACCESS}=1; {ACCESS.upper()}=2",
+        f"{ACCESS}=1; {ACCESS}",
+        f"{SECURE.proof}=1; ={SECURE.proof}=2",
+        f"{SECURE.proof}=1; {LOOPBACK.proof}=2; {LOOPBACK.proof}=3",
+        f"{SECURE.proof}=1; {SECURE.proof.lower()}=2",
+        "a=1; a=2",
+    ],
+)
+def test_another_name_is_another_cookie(header: str) -> None:
+    """Names in other cases, values without a name, and names that are not ours are not ours twice."""
+    assert not twice(header.encode())
+
+
+def test_what_was_sent_twice_is_deleted_wherever_it_can_be() -> None:
+    """The response deletes the cookie for the host, its domains and the parts of the path."""
+    cookies = LOOPBACK.read([(b"cookie", f"{ACCESS}=1; {ACCESS}=2".encode())])
+    deleted = LOOPBACK.deletions(cookies, HOST, "/api/v1")
+    places = {"", "; Domain=keep.example.org", "; Domain=example.org"}
+    expected = {
+        f"{ACCESS}=; Path={path}; Max-Age=0{place}"
+        for path in ("/", "/api", "/api/", "/api/v1")
+        for place in places
+    }
+    nameless = {each.replace(f"{ACCESS}=", "=gone") for each in expected if "Domain" in each}
+    assert set(deleted) == expected | nameless
+
+
+def test_a_cookie_of_this_host_only_is_deleted_as_such() -> None:
+    """Browsers accept the deletion of a __Host- cookie for the host and the path / only."""
+    name = SECURE.proof
+    sent = SECURE.read([(b"cookie", f"{name}=1; {name}=2".encode())])
+    named = [each for each in SECURE.deletions(sent, HOST, PATH) if each.startswith(name)]
+    assert named == [f"{name}=; Path=/; Max-Age=0; Secure"]
+
+
+@pytest.mark.parametrize(
+    ("host", "path"),
+    [
+        (b"a.b.c.d.keep.example.org", "/portal/" + "x/" * 40),
+        (b"127.0.0.1:8443", PATH),
+        (b"[::1]:8443", PATH),
+        (b"localhost", PATH),
+        (b"", ""),
+        (b"a; Secure.example.org", PATH),
+        (b"a.example.org\r\nX: y", "/a;Domain=b\r\nX: y"),
+        (b"\xe9.example.org", "/\xe9"),
+    ],
+)
+def test_deletions_are_few_and_as_written_here(host: bytes, path: str) -> None:
+    """No host and no path puts anything else into a response, or more than a proxy takes."""
+    sent = SECURE.read([(b"cookie", f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode())])
+    deleted = SECURE.deletions(sent, host, path)
+    assert 0 < len(deleted) <= MAX_DELETIONS
+    assert sum(map(len, deleted)) < 3800
+    for each in deleted:
+        assert each.isascii()
+        assert each.isprintable()
+        assert each.split("; ")[2] == "Max-Age=0"
+        assert len(each.split(";")) <= 5
+
+
+def test_a_request_with_a_cookie_twice_is_refused() -> None:
+    """It is 401, names the cookie, says what to do, and repeats no value."""
+    sent = SECURE.read([(b"cookie", f"{ACCESS}=secret; {ACCESS}=planted".encode())])
+    with pytest.raises(ApiError) as refused:
+        SECURE.require_once(sent, HOST, PATH)
+    error = refused.value
+    assert error.code.code == "ERR_AUTH_001"
+    assert ACCESS in error.message
+    assert error.cookies
+    assert "secret" not in error.message + "".join(error.cookies)
+    SECURE.require_once(SECURE.read([(b"cookie", f"{ACCESS}=secret".encode())]), HOST, PATH)
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        b'a="' + b"\\a" * (MAX_HEAD // 2) + b'"',
+        b"a=b;" * (MAX_HEAD // 4),
+        f"{ACCESS}=b;".encode() * (MAX_HEAD // 23),
+    ],
 )
 def test_no_header_is_costly(many: bytes) -> None:
     """A header as long as a head may be takes milliseconds, whatever is in it: anyone can send it."""
     began = process_time()
-    assert len(read_cookies(many)) <= MAX_COOKIES + 1
+    sent = SECURE.read([(b"cookie", many)])
+    SECURE.deletions(sent, HOST, PATH)
     assert process_time() - began < 0.1

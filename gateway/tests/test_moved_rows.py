@@ -234,7 +234,7 @@ async def test_factors_are_their_user_s(world: World) -> None:
 async def test_a_step_up_token_is_its_user_s(world: World) -> None:
     """A step-up token that is given to somebody with a stolen session proves nothing."""
     tokens, attacker, victim = await two_people(world)
-    token = await world.step_up.issue(await world.principal(tokens), PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(await world.principal(tokens), PASSWORD, ATTRIBUTION)).token
     stolen = await world.principal(
         await world.sign_in.with_password(OTHER_EMAIL, PASSWORD, ATTRIBUTION)
     )

@@ -26,6 +26,8 @@ DIGESTS = frozenset(
         "sessions.refresh_digest",
         "sessions.exchanged_digest",
         "sessions.exchange_client",
+        "sessions.reauthentication_digest",
+        "sessions.proof_digest",
         "spent_refresh_tokens.digest",
         "known_networks.digest",
         "invitations.digest",
@@ -74,6 +76,8 @@ BOUND = {
     "step_up_tokens.used_by_key": "a token that is used up does one request only",
     "step_up_tokens.used_by_request": "a token that is used up does one request only",
     "sessions.exchange_salt": "the tokens that follow from it are under the MAC",
+    "sessions.proof_digest": "derived from the session, the user and the role",
+    "sessions.reauthentication_digest": "derived from the session and the user",
     "users.totp_salt": "the secret is derived from the user, too",
     "users.password_hash": "the hash is of the user's id, too",
     "outgoing_mail.salt": "the token is derived from the recipient, too",
@@ -194,7 +198,7 @@ async def test_a_credential_is_stored_as_its_digest(world: World) -> None:
     registration = await world.registration_token()
     reset = await world.reset_token()
     _, (used, *recovery_codes) = await world.enroll(person)
-    step_up = await world.step_up.issue(person, used, ATTRIBUTION)
+    step_up = (await world.step_up.issue(person, used, ATTRIBUTION)).token
     challenge = await world.challenge()
     await world.resets.begin(EMAIL, ATTRIBUTION)
     found = await stored(world)

@@ -22,6 +22,7 @@ from gateway.tests.world import (
     new_tenant,
 )
 
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.principals import SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.roles import Role
@@ -33,6 +34,7 @@ from pqkeep_gateway.people.passwords import PasswordsDisabledError
 from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.single_sign_on import Arrived, Beginning, CallbackQuery, SingleSignOn
+from pqkeep_gateway.people.step_up import SteppedUp
 from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
 from pqkeep_gateway.storage.identities import SqlIdentities
 from pqkeep_gateway.storage.schema import USED_SIGN_INS
@@ -82,6 +84,8 @@ class Sso:
     world: World
     provider: Provider
     fake: FakeProvider
+    cookie: str = ""
+    """What the browser keeps of the last step-up's callback."""
 
     @property
     def sign_on(self) -> SingleSignOn:
@@ -108,7 +112,9 @@ class Sso:
     async def finish(self, begun: Beginning, state: str, issuer: str = "") -> Arrived:
         """Come back."""
         query = CallbackQuery(state, "a code", "", issuer)
-        return await self.sign_on.finish(begun.cookie, query, CALLBACK, ATTRIBUTION)
+        arrived = await self.sign_on.finish(begun.cookie, query, CALLBACK, ATTRIBUTION)
+        self.cookie = arrived.reauthentication
+        return arrived
 
     async def arrive(self, step_up: SessionPrincipal | None = None) -> Arrived:
         """Begin and come back."""
@@ -119,6 +125,13 @@ class Sso:
         arrived = await self.arrive()
         assert arrived.tokens is not None
         return await self.world.principal(arrived.tokens)
+
+    async def step_up(
+        self, person: SessionPrincipal, cookie: str | None = None
+    ) -> SteppedUp | None:
+        """Step up by the browser's cookie, or by another."""
+        shown = self.cookie if cookie is None else cookie
+        return await self.world.step_up.issue_after_reauthentication(person, shown, ATTRIBUTION)
 
     async def refusal(self, step_up: SessionPrincipal | None = None) -> Refusal:
         """Return why nobody is signed in."""
@@ -388,15 +401,17 @@ async def test_attempts_from_one_address_are_limited(sso: Sso) -> None:
 async def test_a_session_steps_up_by_its_provider_once(sso: Sso) -> None:
     """After the provider asked again, one token is given without a password, for that session."""
     person, elsewhere = await sso.person(), await sso.person()
-    step_up, now = sso.world.step_up, sso.world.now
-    assert await step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    now = sso.world.now
+    assert await sso.step_up(person) is None
     begun, state = await sso.begin(person)
     query = parse_qs(urlsplit(begun.url).query)
     assert (query["prompt"], query["max_age"]) == (["login"], ["0"])
     sso.fake.claims["auth_time"] = now
     assert (await sso.finish(begun, state)).tokens is None
-    assert await step_up.issue_after_reauthentication(elsewhere, ATTRIBUTION) is None
-    uses = [step_up.issue_after_reauthentication(person, ATTRIBUTION) for _ in range(CONCURRENCY)]
+    assert await sso.step_up(elsewhere) is None
+    for stolen in ("", new_credential(CredentialKind.REAUTHENTICATION), sso.cookie[:-1]):
+        assert await sso.step_up(person, stolen) is None
+    uses = [sso.step_up(person) for _ in range(CONCURRENCY)]
     assert sum(each is not None for each in await asyncio.gather(*uses)) == 1
     assert sso.policies[-1] == (AuditEvent.REAUTHENTICATE, "provider-example")
 
@@ -407,7 +422,7 @@ async def test_a_reauthentication_is_good_for_five_minutes(sso: Sso) -> None:
     sso.fake.claims["auth_time"] = sso.world.now
     await sso.arrive(person)
     sso.world.now += 300
-    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    assert await sso.step_up(person) is None
 
 
 @pytest.mark.parametrize("age", [None, 61])
@@ -417,7 +432,7 @@ async def test_a_provider_that_did_not_ask_again_steps_nobody_up(sso: Sso, age: 
     if age is not None:
         sso.fake.claims["auth_time"] = sso.world.now - age
     assert await sso.refusal(person) is Refusal.NOT_AGAIN
-    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    assert await sso.step_up(person) is None
 
 
 async def test_another_person_steps_nobody_up(sso: Sso) -> None:
@@ -427,7 +442,7 @@ async def test_another_person_steps_nobody_up(sso: Sso) -> None:
     assert await sso.refusal(person) is Refusal.NO_MEMBER
     await sso.person()
     assert await sso.refusal(person) is Refusal.OTHER_PERSON
-    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    assert await sso.step_up(person) is None
 
 
 async def test_with_an_app_the_app_steps_up(sso: Sso) -> None:
@@ -440,7 +455,7 @@ async def test_with_an_app_the_app_steps_up(sso: Sso) -> None:
     await sso.world.enroll(person)
     sso.fake.claims["auth_time"] = sso.world.now
     await sso.arrive(person)
-    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    assert await sso.step_up(person) is None
     assert await methods.of(person) == ((StepUpMethod.APP,), None)
 
 
@@ -451,7 +466,7 @@ async def test_a_change_of_factors_ends_a_reauthentication(sso: Sso) -> None:
     await sso.arrive(person)
     _, (code, *_) = await sso.world.enroll(person)
     await sso.world.factors.disable(person, code, ATTRIBUTION)
-    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    assert await sso.step_up(person) is None
 
 
 async def test_a_tenant_may_do_without_passwords(world: World) -> None:

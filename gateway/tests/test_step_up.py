@@ -1,4 +1,4 @@
-"""Step-up tokens, on either database: each is good for one action."""
+"""Step-up tokens and proofs, on either database: a token is good for one action, a proof for 300 s."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
+    EMAIL,
     MOMENT,
     PASSWORD,
     ROUNDS,
@@ -20,10 +21,14 @@ from gateway.tests.world import (
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
-from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.people.second_factors import WrongCodeError
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.people.attempt_limits import ATTEMPTS, USED_CODES, TooManyAttemptsError
+from pqkeep_gateway.people.second_factors import UsedCodeError, WrongCodeError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
+from pqkeep_gateway.people.users import UserNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Idempotency
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -45,7 +50,7 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
         done += 1
 
     for number in range(ROUNDS):
-        token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+        token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
         attempts = [
             world.step_up.spend(person, token, action, had_no_effect) for _ in range(CONCURRENCY)
         ]
@@ -58,7 +63,7 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
 async def test_a_failure_without_effect_returns_the_token(world: World) -> None:
     """After an action that failed the token acts again, once."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
 
     async def fail() -> None:
         raise WrongCodeError
@@ -74,7 +79,7 @@ async def test_a_failure_without_effect_returns_the_token(world: World) -> None:
 async def test_an_action_of_unknown_outcome_uses_the_token_up(world: World) -> None:
     """If it is not known whether an action had an effect, its token is not accepted again."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
 
     async def lose() -> None:
         raise UnavailableError
@@ -95,7 +100,7 @@ async def test_a_repeated_request_is_accepted_with_its_used_token(
 ) -> None:
     """A token that a request with an Idempotency-Key used up is accepted from that request only."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
     first, calls = _request(b"a", b"1"), 0
 
     async def action() -> int:
@@ -128,7 +133,7 @@ async def test_a_repeated_request_is_accepted_with_its_used_token(
 async def test_a_repetition_that_fails_does_not_return_the_token(world: World) -> None:
     """A used token stays used up, also if the repeated request fails without effect."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
 
     async def action() -> None:
         """Do nothing."""
@@ -147,7 +152,7 @@ async def test_a_repetition_that_fails_does_not_return_the_token(world: World) -
 async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
     """While a request acts, its repetition with the same token is refused."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
     request = _request(b"a", b"1")
 
     async def action() -> None:
@@ -194,7 +199,7 @@ async def test_a_step_up_token_expires(world: World) -> None:
     """A token is accepted for 300 seconds, and only from its user."""
     person = await world.person()
     token, other_token = [
-        await world.step_up.issue(person, PASSWORD, ATTRIBUTION) for _ in range(2)
+        (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token for _ in range(2)
     ]
 
     async def action() -> None:
@@ -213,7 +218,7 @@ async def test_a_step_up_token_expires(world: World) -> None:
 async def test_a_new_second_factor_ends_step_ups_by_the_password(world: World) -> None:
     """A token that was proved before a second factor was added is of no use afterwards."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
     await world.enroll(person)
 
     async def action() -> None:
@@ -221,3 +226,141 @@ async def test_a_new_second_factor_ends_step_ups_by_the_password(world: World) -
 
     with pytest.raises(StepUpRequiredError):
         await world.step_up.spend(person, token, action, had_no_effect)
+
+
+async def _proof(world: World, person: SessionPrincipal, shown: str = PASSWORD) -> str:
+    """Step up for a session; return the proof."""
+    given = await world.step_up.issue(person, shown, ATTRIBUTION, for_session=True)
+    assert given.proof is not None
+    return given.proof
+
+
+async def test_a_proof_covers_its_session_for_five_minutes(world: World) -> None:
+    """It is accepted as often as it is shown, until 300 seconds have passed, and after no other."""
+    person = await world.person()
+    proof = await _proof(world, person)
+    world.now += 300 - MOMENT
+    assert [await world.step_up.covers(person, proof) for _ in range(3)] == [True] * 3
+    world.now += MOMENT
+    assert not await world.step_up.covers(person, proof)
+
+
+async def test_a_proof_is_given_only_where_it_is_asked_for(world: World) -> None:
+    """A step-up for one action leaves no proof, and does not end the one that there is."""
+    person = await world.person()
+    assert (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).proof is None
+    proof = await _proof(world, person)
+    assert (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).proof is None
+    assert await world.step_up.covers(person, proof)
+    later = await _proof(world, person)
+    assert await world.step_up.covers(person, later)
+    assert not await world.step_up.covers(person, proof)
+
+
+async def test_a_proof_is_of_one_session_user_and_role(world: World) -> None:
+    """What it was given for is in what is stored: shown by anybody else it covers nothing."""
+    person = await world.person()
+    proof = await _proof(world, person)
+    elsewhere = await world.principal(
+        await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+    )
+    await _proof(world, elsewhere)
+    for other in (
+        elsewhere,
+        replace(person, user=UserId(uuid4())),
+        replace(person, session=SessionId(uuid4())),
+        replace(person, role=Role.ADMIN),
+    ):
+        assert not await world.step_up.covers(other, proof)
+    assert await world.step_up.covers(person, proof)
+
+
+async def test_nothing_else_is_a_proof(world: World) -> None:
+    """Neither another proof, a part of one, nor a credential of another kind covers a session."""
+    person = await world.person()
+    proof = await _proof(world, person)
+    token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
+    for shown in ("", token, proof[:-1], proof.upper(), *map(new_credential, CredentialKind)):
+        assert not await world.step_up.covers(person, shown)
+
+
+@pytest.mark.parametrize("end", ["sign-out", "password", "factor", "removal"])
+async def test_what_ends_a_session_or_its_factors_ends_a_proof(world: World, end: str) -> None:
+    """After a sign-out, a new password, a new second factor or a removal a proof covers nothing."""
+    person = await world.person()
+    proof = await _proof(world, person)
+    if end == "sign-out":
+        await world.sessions.end(person, person.session, ATTRIBUTION, AuditEvent.SIGN_OUT)
+    elif end == "password":
+        await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
+    elif end == "factor":
+        await world.enroll(person)
+    else:
+        await world.join(email="grace@example.com")
+        await world.members.remove(person.tenant, person.user, person, ATTRIBUTION)
+    assert not await world.step_up.covers(person, proof)
+
+
+async def test_a_session_that_ended_gets_no_proof(world: World) -> None:
+    """A step-up that arrives after a sign-out leaves nothing that covers a session."""
+    person = await world.person()
+    await world.sessions.end(person, person.session, ATTRIBUTION, AuditEvent.SIGN_OUT)
+    with suppress(UserNotFoundError):
+        assert not await world.step_up.covers(person, await _proof(world, person))
+
+
+@pytest.mark.parametrize(
+    ("drift", "second", "wait"), [(0, 0, 30), (0, 18, 12), (0, 29, 1), (30, 0, 60), (-30, 10, 20)]
+)
+async def test_a_used_code_says_when_the_next_one_works(
+    world: World, drift: int, second: int, wait: int
+) -> None:
+    """The wait is the time until the step after the last accepted one, or after the present one."""
+    world.now = 1_800_000_000.0
+    person = await world.person()
+    totp, _ = await world.enroll(person)
+    world.now += 300
+    code = totp.at(int(world.now) + drift)
+    await world.step_up.issue(person, code, ATTRIBUTION)
+    world.now += second
+    with pytest.raises(UsedCodeError) as used:
+        await world.step_up.issue(person, code, ATTRIBUTION)
+    assert used.value.wait == wait
+    world.now += wait
+    await world.step_up.issue(person, totp.at(int(world.now)), ATTRIBUTION)
+
+
+async def test_used_codes_stop_nobody(world: World) -> None:
+    """Codes that were used already are no failures; of more than some each counts as one."""
+    world = world.restarted(has_limits=True)
+    person = await world.person()
+    totp, _ = await world.enroll(person)
+    world.now += 300
+    used, wrong = totp.at(int(world.now)), totp.at(int(world.now) - 3600)
+    await world.step_up.issue(person, used, ATTRIBUTION)
+    for _ in range(USED_CODES.events):
+        with pytest.raises(UsedCodeError):
+            await world.step_up.issue(person, used, ATTRIBUTION)
+    for _ in range(ATTEMPTS.events - 1):
+        with pytest.raises(WrongCodeError):
+            await world.step_up.issue(person, wrong, ATTRIBUTION)
+    with pytest.raises(UsedCodeError):
+        await world.step_up.issue(person, used, ATTRIBUTION)
+    with pytest.raises(TooManyAttemptsError):
+        await world.step_up.issue(person, used, ATTRIBUTION)
+
+
+async def test_a_used_code_stops_no_sign_in(world: World) -> None:
+    """Signing in again within a code's time is told as at a step-up, and counts as no failure."""
+    world = world.restarted(has_limits=True)
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    used = totp.at(int(world.now))
+    await world.sign_in.answer_challenge(await world.challenge(), used, ATTRIBUTION)
+    for _ in range(ATTEMPTS.events + 1):
+        with pytest.raises(UsedCodeError):
+            await world.sign_in.answer_challenge(await world.challenge(), used, ATTRIBUTION)
+    world.now += 30
+    await world.sign_in.answer_challenge(
+        await world.challenge(), totp.at(int(world.now)), ATTRIBUTION
+    )

@@ -14,6 +14,7 @@ from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.challenges import Factor, SecondFactorRequiredError
 from pqkeep_gateway.people.sessions import AccountChangedError, InvalidRefreshTokenError, Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.people.step_up import SteppedUp
 from pqkeep_gateway.people.team import (
     LastOwnerError,
     Member,
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 REFUSALS = NotPermittedError | MemberNotFoundError | OwnersOnlyError | LastOwnerError
 POSSIBLE_OUTCOMES = (
     Tokens,
-    str,
+    SteppedUp,
     SecondFactorRequiredError,
     AccountChangedError,
     WrongPasswordError,

@@ -37,6 +37,8 @@ INTERNAL = frozenset(
         "SinkError",
         "TlsError",
         "AllowanceUsedUpError",
+        "RehearsedError",  # caught by the pipeline
+        "UsedError",  # of it only UsedCodeError is raised
     }
 )
 """Exceptions that no handler lets out: they are caught where their docstrings say."""

@@ -336,7 +336,8 @@ def test_of_many_with_one_token_one_buys(owner: Caller, password: str) -> None:
 
     with ThreadPoolExecutor(12) as threads:
         statuses = sorted(threads.map(check_out, range(12)))
-    assert statuses == [200] + [401] * 11
+    assert statuses.count(200) == 1
+    assert set(statuses) <= {200, 401, 409}  # 409: the tier that was just bought
     assert len(_lines(owner)) == 1
 
 

@@ -14,7 +14,7 @@ from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller, r
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
-from pqkeep_gateway.http.cookies import ACCESS, OPERATOR, REFRESH
+from pqkeep_gateway.http.cookies import ACCESS, REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
 
 ROWS = [row for row in api_rows(open_signup=False) if row.permission is not Permission.PUBLIC]
@@ -22,6 +22,7 @@ UNAUTHORIZED = (401, "ERR_AUTH_001")
 CREDENTIAL_REQUIRED = (401, "ERR_MFA_013")
 DENIED = (403, "ERR_FORBIDDEN_001")
 COUNT = "/tenants"
+OPERATOR = Cookies().operator
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def _signed_in(where: Installation) -> Caller:
     answer = caller.ask("POST", "/auth/operator", {"operator_key": where.ready["operator_key"]})
     assert answer.json()["data"] == {"name": None, "expires_in": 8 * 3600}
     caller.client.cookies.clear()  # they are Secure, and sent here as if it were over TLS
-    caller.client.headers["Cookie"] = f"{OPERATOR}={_cookies(answer)[OPERATOR].value}"
+    (cookie,) = [each for each in _cookies(answer).values() if each.value]
+    caller.client.headers["Cookie"] = f"{cookie.key}={cookie.value}"
     return caller
 
 
@@ -76,8 +78,10 @@ def test_the_cookie_is_for_this_host_and_no_script(closed: Installation) -> None
         OPERATOR: ("/", "28800", True, "Strict", True, ""),
         ACCESS: ("/", "0", True, "Lax", True, ""),
         REFRESH: ("/api/v1/auth/refresh", "0", True, "Lax", True, ""),
+        Cookies().proof: ("/", "0", True, "Strict", True, ""),
     }
-    assert cookies[ACCESS].value == cookies[REFRESH].value == ""
+    assert OPERATOR.startswith("__Host-")
+    assert {each.value for name, each in cookies.items() if name != OPERATOR} == {""}
 
 
 def test_a_person_who_signs_in_takes_the_operators_cookie_away(closed: Installation) -> None:
@@ -201,6 +205,20 @@ def test_with_both_cookies_it_is_the_operators(
     both = {"Cookie": f"{ACCESS}={'pqa_' + '0' * 49}; {operators}"}
     assert thief.get("/operators", headers=both).status_code == 200
     assert _refusal(thief.get("/auth/me", headers=both)) == DENIED
+
+
+@pytest.mark.parametrize("token", ["pqb_" + "0" * 49, "x", ""])
+def test_an_unknown_operators_token_does_not_hide_a_person(
+    closed: Installation, thief: httpx2.Client, token: str
+) -> None:
+    """A person with a planted operator's cookie stays who they are, and no change is the operator's."""
+    person = closed.person(closed.new_tenant().tenant_id)
+    mine = f"{ACCESS}={person.client.cookies[ACCESS]}"
+    both = {"Cookie": f"{mine}; {OPERATOR}={token}"}
+    me = thief.get("/auth/me", headers=both)
+    assert me.json()["data"]["tenant_id"] == person.tenant_id
+    assert thief.post("/auth/logout", headers=both).status_code == 200
+    assert _refusal(thief.get("/auth/me", headers=both)) == UNAUTHORIZED
 
 
 @pytest.mark.parametrize("path", ["/auth/operator", "/auth/operator/logout", "/tenants"])

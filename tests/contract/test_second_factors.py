@@ -18,23 +18,6 @@ STEP_UP = (401, "ERR_MFA_013", None)
 NEW = "the horse is tired of oats"
 RIVALS = 16
 STEP = 30
-SENSITIVE = (
-    ("POST", "/auth/change-password"),
-    ("PATCH", "/auth/me"),
-    ("POST", "/auth/mfa/enroll"),
-    ("PATCH", "/auth/organization"),
-    ("POST", "/kms/keys/rotate"),
-    ("POST", "/kms/keys/archive"),
-    ("POST", "/tenants/{tenant_id}/api-keys"),
-    ("POST", "/tenants/{tenant_id}/api-keys/rotate"),
-    ("DELETE", "/tenants/{tenant_id}/api-keys/1"),
-    ("POST", "/tenants/{tenant_id}/invitations"),
-    ("PATCH", "/team/members/00000000-0000-4000-8000-000000000000"),
-    ("DELETE", "/team/members/00000000-0000-4000-8000-000000000000"),
-    ("POST", "/billing/subscriptions/checkout"),
-    ("POST", "/billing/subscriptions/cancel"),
-)
-"""What grants, destroys or keeps access, or spends money."""
 ENOUGH_SECONDS = 25
 
 
@@ -216,17 +199,6 @@ def test_not_every_plan_can_require_it(
     person = new_person(new_tenant(plan).tenant_id)
     answer = person.ask_proven("PATCH", "/auth/organization", {"require_mfa": True})
     assert refused(answer) == (403, "ERR_MFA_011", None)
-
-
-def test_what_needs_a_step_up(owner: Caller, refused: Refused) -> None:
-    """Without a token, or with a wrong one, what is sensitive is 401 ERR_MFA_013 to a person."""
-    for headers in ({}, {"X-Step-Up-Token": "pqu_"}):
-        for method, each in SENSITIVE:
-            path = each.format(tenant_id=owner.tenant_id)
-            assert (
-                refused(owner.client.request(method, f"/api/v1{path}", json={}, headers=headers))
-                == STEP_UP
-            )
 
 
 def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:

@@ -22,6 +22,7 @@ from tests.fixtures.openid_provider import (
     settable_provider,
 )
 
+from pqkeep_gateway.http.cookies import ACCESS, Cookies
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import edited
 
@@ -304,6 +305,29 @@ def test_a_session_steps_up_by_its_provider(sso: SsoInstallation) -> None:
     assert client.post("/api/v1/auth/step-up", json={}).status_code == 422
     enrolled = client.post("/api/v1/auth/mfa/enroll", headers={"X-Step-Up-Token": token})
     assert enrolled.status_code == 200
+
+
+def test_a_stolen_session_has_no_step_up_of_its_person(sso: SsoInstallation) -> None:
+    """Somebody with a copy of the access token does not collect what the callback gave the browser."""
+    person, thief = sso.browser(), sso.browser()
+    settled(sso, person)
+    thief.cookies.set(ACCESS, person.cookies[ACCESS])
+    begun_by_thief = begun(thief, "settable", "?step_up=1")
+    back = finished(person, sso.settable.sign_in(begun(person, "settable", "?step_up=1")))
+    (cookie,) = [
+        each
+        for each in back.headers.get_list("set-cookie")
+        if each.startswith(Cookies(secure=False).reauthentication)
+    ]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=300"} <= set(cookie.split("; "))
+    for token in ("", "pqg_" + "0" * 49):
+        thief.cookies.set(Cookies(secure=False).reauthentication, token)
+        assert thief.post("/api/v1/auth/step-up", json={}).status_code == 422
+    assert refusal(finished(person, sso.settable.sign_in(begun_by_thief))) == "expired"
+    given = person.post("/api/v1/auth/step-up", json={"for_session": True})
+    assert given.status_code == 200
+    assert Cookies(secure=False).reauthentication not in person.cookies
+    assert person.post("/api/v1/auth/step-up", json={}).status_code == 422
 
 
 def test_a_step_up_needs_a_session_and_a_provider_that_asked_again(sso: SsoInstallation) -> None:

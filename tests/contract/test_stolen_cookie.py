@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import httpx2
 import pytest
 from pyotp import TOTP
 from tests.contract.rows import api_rows
+from tests.contract.sensitive_requests import Prepared, prepare
 from tests.fixtures.caller import API, REQUEST_SECONDS, TLS, Caller, read_envelope
 
 from pqkeep_gateway.access.callers import Permission, may
@@ -48,6 +48,12 @@ SENSITIVE = tuple(row for row in ROWS if _is_sensitive(row))
 
 
 @pytest.fixture
+def prepared(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Prepared:
+    """An owner with something to change."""
+    return prepare(new_tenant, new_person)
+
+
+@pytest.fixture
 def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
     """An owner with a retired and an active key, an API key and an invitation."""
     person = new_person(new_tenant().tenant_id)
@@ -73,16 +79,14 @@ def _state(owner: Caller) -> object:
     ]
 
 
-def _attack(owner: Caller, row: Endpoint, **headers: str) -> tuple[int, str]:
+def _attack(prepared: Prepared, name: str, **headers: str) -> tuple[int, str]:
     """Send a valid request for a row with the owner's access cookie; return the refusal."""
-    me = owner.get("/auth/me")
-    values: dict[str, Any] = {each.name: each.example for each in row.fields}
-    values |= {"tenant_id": owner.tenant_id, "id": me["id"], "version": 1, "key_version": 1}
-    body = {each.name: values[each.name] for each in row.other_fields if each.name != "tenant_id"}
+    request = prepared.request(name)
+    owner = prepared.owner
     answer = httpx2.request(
-        row.method,
-        f"{owner.client.base_url}{API}{row.path.format(**values)}",
-        json=body if row.takes_body else None,
+        request.method,
+        f"{owner.client.base_url}{API}{request.path}",
+        json=request.body,
         headers={"Cookie": f"{ACCESS}={owner.client.cookies[ACCESS]}", **headers},
         trust_env=False,
         verify=TLS,
@@ -98,12 +102,12 @@ def test_every_change_has_its_place() -> None:
     assert [row.name for row in ROWS if row.needs_step_up and not _is_sensitive(row)] == []
 
 
-def test_a_stolen_cookie_changes_nothing(owner: Caller) -> None:
+def test_a_stolen_cookie_changes_nothing(prepared: Prepared) -> None:
     """With only an access cookie every sensitive request is refused, and everything is as before."""
-    before = _state(owner)
-    got = {row.name: _attack(owner, row) for row in SENSITIVE}
+    before = _state(prepared.owner)
+    got = {row.name: _attack(prepared, row.name) for row in SENSITIVE}
     assert got == dict.fromkeys(got, STEP_UP)
-    assert _state(owner) == before
+    assert _state(prepared.owner) == before
 
 
 def test_a_stolen_cookie_has_no_keys_destroyed_by_age(owner: Caller) -> None:
@@ -118,11 +122,11 @@ def test_a_stolen_cookie_has_no_keys_destroyed_by_age(owner: Caller) -> None:
     owner.post("/kms/keyrings", {"name": "plain", row.step_up_for.name: 0}, status=201)
 
 
-def test_a_stolen_cookie_cannot_prove_anything(owner: Caller) -> None:
+def test_a_stolen_cookie_cannot_prove_anything(prepared: Prepared) -> None:
     """Nor does a code of an app that the thief tries to enroll, or a token of their own making."""
-    enroll = next(row for row in ROWS if row.name == "enroll_mfa")
-    assert _attack(owner, enroll) == STEP_UP
-    assert _attack(owner, enroll, **{"X-Step-Up-Token": "pqu_" + "0" * 49}) == STEP_UP
+    owner = prepared.owner
+    assert _attack(prepared, "enroll_mfa") == STEP_UP
+    assert _attack(prepared, "enroll_mfa", **{"X-Step-Up-Token": "pqu_" + "0" * 49}) == STEP_UP
     code = {"totp_code": "123456"}
     assert owner.refusal("/auth/mfa/confirm", code)[:2] == (409, "ERR_CONFLICT_001")
     assert owner.refusal("/auth/mfa/disable", code)[:2] == (409, "ERR_CONFLICT_001")

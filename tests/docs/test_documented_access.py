@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.contract.rows import api_rows
 
-from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential, Permission
+from pqkeep_gateway.access.callers import CALLERS, COVERED_BY_PROOF, GRANTS, Credential, Permission
 from pqkeep_gateway.access.scopes import GROUPS, Group
 from pqkeep_gateway.api import billing, health
 from pqkeep_gateway.http.endpoint import Endpoint
@@ -82,6 +82,18 @@ def test_every_endpoint_is_described() -> None:
         operation_of(each): (each.needs_step_up, each.step_up_for is not None)
         for each in endpoints()
     }
+
+
+def test_what_a_proof_covers_is_documented() -> None:
+    """The operations that a session's proof covers are those of the table, and no other."""
+    section = DOCUMENT.split("\n### Step-up\n")[1].split("\n### ")[0]
+    documented = set(
+        re.findall(r"`([A-Z]+ /[^`]*)`", "".join(re.findall(r"^\| `.*", section, re.MULTILINE)))
+    )
+    assert documented == {
+        operation_of(each) for each in endpoints() if each.name in COVERED_BY_PROOF
+    }
+    assert len({each.name for each in endpoints()} & COVERED_BY_PROOF) == len(COVERED_BY_PROOF)
 
 
 def test_the_table_of_scopes_is_that_of_the_groups() -> None:

@@ -58,7 +58,10 @@ SHOWN_BY: dict[tuple[str, int], str] = {
     ),
     ("ERR_MFA_001", 401): "contract/test_second_factors.py::test_a_wrong_code",
     ("ERR_MFA_011", 403): "contract/test_second_factors.py::test_not_every_plan_can_require_it",
-    ("ERR_MFA_013", 401): "contract/test_second_factors.py::test_what_needs_a_step_up",
+    (
+        "ERR_MFA_013",
+        401,
+    ): "contract/test_step_up_proofs.py::test_without_a_proof_of_this_session_nothing_is_done",
     ("ERR_FORBIDDEN_001", 403): "contract/test_credentials.py::test_the_operator_uses_no_keys",
     ("ERR_POLICY_001", 403): "contract/test_subscriptions.py::test_a_refusal_names_the_policy",
     ("ERR_KMS_020", 403): "contract/test_operation_errors.py::test_a_row_of_the_table",

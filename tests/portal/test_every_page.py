@@ -18,7 +18,7 @@ from tests.fixtures.browser import BOTH, IN_FULL, Visit, Visitor, assert_accessi
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
-from tests.portal.visitors import assert_fits, cookies_of, prove
+from tests.portal.visitors import assert_fits, cookies_of
 from tests.sampling import sampled
 
 from pqkeep_gateway.access.callers import Credential
@@ -288,14 +288,13 @@ def _send_without_session(
     visitor: Visitor, tab: Tab, page: Page, form: Locator, world: World
 ) -> None:
     typed = _fill(form)
-    is_proven = form.get_attribute("data-needs-step-up") is not None
     method = form.get_attribute("data-method")
     held: list[Route] = []
 
     def hold(route: Route) -> None:
         if route.request.method != method:
             route.fallback()
-        elif page.is_public or is_proven or visitor.context.cookies():
+        elif page.is_public or "x-api-key" in route.request.headers or visitor.context.cookies():
             held.append(route)
         else:
             route.continue_()
@@ -305,12 +304,10 @@ def _send_without_session(
     button = form.locator("button:not([type=button])")
     button.focus()
     tab.keyboard.press("Enter")
-    if page.is_operators and is_proven:
+    if page.is_operators:
         tab.locator("#step-up input[type=password]").fill(world.operator_key)
         tab.locator("#step-up").get_by_role("button", name="Confirm").click()
     elif not page.is_public:
-        if is_proven:
-            prove(tab)
         tab.locator("#sign-in-password").fill(PASSWORD)
         tab.keyboard.press("Enter")
     while not held:

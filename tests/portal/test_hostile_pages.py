@@ -17,6 +17,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Page, Route, expect
 from tests.connections.conftest import Client
+from tests.contract.rows import api_rows
 from tests.contract.test_stolen_cookie import ALLOWED
 from tests.fixtures.browser import go_to
 from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller
@@ -25,7 +26,7 @@ from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
 from tests.sampling import step
 
-from pqkeep_gateway.http.cookies import ACCESS, OPERATOR
+from pqkeep_gateway.http.cookies import ACCESS, Cookies
 from pqkeep_server.initialise import Layout
 
 SCRIPT = "<script>window.ran=1</script>"
@@ -391,7 +392,9 @@ def test_a_stolen_access_cookie_grants_and_destroys_nothing(world: World) -> Non
                 r"<form [^>]*data-operation[^>]*>", thief.get(f"/portal{path}").text
             ):
                 _, _, rest = form.partition('data-operation="')
-                found[rest.partition('"')[0]] = "data-needs-step-up" in form
+                name = rest.partition('"')[0]
+                row = next(each for each in api_rows() if each.name == name)
+                found[name] = row.needs_step_up or row.step_up_for is not None
         refused = thief.post(API + "/auth/refresh")
     uses = {"encrypt", "decrypt"}
     assert {name for name, needs in found.items() if not needs} <= ALLOWED.keys() | uses
@@ -411,7 +414,7 @@ def test_a_page_is_for_sessions(world: World) -> None:
     for credential in (world.tenant.api_key, operator_key, "nonsense"):
         with _with_cookie(world, **{"X-API-Key": credential}) as program:
             assert world.email.split("@")[1] in program.get("/portal/team").text
-            for cookie in ("", f"{OPERATOR}={operator_key}"):
+            for cookie in ("", f"{Cookies().operator}={operator_key}"):
                 program.headers["Cookie"] = cookie
                 answers = {program.get("/portal" + path).status_code for path in PAGES}
                 assert answers == {HTTPStatus.SEE_OTHER}

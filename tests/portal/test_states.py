@@ -28,6 +28,7 @@ from pqkeep_gateway.access.principals import (
 )
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
+from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, unavailable
 from pqkeep_gateway.portal.app import portal
@@ -108,6 +109,7 @@ class Service:
     principal: Principal = OPERATOR
     apps: Mapping[str, Any] = field(default_factory=dict)
     trusted_proxies: TrustedProxies = field(default_factory=lambda: TrustedProxies(()))
+    cookies: Cookies = field(default_factory=Cookies)
 
     def __post_init__(self) -> None:
         """Make the pages, which take the longest."""

@@ -40,13 +40,13 @@ def world_of(
     return World(installation, tenant, installation.person(tenant.tenant_id, role, email))
 
 
-def cookies_of(person: Caller) -> list[Any]:
+def cookies_of(person: Caller, host: str = "127.0.0.1") -> list[Any]:
     """Return the session that somebody has from the API, for a browser."""
     return [
         {
             "name": each.name,
             "value": each.value or "",
-            "domain": "127.0.0.1",
+            "domain": host,
             "path": each.path,
             "httpOnly": True,
             "sameSite": "Lax",

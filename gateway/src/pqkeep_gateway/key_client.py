@@ -17,13 +17,23 @@ from uuid import UUID
 
 from pqkeep_gateway.key_connection import PING_SECONDS, KeyConnection
 from pqkeep_gateway.key_service_address import KeyServiceAddress
+from pqkeep_gateway.rehearsal import before_change
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.codec import RESULT_TYPE, Answer, Call, Ping, Pong, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
-from pqkeep_protocol.messages import AnyRequest, Attribution, Batch, R_co, Request
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    Attribution,
+    Batch,
+    GetActiveKey,
+    GetKey,
+    GetKeyring,
+    R_co,
+    Request,
+)
 from pqkeep_protocol.metrics import GetMetrics, Samples
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
@@ -31,6 +41,8 @@ TIMEOUT_SECONDS = 9.0
 SLOW_SECONDS = 14.0
 """For SLH-DSA, whose signatures take up to seconds, and whose key pairs are tried with one."""
 SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
+_LOOK_UPS = (GetActiveKey, GetKey, GetKeyring)
+"""What a rehearsal asks for."""
 
 ClaimDatabase = Callable[[str, UUID], Awaitable[UUID]]
 """Notes which database a shard has, unless that is noted; returns what is. Raises UnavailableError."""
@@ -73,7 +85,9 @@ class KeyClient:
                 group.create_task(each.run())
 
     async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
-        """Carry out one request, or raise KeyServiceError."""
+        """Carry out one request, or raise KeyServiceError. A rehearsal makes look-ups only."""
+        if not isinstance(request, _LOOK_UPS):
+            before_change()
         seconds = SLOW_SECONDS if _is_slow(request) else TIMEOUT_SECONDS
         call = Call(
             next(self._ids),

@@ -126,6 +126,32 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
 }
 """What each operation of the key service asks for. An operation without a row cannot be served."""
 
+COVERED_BY_PROOF: frozenset[str] = frozenset(
+    {
+        # Access that is granted, and that an owner can take away again.
+        "invite",
+        "change_role",
+        # Access that ends. In an incident many members and API keys are removed one after another.
+        "remove_member",
+        "revoke_api_key",
+        # Keys: nothing becomes unreadable. Where keys are to be archived, see Endpoint.step_up_for.
+        "rotate_key",
+        "import_key",
+        "update_keyring",
+        # Money, in amounts that the plans name.
+        "check_out",
+        "cancel_subscription",
+    }
+)
+"""Sensitive operations for which a session's proof of identity is enough for five minutes.
+
+Every other sensitive operation takes a step-up token, which is used up: those that destroy keys,
+and those that change credentials and factors. A password, a second factor, a tenant's demand for
+one, and an API key that is made or rotated outlast the session and its proof, so that somebody who
+sits down at a browser in these five minutes could stay. An operation is not covered unless it is
+named here.
+"""
+
 
 def may(caller: Caller | None, permission: Permission) -> bool:
     """Return whether a caller has a permission. Nobody (None) has none."""

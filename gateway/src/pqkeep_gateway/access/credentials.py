@@ -35,6 +35,10 @@ class CredentialKind(StrEnum):
     CHALLENGE = "pqc_"
     STEP_UP = "pqu_"
     OPERATOR_SESSION = "pqb_"
+    PROOF = "pqd_"
+    """Of the cookie that a step-up sets: see ``pqkeep_gateway.people.step_up``."""
+    REAUTHENTICATION = "pqg_"
+    """Of the cookie that a provider of single sign-on's callback sets at a step-up."""
 
 
 def new_credential(kind: CredentialKind, random: bytes | None = None) -> str:
@@ -65,6 +69,8 @@ class Purpose(StrEnum):
     MAILED_CODE = "pqkeep/v1/mailed-code"
     MAILED_TOKEN = "pqkeep/v1/mailed-token"  # noqa: S105 - a label
     PASSWORD = "pqkeep/v1/password"  # noqa: S105 - a label
+    PROOF = "pqkeep/v1/proof"
+    REAUTHENTICATION = "pqkeep/v1/reauthentication"
     RECOVERY_CODE = "pqkeep/v1/recovery-code"
     ROW = "pqkeep/v1/row"
     SESSION_TOKEN = "pqkeep/v1/session-token"  # noqa: S105 - a label

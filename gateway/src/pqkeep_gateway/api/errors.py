@@ -46,6 +46,7 @@ from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.second_factors import (
     AlreadyEnrolledError,
     NotEnrolledError,
+    UsedCodeError,
     WrongCodeError,
     WrongPresentPasswordError,
 )
@@ -444,7 +445,10 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     UnknownCredentialError: Answer(Code.AUTH_001, _NO_CREDENTIAL),
     UserNotFoundError: Answer(Code.AUTH_001, _NO_CREDENTIAL),
     SuspendedError: Answer(Code.FORBIDDEN_001, "the tenant is suspended"),
-    StepUpRequiredError: Answer(Code.MFA_013, "a step-up token is required: see /auth/step-up"),
+    StepUpRequiredError: Answer(
+        Code.MFA_013,
+        "a step-up is required: get a token at /auth/step-up and send it in X-Step-Up-Token",
+    ),
     WrongPasswordError: Answer(Code.AUTH_001, "wrong e-mail address or password"),
     SessionNotFoundError: Answer(Code.NOT_FOUND_001, "no such session", ("id",)),
     AccountChangedError: Answer(Code.AUTH_001, "the account has changed; sign in again"),
@@ -543,6 +547,15 @@ def _invalid_password(error: InvalidPasswordError, endpoint: Endpoint) -> ApiErr
     return ApiError(Code.UNPROCESSABLE, f"{names[0]} {error}", names[0])
 
 
+def _used_code(error: UsedCodeError, endpoint: Endpoint) -> ApiError:
+    """Return 401, not 429: clients repeat a request that was 429, and the code stays used."""
+    message = f"this code or a later one was used already; a new one works in {error.wait} seconds"
+    headers = {"Retry-After": str(error.wait)}
+    names = {each.name for each in endpoint.fields}
+    field = "totp_code" if "totp_code" in names else None
+    return ApiError(Code.MFA_001, message, field, headers=headers)
+
+
 def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> ApiError:
     message = "the signature is not valid, or too old"
     return ApiError(Code.INVALID_001, message, endpoint.signature_header)
@@ -581,6 +594,7 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
     BeyondOwnLimitsError: (Code.POLICY_001, _beyond_limits),
     AddressNotAllowedError: (Code.AUTH_001, _from_elsewhere),
     InvalidPasswordError: (Code.UNPROCESSABLE, _invalid_password),
+    UsedCodeError: (Code.MFA_001, _used_code),
     InvalidNoticeSignatureError: (Code.INVALID_001, _bad_signature),
     RateLimitedError: (
         Code.RATE_LIMIT_001,

@@ -40,6 +40,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import Field, FieldError, Problem
+from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import KeyServiceError
@@ -107,6 +108,13 @@ class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
         if self.keyring != DEFAULT_KEYRING:
             request = structs.replace(request, keyring=self.keyring)
         return await self.keys.execute(request, self.attribution)
+
+    async def rehearse(self, look_up: Request[R]) -> R | None:
+        """In a rehearsal, look up the key that is to be changed; otherwise do nothing.
+
+        Raises KeyServiceError.
+        """
+        return await self.execute(look_up) if is_rehearsal() else None
 
 
 @dataclass(frozen=True, slots=True)

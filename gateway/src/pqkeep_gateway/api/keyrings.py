@@ -26,6 +26,7 @@ from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import Field, integer_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.mail.outgoing_mail import of_keyring
+from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keyrings import ALL_PURPOSES, MAX_KEYRINGS, KeyPurpose, KeyringInfo
@@ -168,6 +169,7 @@ def endpoints(
             recorded_as=Operation.UPDATE_KEYRING,
             keyring_of=NAME.read,
             needs_step_up=True,
+            step_up_for=ARCHIVE_AFTER_DAYS,
         ),
     )
 
@@ -239,7 +241,7 @@ class _Keyrings:
             archive_after_days=_archive_days(call, archive_after_days),
         )
         days = 0
-        if request.archive_after_days:
+        if request.archive_after_days or is_rehearsal():
             asked = GetKeyring(tenant=request.tenant, keyring=request.keyring)
             days = (await self._execute(call, asked)).keyring.archive_after_days
         changed = (await self._execute(call, request)).keyring

@@ -42,7 +42,7 @@ from pqkeep_gateway.mail.outgoing_mail import of_key
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage
-from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     MAX_ARCHIVE_DAYS,
@@ -392,6 +392,9 @@ class _KeyManagement:
         """
         tenant, algorithm, version = call.tenant, call.algorithm, call[KEY_VERSION]
         days = call[self.delay_days]
+        found = await call.rehearse(GetKey(tenant=tenant, algorithm=algorithm, version=version))
+        if found is not None and found.key.status is not KeyStatus.RETIRED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
         archived = await call.execute(
             ScheduleArchive(tenant=tenant, algorithm=algorithm, version=version, days=days)
             if days
@@ -475,6 +478,7 @@ class _KeyManagement:
 
 async def rotate(call: KeyCall) -> RotatedKey:
     """Put a new key in the active one's place."""
+    await call.rehearse(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
     rotated = await call.execute(
         RotateKey(tenant=call.tenant, algorithm=call.algorithm, idempotency=call.idempotency)
     )

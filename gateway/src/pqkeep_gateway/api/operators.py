@@ -9,7 +9,7 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import EXAMPLE_TIME, MAX_TOKEN, SIGNED_OUT
-from pqkeep_gateway.http.cookies import OPERATOR, Cookies
+from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import text_field
@@ -120,7 +120,7 @@ class _Operators:
 
     async def logout(self, call: ApiCall) -> WithCookies:
         """End the operator's session whose cookie is sent. It may be done again."""
-        await self._sessions.end(call.cookies.get(OPERATOR, ""), call.attribution)
+        await self._sessions.end(call.cookies.get(self._cookies.operator, ""), call.attribution)
         return WithCookies(SIGNED_OUT, self._cookies.operator_gone())
 
     async def list_operators(self, call: ApiCall) -> OperatorsData:

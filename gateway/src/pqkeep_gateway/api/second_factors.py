@@ -33,7 +33,7 @@ from pqkeep_gateway.people.second_factors import (
     WrongPresentPasswordError,
 )
 from pqkeep_gateway.people.sign_in import SignIn
-from pqkeep_gateway.people.step_up import LIFETIME, StepUp
+from pqkeep_gateway.people.step_up import LIFETIME, SteppedUp, StepUp
 from pqkeep_gateway.tenancy.tenants import Tenants
 
 MAX_CODE = 32
@@ -110,6 +110,12 @@ _CHALLENGE = text_field(
     "pqc_" + "0" * 43 + "3aXb2c",
     at_most=MAX_TOKEN,
 )
+_FOR_SESSION = boolean_field(
+    "for_session",
+    "Whether a cookie covers what else is done in the session for five minutes, but for what"
+    " destroys keys or changes credentials and factors.",
+    example=True,
+).or_default(default=False)
 _REQUIRE = boolean_field("require_mfa", "Whether everybody needs a second factor.", example=False)
 _URI = "otpauth://totp/pqkeep:ada%40example.com?secret=JBSWY3DPEHPK3PXP&issuer=pqkeep"
 
@@ -207,7 +213,7 @@ def endpoints(
             handler=handlers.step_up,
             permission=Permission.OWN_ACCOUNT,
             during_enrollment=True,
-            fields=(_OPTIONAL_CODE, _OPTIONAL_PASSWORD),
+            fields=(_OPTIONAL_CODE, _OPTIONAL_PASSWORD, _FOR_SESSION),
             field_codes=UNPROCESSABLE_FIELDS,
             example=StepUpData(
                 step_up_token="pqu_" + "0" * 43 + "3aXb2c",
@@ -299,20 +305,32 @@ class _SecondFactors:
             )
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
-    async def step_up(self, call: ApiCall) -> StepUpData:
+    async def step_up(self, call: ApiCall) -> StepUpData | WithCookies:
         """Prove again who one is, for one sensitive action in the next five minutes.
 
-        By a code; whoever has no second factor, by their password, or by none within five minutes
-        after their provider of single sign-on has asked them again.
+        By a code, or without a second factor by the password. Neither is needed once within five
+        minutes after the provider of single sign-on has asked the person again, in that browser. A
+        code that was used already is 401 with Retry-After, and is no failed attempt. With
+        for_session a cookie lets the same session do more without another step-up.
         """
-        token: str | None = None
+        person, for_session = call.person, call[_FOR_SESSION]
+        given: SteppedUp | None = None
+        reauthentication = call.cookies.get(self._cookies.reauthentication, "")
         if call[_OPTIONAL_CODE] is None and call[_OPTIONAL_PASSWORD] is None:
-            token = await self._step_up.issue_after_reauthentication(call.person, call.attribution)
-        if token is None:
-            needs_code = await self._step_up.needs_code(call.person)
+            given = await self._step_up.issue_after_reauthentication(
+                person, reauthentication, call.attribution, for_session=for_session
+            )
+        cookies = () if given is None else (self._cookies.reauthentication_gone(),)
+        if given is None:
+            needs_code = await self._step_up.needs_code(person)
             proof = call[_CODE] if needs_code else call[PASSWORD]
-            token = await self._step_up.issue(call.person, proof, call.attribution)
-        return StepUpData(step_up_token=token, expires_in=int(LIFETIME.total_seconds()))
+            given = await self._step_up.issue(
+                person, proof, call.attribution, for_session=for_session
+            )
+        if given.proof is not None:
+            cookies = (*cookies, self._cookies.of_proof(given.proof))
+        data = StepUpData(step_up_token=given.token, expires_in=int(LIFETIME.total_seconds()))
+        return WithCookies(data, cookies) if cookies else data
 
     async def get_organization(self, call: ApiCall) -> OwnOrganizationData:
         """Tell a person's tenant, and whether it requires a second factor."""

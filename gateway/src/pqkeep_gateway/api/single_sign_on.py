@@ -12,7 +12,7 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
-from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
+from pqkeep_gateway.http.cookies import ACCESS, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import method_not_allowed
@@ -137,16 +137,24 @@ def pages(
 class _Visit:
     """A browser's request."""
 
-    def __init__(self, scope: Scope, proxies: TrustedProxies) -> None:
+    def __init__(self, scope: Scope, proxies: TrustedProxies, cookies: Cookies) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         peer = scope["client"][0] if scope["client"] else ""
         self.request_id = request_id_of(headers)
         self.source_address = proxies.client_of(peer, scope["headers"]).address
-        self.cookies = read_cookies(headers.get(b"cookie"))
+        self.sent_cookies = cookies.read(scope["headers"])
+        self.deletions = cookies.deletions(
+            self.sent_cookies, headers.get(b"host", b""), scope["path"]
+        )
         self.user_agent = headers.get(b"user-agent", b"")
         self._query: dict[str, list[str]] = parse_qs(
             scope["query_string"].decode("latin-1"), keep_blank_values=True
         )
+
+    def require_cookies_once(self) -> None:
+        """Raise RefusedError if a cookie of ours is there more than once."""
+        if self.sent_cookies.twice:
+            raise RefusedError(Refusal.COOKIES)
 
     def __getitem__(self, name: str) -> str:
         """Return what the query says; what is missing is empty. Raises RefusedError if it is twice."""
@@ -175,18 +183,19 @@ class _Page:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        visit = _Visit(scope, self._proxies)
+        visit = _Visit(scope, self._proxies, self._cookies)
         if scope["method"] != "GET":
             await send_error(send, method_not_allowed("GET"), visit.request_id)
             return
         try:
+            visit.require_cookies_once()
             location, cookies = await self._visit(visit)
         except Exception as raised:  # noqa: BLE001 - a fault sends the browser on, too
             reason = _reason_of(raised)
             if reason is None:
                 _LOG.error("request failed", request_id=visit.request_id, exc_info=raised)
             location = f"{SIGN_IN}?error={reason or Refusal.UNAVAILABLE}"
-            cookies = (self._cookies.back_from_provider(),)
+            cookies = (*visit.deletions, self._cookies.back_from_provider())
         await send_redirect(send, location, cookies, visit.request_id)
 
 
@@ -205,7 +214,7 @@ class _Browser:
         """Send the browser to the provider. Raises RefusedError."""
         stepping_up = None
         if visit["step_up"] == "1":
-            access_token = visit.cookies.get(ACCESS, "")
+            access_token = visit.sent_cookies.values.get(ACCESS, "")
             stepping_up = await self._sessions.find(access_token, visit.source_address)
             if stepping_up is None or stepping_up.tenant != self._sign_on.provider.tenant:
                 raise RefusedError(Refusal.SIGNED_OUT)
@@ -221,14 +230,18 @@ class _Browser:
         """Sign the person in, and send the browser where it was to go. Raises RefusedError."""
         query = CallbackQuery(visit["state"], visit["code"], visit["error"], visit["iss"])
         arrived = await self._sign_on.finish(
-            visit.cookies.get(self._cookies.single_sign_on, ""),
+            visit.sent_cookies.values.get(self._cookies.single_sign_on, ""),
             query,
             self._redirect_uri,
             Attribution(visit.request_id, "anonymous", visit.source_address),
             visit.user_agent,
         )
-        session = () if arrived.tokens is None else self._cookies.of(arrived.tokens)
-        return arrived.next, (*session, self._cookies.back_from_provider())
+        given = (
+            (self._cookies.of_reauthentication(arrived.reauthentication),)
+            if arrived.tokens is None
+            else self._cookies.of(arrived.tokens)
+        )
+        return arrived.next, (*given, self._cookies.back_from_provider())
 
 
 def portal_path(text: str) -> str:

@@ -1,31 +1,60 @@
 """The cookies of people and operators, and where requests with cookies may come from.
 
 A browser is a person's or an operator's: whoever signs in takes the other's cookies away. A request
-that has both all the same is the operator's.
+that has both all the same is the operator's, if the operator's session is known.
+
+Any host of a domain can set cookies for all of its hosts, and a request does not say who set them.
+Where cookies are Secure, names of our own begin with ``__Host-``: browsers accept these from the
+host itself only. The two names that the interface specification gives have no prefix. Browsers
+send two cookies with one name if they were set for different domains or paths. One of the two is not
+ours then, and the order does not say which: such a request is refused, and both are deleted.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import product
+from secrets import SystemRandom
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from pqkeep_gateway.http.errors import ambiguous_cookies
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME, REFRESH_LIFETIME, Tokens
+from pqkeep_gateway.people.single_sign_on import REAUTHENTICATION_LIFETIME
+from pqkeep_gateway.people.step_up import LIFETIME as PROOF_LIFETIME
 from pqkeep_gateway.tenancy.operator_sessions import LIFETIME as OPERATOR_LIFETIME
 
 ACCESS = "service_access_token"
 REFRESH = "service_refresh_token"
-OPERATOR = "service_operator_token"
 REFRESH_PATH = "/api/v1/auth/refresh"
-MAX_COOKIES = 256
-"""That are read. Browsers keep fewer for a site."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
+MAX_DELETIONS = 28
+"""Set-Cookie headers that delete cookies in one response. A proxy may take no head of more than 4 KiB."""
+_HOST_PREFIX = "__Host-"
+_HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8}")
+_PATH = re.compile(r"[A-Za-z0-9/._~-]{1,128}")
+_MAX_DEPTH = 6
+"""Segments of a path that are looked at. The API has no longer paths."""
 _OURS = frozenset({b"same-origin", b"none"})
 _PORTS: Mapping[str, str] = {"http": ":80", "https": ":443"}
 
 
+class SentCookies(NamedTuple):
+    """The cookies of a request."""
+
+    values: Mapping[str, str]
+    """By name; without those in ``twice``."""
+    twice: frozenset[str] = frozenset()
+    """Names of ours that are there more than once."""
+
+
+NO_COOKIES = SentCookies({})
+
+
 @dataclass(frozen=True, slots=True)
 class Cookies:
-    """Writes the cookies, as the installation is set up."""
+    """Reads and writes the cookies, as the installation is set up."""
 
     secure: bool = True
     origins: tuple[str | None, ...] = ()
@@ -43,7 +72,25 @@ class Cookies:
 
     def gone(self) -> tuple[str, ...]:
         """Return the headers' values that take them back."""
-        return (self._cookie(ACCESS, "", "/", 0), self._cookie(REFRESH, "", REFRESH_PATH, 0))
+        return (
+            self._cookie(ACCESS, "", "/", 0),
+            self._cookie(REFRESH, "", REFRESH_PATH, 0),
+            self._cookie(self.proof, "", "/", 0, same_site="Strict"),
+        )
+
+    def of_proof(self, proof: str) -> str:
+        """Return the header's value that hands a session's proof out."""
+        seconds = int(PROOF_LIFETIME.total_seconds())
+        return self._cookie(self.proof, proof, "/", seconds, same_site="Strict")
+
+    def of_reauthentication(self, token: str) -> str:
+        """Return the header's value that lets a session step up once after its provider's callback."""
+        seconds = int(REAUTHENTICATION_LIFETIME.total_seconds())
+        return self._cookie(self.reauthentication, token, "/", seconds, same_site="Strict")
+
+    def reauthentication_gone(self) -> str:
+        """Return the header's value that takes it back."""
+        return self._cookie(self.reauthentication, "", "/", 0, same_site="Strict")
 
     def of_operator(self, token: str) -> tuple[str, ...]:
         """Return the headers' values that hand an operator's token out."""
@@ -54,9 +101,99 @@ class Cookies:
         return (self._operator_cookie("", 0),)
 
     @property
+    def operator(self) -> str:
+        """The name of the cookie of an operator's session."""
+        return self._name("service_operator_token")
+
+    @property
     def single_sign_on(self) -> str:
-        """The name of the cookie of whoever is at a provider: no other host can have set it."""
-        return "__Host-pqkeep_sso" if self.secure else "pqkeep_sso"
+        """The name of the cookie of a browser that is at a provider."""
+        return self._name("pqkeep_sso")
+
+    @property
+    def proof(self) -> str:
+        """The name of the cookie of a session's proof of identity."""
+        return self._name("pqkeep_proof")
+
+    @property
+    def reauthentication(self) -> str:
+        """The name of the cookie with which a session steps up after its provider's callback."""
+        return self._name("pqkeep_reauthentication")
+
+    def read(self, headers: Iterable[tuple[bytes, bytes]]) -> SentCookies:
+        """Return the cookies that a request's headers have."""
+        sent = b";".join(value for name, value in headers if name == b"cookie")
+        if not sent:
+            return NO_COOKIES
+        ours = {
+            ACCESS,
+            REFRESH,
+            self.operator,
+            self.single_sign_on,
+            self.proof,
+            self.reauthentication,
+        }
+        found: dict[str, str] = {}
+        twice: set[str] = set()
+        for name, value in _pairs(sent):
+            if name in ours and name in found:
+                twice.add(name)
+            found[name] = value
+        values = {name: value for name, value in found.items() if name not in twice}
+        return SentCookies(values, frozenset(twice))
+
+    def require_once(self, sent: SentCookies, host: bytes, path: str) -> None:
+        """Raise ApiError, which deletes them, if a request has cookies of ours more than once."""
+        if not sent.twice:
+            return
+        raise ambiguous_cookies(sorted(sent.twice), self.deletions(sent, host, path))
+
+    def deletions(self, sent: SentCookies, host: bytes, path: str) -> tuple[str, ...]:
+        """Return the headers' values that delete the cookies that were sent more than once.
+
+        A cookie is deleted by its name, domain and path. Those that a request has are for a domain
+        of its host, and for a part of its path. A nameless cookie can look like one of ours. Where
+        these are too many for one response, it has some, and the next response has others.
+        """
+        if not sent.twice:
+            return ()
+        paths, domains = _paths(path), tuple(self._domains(host))
+        plain = sorted(name for name in sent.twice if not name.startswith(_HOST_PREFIX))
+        deleted = [
+            *(self._gone(name) for name in sorted(sent.twice)),
+            *(
+                self._gone(name, path, domain)
+                for path, name, domain in product(paths, plain, ("", *domains))
+            ),
+            *(self._gone("", path, domain) for path, domain in product(paths, domains)),
+        ]
+        if len(deleted) <= MAX_DELETIONS:
+            return tuple(deleted)
+        return tuple(SystemRandom().sample(deleted, MAX_DELETIONS))
+
+    def _domains(self, host: bytes) -> Iterator[str]:
+        """Yield the domains that cookies of a host can be for, the host's own first."""
+        hosts = [host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")]
+        hosts += [urlsplit(each).hostname or "" for each in self.origins if each is not None]
+        seen = set()
+        for name in hosts:
+            labels = name.lower().split(".")
+            if not _HOST.fullmatch(name.lower()) or labels[-1].isdigit():
+                continue
+            for first in range(len(labels) - 1):
+                domain = ".".join(labels[first:])
+                if domain not in seen:
+                    seen.add(domain)
+                    yield domain
+
+    def _gone(self, name: str, path: str = "/", domain: str = "") -> str:
+        """Return the header's value that deletes a cookie. What has no name must have a value."""
+        secure = "; Secure" if self.secure else ""
+        place = f"; Domain={domain}" if domain else ""
+        return f"{name}={'' if name else 'gone'}; Path={path}; Max-Age=0{place}{secure}"
+
+    def _name(self, name: str) -> str:
+        return f"{_HOST_PREFIX}{name}" if self.secure else name
 
     def at_provider(self, value: str, lifetime: timedelta) -> str:
         """Return the header's value for somebody who goes to a provider."""
@@ -83,7 +220,7 @@ class Cookies:
         return _host(origin.decode("latin-1")) not in hosts
 
     def _operator_cookie(self, value: str, seconds: int) -> str:
-        return self._cookie(OPERATOR, value, "/", seconds, same_site="Strict")
+        return self._cookie(self.operator, value, "/", seconds, same_site="Strict")
 
     def _cookie(
         self, name: str, value: str, path: str, seconds: int, same_site: str = "Lax"
@@ -93,16 +230,28 @@ class Cookies:
         return f"{name}={value}; {attributes}"
 
 
-def read_cookies(header: bytes | None) -> Mapping[str, str]:
-    """Return the cookies of a Cookie header, by name.
+def _pairs(header: bytes) -> Iterator[tuple[str, str]]:
+    """Yield names and values of a Cookie header. What has no "=" is a value without a name.
 
     Quotes and backslashes stay as they are. No value of ours has any, and up to Python 3.11.9 and
     3.12.5 ``http.cookies`` takes more than a second to unquote 30 KB (CVE-2024-7592).
     """
-    if not header:
-        return {}
-    found = (each.partition("=") for each in header.decode("latin-1").split(";", MAX_COOKIES))
-    return {name.strip(): value.strip() for name, _, value in found}
+    for each in header.decode("latin-1").split(";"):
+        name, equals, value = each.partition("=")
+        if equals:
+            yield name.strip(" \t"), value.strip(" \t")
+
+
+def _paths(path: str) -> tuple[str, ...]:
+    """Return the paths that cookies of a request's path can be for."""
+    if not _PATH.fullmatch(path):
+        return ("/",)
+    found = ["/"]
+    for at in [each.start() for each in re.finditer("/", path)][1 : _MAX_DEPTH + 1]:
+        found += [path[:at], path[: at + 1]]
+    if not path.endswith("/"):
+        found.append(path)
+    return tuple(dict.fromkeys(found))
 
 
 def _host(origin: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import COVERED_BY_PROOF, Permission
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.access.principals import (
     Principal,
@@ -14,7 +14,7 @@ from pqkeep_gateway.access.principals import (
     TenantPrincipal,
 )
 from pqkeep_gateway.access.rate_limit import Limit, Usage
-from pqkeep_gateway.http.cookies import read_cookies
+from pqkeep_gateway.http.cookies import NO_COOKIES, SentCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
 from pqkeep_gateway.http.field import Field, FieldCodes
@@ -92,7 +92,7 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     values: Mapping[str, object]
     """JSON values of the path, and of the body or the query, by field."""
     idempotency_key: IdempotencyKey | None = None
-    cookie_header: bytes | None = None
+    sent_cookies: SentCookies = NO_COOKIES
     user_agent: bytes = b""
     """The header User-Agent, if there is one."""
     step_up_token: str = ""
@@ -108,8 +108,8 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
 
     @property
     def cookies(self) -> Mapping[str, str]:
-        """The cookies by name. Few operations ask for them."""
-        return read_cookies(self.cookie_header)
+        """The cookies by name."""
+        return self.sent_cookies.values
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""
@@ -164,9 +164,10 @@ class Endpoint:
     answers_secret: bool = False
     """Whether that answer is only for the credential or person who asked first."""
     needs_step_up: bool = False
-    """Whether a signed-in person must send a step-up token, which is used up then."""
+    """Whether a signed-in person must have stepped up: see ``access.callers.COVERED_BY_PROOF``."""
     step_up_for: Field[Any] | None = None
-    """The field for which they must, unless it is left out, zero or empty."""
+    """The field that demands a step-up token, which is used up then, unless it is left out, zero or
+    empty."""
     during_enrollment: bool = False
     """Whether somebody may call it who owes their tenant a second factor."""
     address_limit: Limit | None = None
@@ -199,9 +200,15 @@ class Endpoint:
         return self.recorded_as or AuditEvent(self.name.replace("_", "-"))
 
     def demands_step_up(self, values: Mapping[str, object]) -> bool:
-        """Return whether a signed-in person must send a step-up token with these values."""
-        field = self.step_up_for
-        return self.needs_step_up or (field is not None and bool(values.get(field.name)))
+        """Return whether a signed-in person must have stepped up for these values."""
+        return self.needs_step_up or self._is_set(self.step_up_for, values)
+
+    def is_covered_by_proof(self, values: Mapping[str, object]) -> bool:
+        """Return whether a session's proof is enough for these values, without a token."""
+        return self.name in COVERED_BY_PROOF and not self._is_set(self.step_up_for, values)
+
+    def _is_set(self, field: Field[Any] | None, values: Mapping[str, object]) -> bool:
+        return field is not None and bool(values.get(field.name))
 
     @property
     def takes_body(self) -> bool:

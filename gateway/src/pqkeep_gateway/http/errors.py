@@ -1,7 +1,7 @@
 """The catalogue of error codes, and the error that carries one to the client."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Self
 
@@ -49,7 +49,7 @@ class Code(Enum):
 class ApiError(Exception):
     """What the client is told. Its message never repeats what the client sent."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each belongs to few errors
         self,
         code: Code,
         message: str,
@@ -60,8 +60,9 @@ class ApiError(Exception):
         algorithm: str | None = None,
         is_recorded: bool = False,
         challenge: tuple[str, str] | None = None,
+        cookies: tuple[str, ...] = (),
     ) -> None:
-        """Take what belongs to the answer: headers, and a challenge's token and second factor.
+        """Take what belongs to the answer: headers, cookies, a challenge's token and second factor.
 
         For the audit log: the policy that refused, for which algorithm; and whether the key
         service has recorded the refusal already.
@@ -77,6 +78,7 @@ class ApiError(Exception):
         """For the audit log: the keyring that was refused, if it is not the request's own."""
         self.is_recorded = is_recorded
         self.challenge = challenge
+        self.cookies = cookies
 
     def without_frames(self) -> Self:
         """Forget where it was raised, and from what: those frames have the body, and this error."""
@@ -103,6 +105,15 @@ def method_not_allowed(allowed: str) -> ApiError:
     """Return the error for a method that a path does not have."""
     message = "the path does not have this method"
     return ApiError(Code.METHOD_NOT_ALLOWED, message, headers={"Allow": allowed})
+
+
+def ambiguous_cookies(names: Iterable[str], deletions: tuple[str, ...]) -> ApiError:
+    """Return the error for cookies that are there more than once, which deletes them."""
+    message = (
+        f"the cookie {', '.join(names)} was sent more than once: another host of this domain may"
+        " have set one. They are deleted now: try again, or sign in again"
+    )
+    return ApiError(Code.AUTH_001, message, cookies=deletions)
 
 
 def enrollment_required() -> ApiError:

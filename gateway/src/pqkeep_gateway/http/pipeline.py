@@ -13,7 +13,12 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from pqkeep_gateway.access.admission import ENDS_ACCESS, Admission, SuspendedError
+from pqkeep_gateway.access.admission import (
+    ENDS_ACCESS,
+    Admission,
+    SuspendedError,
+    UnknownCredentialError,
+)
 from pqkeep_gateway.access.authentication import AddressNotAllowedError
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
 from pqkeep_gateway.access.idempotency import (
@@ -30,13 +35,7 @@ from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.http.body import read_json_object
 from pqkeep_gateway.http.compression import accepts_gzip
-from pqkeep_gateway.http.cookies import (
-    ACCESS,
-    OPERATOR,
-    SAFE_METHODS,
-    Cookies,
-    read_cookies,
-)
+from pqkeep_gateway.http.cookies import ACCESS, NO_COOKIES, SAFE_METHODS, Cookies, SentCookies
 from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.endpoint import (
     NOT_SIGNED,
@@ -63,7 +62,8 @@ from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.refusals import UNREAD, is_refusal, refusal_event
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.http.signed_bodies import SignedBodies
-from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
+from pqkeep_gateway.rehearsal import rehearse
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import GatewayOperation
 from pqkeep_protocol.messages import Attribution
@@ -95,25 +95,39 @@ class Pipeline:
     observer: RequestObserver
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
+    def read_cookies(self, scope: Scope, headers: Headers) -> SentCookies:
+        """Return the cookies of a request. Raises ApiError if it depends on one that is there twice."""
+        if b"cookie" not in headers:
+            return NO_COOKIES
+        sent = self.cookies.read(scope["headers"])
+        if b"x-api-key" not in headers:
+            self.cookies.require_once(sent, headers.get(b"host", b""), scope["path"])
+        return sent
+
     async def admit(
         self,
         permission: Permission,
         headers: Headers,
+        cookies: Mapping[str, str],
         client: Client,
         operation: GatewayOperation | None = None,
     ) -> tuple[Principal, Usage | None]:
         """Return who is asking for an operation, or a page, and what there is of their limit.
 
-        Raises what Admission raises.
+        An operator's session outranks a person's, but only if it is known. Raises what Admission
+        raises.
         """
         credential = headers.get(b"x-api-key")
         if credential is not None:
             text = credential.strip(b" \t").decode("latin-1")
             return await self.admission.admit(text, client.address, is_known=client.is_known)
-        cookies = read_cookies(headers.get(b"cookie"))
-        operator_token = cookies.get(OPERATOR)
+        operator_token = cookies.get(self.cookies.operator)
         if operator_token and permission is not Permission.PUBLIC:
-            return await self.admission.admit_operator_session(operator_token, client.address)
+            try:
+                return await self.admission.admit_operator_session(operator_token, client.address)
+            except UnknownCredentialError:
+                if not cookies.get(ACCESS):
+                    raise
         if Credential.NONE in GRANTS[permission]:
             return AnonymousPrincipal(), None
         return await self.admission.admit_session(
@@ -142,8 +156,6 @@ class Pipeline:
             raise forbidden("this credential does not allow this")
         if endpoint.permission is not Permission.PUBLIC:
             check_call(principal, endpoint.audit_operation)
-        if principal.is_read_only and endpoint.method not in SAFE_METHODS:
-            raise credential_required()
         if principal.must_enroll and not endpoint.during_enrollment:
             raise enrollment_required()
         if endpoint.disabled:
@@ -170,8 +182,32 @@ class Pipeline:
         return await self.admission.count_items(call.tenant, len(call[endpoint.items]))
 
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
-        """Call the handler; where the request needs a step-up token, use one up."""
+        """Call the handler; where the request needs a step-up, check it before.
+
+        Without a step-up the request is refused for what is wrong with it, if anything is.
+        """
+        if call.principal.is_read_only and endpoint.method not in SAFE_METHODS:
+            for each in endpoint.fields:
+                each.read(call.values)
+            raise credential_required()
         if call.principal.user is None or not endpoint.demands_step_up(call.values):
+            return await endpoint.handler(call)
+        try:
+            return await self._handle_proven(endpoint, call)
+        except StepUpRequiredError:
+            await rehearse(lambda: endpoint.handler(call))
+            raise
+
+    async def _handle_proven(self, endpoint: Endpoint, call: ApiCall) -> Response:
+        """Call the handler, with the step-up token, or under the session's proof if none is sent.
+
+        Raises StepUpRequiredError before anything is done.
+        """
+        if not call.step_up_token:
+            proof = call.cookies.get(self.cookies.proof, "")
+            is_covered = endpoint.is_covered_by_proof(call.values)
+            if not (is_covered and await self.step_up.covers(call.person, proof)):
+                raise StepUpRequiredError
             return await endpoint.handler(call)
 
         def did_nothing(error: Exception) -> bool:
@@ -245,8 +281,7 @@ class Resource:
         began = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
-        is_head = scope["method"] == "HEAD"
-        method = "GET" if is_head else scope["method"]
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
         endpoint = self._endpoints.get(method)
         pipeline = self._pipeline
         client = pipeline.trusted_proxies.client_of(_peer(scope), scope["headers"])
@@ -263,8 +298,9 @@ class Resource:
         values = UNREAD
         answer: ApiError | int | None = None
         try:
+            cookies = pipeline.read_cookies(scope, headers)
             principal, usage = await pipeline.admit(
-                endpoint.permission, headers, client, endpoint.audit_operation
+                endpoint.permission, headers, cookies.values, client, endpoint.audit_operation
             )
             attribution = Attribution(request_id, str(principal), client.address)
             pipeline.authorize(endpoint, principal, headers)
@@ -288,7 +324,7 @@ class Resource:
                 )
                 if endpoint.idempotent
                 else None,
-                cookie_header=headers.get(b"cookie"),
+                sent_cookies=cookies,
                 user_agent=headers.get(b"user-agent", b""),
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
                 signed=signed,
@@ -306,7 +342,7 @@ class Resource:
                 response,
                 request_id,
                 usage=usage,
-                is_head=is_head,
+                is_head=scope["method"] == "HEAD",
                 gzip=isinstance(response, JsonLines) and accepts_gzip(headers),
             )
             answer = HTTPStatus.OK if isinstance(response, Existing) else endpoint.status

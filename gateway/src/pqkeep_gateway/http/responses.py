@@ -89,6 +89,7 @@ async def send_error(
     """Send an error in the envelope. One about a limit names that limit, and no other."""
     body = envelope.failure(error, request_id)
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    headers += [(b"set-cookie", cookie.encode()) for cookie in error.cookies]
     if error.code.status == HTTPStatus.UNAUTHORIZED:
         headers.append(CHALLENGE)
     if usage is not None and error.code.status != HTTPStatus.TOO_MANY_REQUESTS:

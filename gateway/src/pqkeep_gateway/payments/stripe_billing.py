@@ -17,6 +17,7 @@ from pqkeep_gateway.payments.notices import (
     read,
     tenant_of,
 )
+from pqkeep_gateway.rehearsal import before_change
 from pqkeep_gateway.tenancy.billing import (
     BillingResult,
     BillingStore,
@@ -79,11 +80,13 @@ class StripeBilling:
         await self._audit_delivery.require_open(tenant)
         running = await self._store.find_running(tenant)
         if running is None or running.external_id is None:
+            before_change()
             url = await self._account.open_checkout(tenant, tier, key)
             result = BillingResult(running, is_pending=True, checkout_url=url)
         elif running.tier is tier and not running.cancel_at_period_end:
             raise AlreadySubscribedError
         else:
+            before_change()
             await self._account.switch(running.external_id, tier, key)
             result = BillingResult(running, is_pending=True)
         return await self._save_result(tenant, result, AuditEvent.BEGIN_CHECKOUT, attribution, key)
@@ -103,6 +106,7 @@ class StripeBilling:
         if running.cancel_at_period_end:
             return BillingResult(running)
         await self._audit_delivery.require_open(tenant)
+        before_change()
         await self._account.end(running.external_id, key)
         result = BillingResult(running, is_pending=True)
         return await self._save_result(

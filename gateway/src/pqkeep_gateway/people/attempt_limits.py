@@ -9,6 +9,7 @@ from pqkeep_gateway.access.rate_limit import HOUR, MINUTE, Limit, RateLimiter
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.users import email_key
+from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
@@ -22,6 +23,9 @@ ATTEMPTS_PER_DELAY = Limit(20, HOUR)
 """Failures until the next delay holds; the last one holds for as long as they go on."""
 EXCHANGES = Limit(60, 15 * MINUTE)
 """Of a session's refresh token: each is kept for a week, to know it if it comes again."""
+USED_CODES = Limit(20, 15 * MINUTE)
+"""Codes that were used already, which are no guesses. More of them count as failures: each costs
+the service as much as a wrong one."""
 MAIL_PER_ACCOUNT = Limit(5, 15 * MINUTE)
 """Codes to somebody with the password, and invitations."""
 MAIL_BY_ANYBODY = Limit(2, 30 * MINUTE)
@@ -41,6 +45,10 @@ class TooManyAttemptsError(Exception):
         super().__init__()
         self.limit = limit
         self.wait = wait
+
+
+class UsedError(Exception):
+    """What was shown is right, and was used already: nobody guessed it."""
 
 
 class AttemptLimits:
@@ -126,12 +134,15 @@ class AttemptLimits:
         except TooManyAttemptsError:
             await self._withdraw(entered)
             raise
+        if is_rehearsal():
+            await self._withdraw(entered)
 
     @asynccontextmanager
     async def _attempt(self, *limits: tuple[str, Limit], delayed: str = "") -> AsyncIterator[None]:
         """Count before the block, so that many at once are bounded too; uncount if it succeeds.
 
-        What is refused does not count, nor what nobody had the time to try.
+        What is refused does not count, nor what nobody had the time to try, nor codes that were
+        used already, up to USED_CODES.
         """
         entered: list[str] = []
         try:
@@ -141,6 +152,11 @@ class AttemptLimits:
             yield
         except (TooManyAttemptsError, OverloadedError):
             await self._withdraw(entered)
+            raise
+        except UsedError:
+            subject = f"used codes, {limits[-1][0]}"
+            if await self._rate_limiter.enter(subject, USED_CODES) is None:
+                await self._withdraw(entered)
             raise
         await self._withdraw(entered)
 

@@ -41,6 +41,8 @@ class Refusal(StrEnum):
     """Too many attempts from this address."""
     UNAVAILABLE = "unavailable"
     """The provider, or something here, does not answer."""
+    COOKIES = "cookies"
+    """The browser sent a cookie of ours twice: another host of the domain may have set one."""
     EXPIRED = "expired"
     """It was begun in another browser, too long ago or not at all, or is over already."""
     CANCELLED = "cancelled"

@@ -4,8 +4,9 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.principals import SessionPrincipal
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, new_mail
-from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.passwords import Passwords, require_valid
 from pqkeep_gateway.people.users import UserStore
+from pqkeep_gateway.rehearsal import before_change
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
@@ -33,6 +34,8 @@ class PasswordChange:
         Raises InvalidPasswordError, PasswordsDisabledError.
         """
         self._passwords.require_enabled(principal.tenant)
+        require_valid(password)
+        before_change()  # hashing takes long
         user = principal.user
         password_hash = await self._passwords.hash(user, password, attribution.source_address)
         email = (await self._users.get(user)).user.email

@@ -18,7 +18,7 @@ from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
-from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.attempt_limits import AttemptLimits, UsedError
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -35,7 +35,16 @@ _RECOVERY_CODE_SIZE = 10
 
 
 class WrongCodeError(Exception):
-    """The code is wrong, has expired or was used."""
+    """The code is wrong, or has expired."""
+
+
+class UsedCodeError(WrongCodeError, UsedError):
+    """The code is the authenticator's; it or a later one was accepted before."""
+
+    def __init__(self, wait: int) -> None:
+        """Carry the seconds until the authenticator shows a code that can be accepted."""
+        super().__init__()
+        self.wait = wait
 
 
 class WrongPresentPasswordError(WrongCodeError):
@@ -176,14 +185,18 @@ class SecondFactors:
     async def check(self, account: Account, code: str, attribution: Attribution) -> None:
         """Accept an authenticator's code or a recovery code, once. The caller counts attempts.
 
-        Raises NotEnrolledError, WrongCodeError.
+        Raises NotEnrolledError, WrongCodeError, UsedCodeError.
         """
         if not account.has_mfa:
             raise NotEnrolledError
         user = account.user
         attribution = attribution.by(str(user))
-        if await self._accept_totp(account, code):
-            return
+        try:
+            if await self._accept_totp(account, code):
+                return
+        except UsedCodeError:
+            await self._audit_delivery.record(second_factor_failed(account, attribution))
+            raise
         digest = self._recovery_digest(user.id, code)
         used = event(attribution, user.tenant, AuditEvent.USE_RECOVERY_CODE)
         mail = self._new_mail(MailKind.RECOVERY_CODE_USED, account)
@@ -194,15 +207,22 @@ class SecondFactors:
         raise WrongCodeError
 
     async def _accept_totp(self, account: Account, code: str) -> bool:
+        """Return whether a code is the authenticator's, and accept it once. Raises UsedCodeError."""
         salt = account.totp_salt
         code = typed_code(code)
         if salt is None or not (code.isascii() and code.isdigit()):
             return False
-        totp, now = self._totp(account.user.id, salt), int(self._clock()) // STEP_SECONDS
+        totp, seconds = self._totp(account.user.id, salt), int(self._clock())
+        now = seconds // STEP_SECONDS
+        used = None
         for step in (now + each for each in DRIFT):
             if hmac.compare_digest(totp.generate_otp(step), code):
-                return await self._store.save_totp_step(account.user.id, salt, step)
-        return False
+                if await self._store.save_totp_step(account.user.id, salt, step):
+                    return True
+                used = step
+        if used is None:
+            return False
+        raise UsedCodeError((max(used, now) + 1) * STEP_SECONDS - seconds)
 
     def _new_mail(self, kind: MailKind, account: Account) -> OutgoingMail:
         return new_mail(kind, account.user.email, date_of(self._clock()))

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import Pepper, Purpose
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.rate_limit import MINUTE, Limit
 from pqkeep_gateway.access.roles import Role
@@ -41,6 +41,7 @@ from pqkeep_gateway.people.identity_providers import (
     verified,
 )
 from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
+from pqkeep_gateway.people.step_up import reauthentication_digest
 from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
@@ -102,9 +103,17 @@ class IdentityStore(Protocol):
         ...
 
     async def save_reauthentication(
-        self, session: SessionId, user: UserId, until: datetime, audit_event: Event
+        self,
+        session: SessionId,
+        user: UserId,
+        digest: bytes,
+        until: datetime,
+        audit_event: Event,
     ) -> bool:
-        """Let a session of this user step up once; return whether there is such a session."""
+        """Let a session of this user step up once, with the token that has this digest.
+
+        Returns whether there is such a session.
+        """
         ...
 
     async def issuers_of(self, user: UserId) -> frozenset[str]:
@@ -136,6 +145,8 @@ class Arrived:
     next: str
     tokens: Tokens | None
     """Of a new session; None for a step-up."""
+    reauthentication: str = field(default="", repr=False)
+    """Of a step-up: the token with which the session steps up once. It goes into a cookie."""
 
 
 class _Started(RedactedRepr, Struct, frozen=True, array_like=True):
@@ -259,12 +270,12 @@ class SingleSignOn:
             if started.session is None:
                 tokens = await self._session_of(account, attribution, user_agent)
                 return Arrived(started.next, tokens)
-            await self._reauthenticate(SessionId(started.session), account, attribution)
+            token = await self._reauthenticate(SessionId(started.session), account, attribution)
         except AccountChangedError:
             raise RefusedError(Refusal.EXPIRED) from None
         except UnavailableError:
             raise RefusedError(Refusal.UNAVAILABLE) from None
-        return Arrived(started.next, None)
+        return Arrived(started.next, None, token)
 
     async def _session_of(
         self, account: Account, attribution: Attribution, user_agent: bytes
@@ -280,15 +291,18 @@ class SingleSignOn:
 
     async def _reauthenticate(
         self, session: SessionId, account: Account, attribution: Attribution
-    ) -> None:
+    ) -> str:
         user = account.user
+        token = new_credential(CredentialKind.REAUTHENTICATION)
+        digest = reauthentication_digest(self._pepper, session, user.id, token)
         until = date_of(self._clock()) + REAUTHENTICATION_LIFETIME
         again = event(
             attribution.by(str(user)), user.tenant, AuditEvent.REAUTHENTICATE, policy=self._policy()
         )
-        if not await self._store.save_reauthentication(session, user.id, until, again):
+        if not await self._store.save_reauthentication(session, user.id, digest, until, again):
             raise RefusedError(Refusal.OTHER_PERSON, user.id)
         await self._audit_delivery.deliver()
+        return token
 
     def _started(self, cookie: str, state: str) -> _Started:
         """Return what was begun in this browser, with this state. Raises RefusedError."""

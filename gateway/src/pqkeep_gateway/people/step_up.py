@@ -5,16 +5,28 @@ many concurrent requests only one acts. An action that succeeds, or whose outcom
 the token up. If the gateway stops in between, the token stays reserved and is of no more use.
 
 A token that was used up by a request with an Idempotency-Key is accepted from that request again,
-so that whoever got no answer can ask for the first one.
+so that a client that got no answer can ask for the first one.
+
+A step-up can also leave a proof, which covers a session's sensitive actions for five minutes, except
+those that need a step-up of their own (``pqkeep_gateway.access.callers``). The proof is a token in a
+cookie of its own. What is stored is a digest of token, session, user and role: the proof ends with
+the session and with a change of the role, and a copy of the access token does not have it.
 """
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
+from pqkeep_gateway.access.credentials import (
+    CredentialKind,
+    Pepper,
+    Purpose,
+    kind_of,
+    new_credential,
+)
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
@@ -31,23 +43,45 @@ T = TypeVar("T")
 LIFETIME = timedelta(seconds=300)
 
 
+@dataclass(frozen=True, slots=True)
+class SteppedUp:
+    """What a step-up gives."""
+
+    token: str = field(repr=False)
+    """For one action."""
+    proof: str | None = field(default=None, repr=False)
+    """For the session's cookie; None if it was not asked for."""
+
+
 class StepUpRequiredError(Exception):
-    """There is no token, or it has expired, was used, is reserved or is another user's."""
+    """There is no proof, or it has expired, was used, is reserved, or is another user's."""
 
 
 class StepUpStore(Protocol):
     """Step-up tokens in the database. All methods raise UnavailableError."""
 
     async def add(
-        self, user: UserId, digest: bytes, expires_at: datetime, audit_event: Event
+        self,
+        principal: SessionPrincipal,
+        digest: bytes,
+        proof: bytes | None,
+        expires_at: datetime,
+        audit_event: Event,
     ) -> None:
-        """Store a token, and remove the user's expired ones. Raises UserNotFoundError."""
+        """Store a token and, if there is one, the session's proof.
+
+        Removes the user's expired tokens. Raises UserNotFoundError.
+        """
         ...
 
-    async def use_reauthentication(self, session: SessionId, now: datetime) -> bool:
-        """Use up that a session's provider has asked its person again, in one conditional UPDATE.
+    async def has_proof(self, session: SessionId, proof: bytes, now: datetime) -> bool:
+        """Return whether a session has a proof with this digest that has not expired."""
+        ...
 
-        Returns whether it has.
+    async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
+        """Use up a session's reauthentication at its provider, in one conditional UPDATE.
+
+        Returns whether it had one with this digest.
         """
         ...
 
@@ -100,10 +134,18 @@ class StepUp:
         """Return whether a token takes a code (True) or the password (False)."""
         return (await self._users.get(principal.user)).has_mfa
 
-    async def issue(self, principal: SessionPrincipal, proof: str, attribution: Attribution) -> str:
-        """Return a token for a correct code or, without an authenticator, a correct password.
+    async def issue(
+        self,
+        principal: SessionPrincipal,
+        proof: str,
+        attribution: Attribution,
+        *,
+        for_session: bool = False,
+    ) -> SteppedUp:
+        """Step up by a correct code or, without an authenticator, a correct password.
 
-        Raises WrongCodeError, WrongPresentPasswordError, TooManyAttemptsError.
+        ``for_session``: whether to leave a proof that covers the session. Raises WrongCodeError,
+        UsedCodeError, WrongPresentPasswordError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
         async with self._attempts.step_up(principal.session):
@@ -115,29 +157,60 @@ class StepUp:
                 )
                 await self._audit_delivery.record(failed)
                 raise WrongPresentPasswordError
-        return await self._new_token(principal, attribution)
+        return await self._step_up(principal, attribution, for_session=for_session)
 
     async def issue_after_reauthentication(
-        self, principal: SessionPrincipal, attribution: Attribution
-    ) -> str | None:
-        """Return a token if the person's provider has asked them again for this session, once.
+        self,
+        principal: SessionPrincipal,
+        reauthentication: str,
+        attribution: Attribution,
+        *,
+        for_session: bool = False,
+    ) -> SteppedUp | None:
+        """Step up with the token that the callback of the person's provider gave, once.
 
-        Not for people with an authenticator: their code is needed. None: the provider has not.
+        Not for people with an authenticator: their code is needed. None: the token is not valid.
         """
+        if kind_of(reauthentication) is not CredentialKind.REAUTHENTICATION:
+            return None
         if await self.needs_code(principal):
             return None
+        digest = reauthentication_digest(
+            self._pepper, principal.session, principal.user, reauthentication
+        )
         now = date_of(self._clock())
-        if not await self._store.use_reauthentication(principal.session, now):
+        if not await self._store.use_reauthentication(principal.session, digest, now):
             return None
-        return await self._new_token(principal, attribution)
+        return await self._step_up(principal, attribution, for_session=for_session)
 
-    async def _new_token(self, principal: SessionPrincipal, attribution: Attribution) -> str:
+    async def covers(self, principal: SessionPrincipal, proof: str) -> bool:
+        """Return whether a session's proof is this one, and has not expired."""
+        if kind_of(proof) is not CredentialKind.PROOF:
+            return False
+        digest, now = self._proof_digest(principal, proof), date_of(self._clock())
+        return await self._store.has_proof(principal.session, digest, now)
+
+    async def _step_up(
+        self, principal: SessionPrincipal, attribution: Attribution, *, for_session: bool
+    ) -> SteppedUp:
         token = new_credential(CredentialKind.STEP_UP)
-        expires_at = date_of(self._clock()) + LIFETIME
-        issued = event(attribution, principal.tenant, AuditEvent.STEP_UP)
-        await self._store.add(principal.user, self._pepper.digest(token), expires_at, issued)
+        proof = new_credential(CredentialKind.PROOF) if for_session else None
+        stepped_up = event(attribution, principal.tenant, AuditEvent.STEP_UP)
+        await self._store.add(
+            principal,
+            self._pepper.digest(token),
+            None if proof is None else self._proof_digest(principal, proof),
+            date_of(self._clock()) + LIFETIME,
+            stepped_up,
+        )
         await self._audit_delivery.deliver()
-        return token
+        return SteppedUp(token, proof)
+
+    def _proof_digest(self, principal: SessionPrincipal, proof: str) -> bytes:
+        session, user, role = principal.session, principal.user, principal.role
+        return self._pepper.derive(
+            Purpose.PROOF, session.bytes, user.bytes, role.encode(), proof.encode()
+        )
 
     async def spend(
         self,
@@ -172,3 +245,8 @@ class StepUp:
             raise
         await self._store.use_up(digest, idempotency)
         return result
+
+
+def reauthentication_digest(pepper: Pepper, session: SessionId, user: UserId, token: str) -> bytes:
+    """Return what is stored (32 bytes) of a token that a provider's callback gives a session."""
+    return pepper.derive(Purpose.REAUTHENTICATION, session.bytes, user.bytes, token.encode())

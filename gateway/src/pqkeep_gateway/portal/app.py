@@ -14,6 +14,7 @@ from pqkeep_gateway.access.callers import Caller, Credential, Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.access.trusted_proxies import Client
+from pqkeep_gateway.http.cookies import SentCookies
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import (
     ApiError,
@@ -111,6 +112,7 @@ class PageResource:
         began = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         headers.pop(b"x-api-key", None)  # pages are for sessions; programs ask the API
+        cookies = self._pipeline.cookies.read(scope["headers"])
         request_id = request_id_of(headers)
         takes_forms = self._page is not None and self._page.takes_forms
         methods = (*METHODS, "POST") if takes_forms else METHODS
@@ -121,7 +123,7 @@ class PageResource:
         client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
         attribution = Attribution(request_id, "", client.address)
         try:
-            status, body, location = await self._answer(scope, headers, attribution)
+            status, body, location = await self._answer(scope, headers, cookies, attribution)
         except Exception:  # noqa: BLE001 - a fault of a page is answered, as those of the API are
             _LOG.exception("page failed", request_id=request_id)
             await send_error(send, internal(), request_id)
@@ -133,6 +135,10 @@ class PageResource:
             (b"x-request-id", request_id.encode()),
             (b"server-timing", timing),
         ]
+        deleted = self._pipeline.cookies.deletions(
+            cookies, headers.get(b"host", b""), scope["path"]
+        )
+        sent += [(b"set-cookie", each.encode()) for each in deleted]
         if location:
             sent.append((b"location", location.encode("ascii")))
         await send({"type": "http.response.start", "status": status, "headers": sent})
@@ -140,7 +146,9 @@ class PageResource:
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
 
-    async def _answer(self, scope: Scope, headers: Headers, attribution: Attribution) -> _Answer:
+    async def _answer(
+        self, scope: Scope, headers: Headers, cookies: SentCookies, attribution: Attribution
+    ) -> _Answer:
         """Return a page, or where to go instead."""
         page = self._page
         if scope["method"] == "POST":
@@ -149,13 +157,16 @@ class PageResource:
             there = self._moved[1].rstrip("/") + _asked(scope)
             return _Answer(HTTPStatus.TEMPORARY_REDIRECT, location=there)
         if page is None:
-            return await self._unknown(headers, attribution)
+            return await self._unknown(headers, cookies, attribution)
         principal: Principal = AnonymousPrincipal()
         usage: Usage | None = None
         if not page.is_public:
             try:
+                self._pipeline.cookies.require_once(
+                    cookies, headers.get(b"host", b""), scope["path"]
+                )
                 principal, usage = await self._pipeline.admit(
-                    page.permission, headers, Client(attribution.source_address)
+                    page.permission, headers, cookies.values, Client(attribution.source_address)
                 )
             except Exception as raised:  # noqa: BLE001 - a fault is answered by a page too
                 return await self._refuse(raised, page, scope, attribution)
@@ -172,12 +183,17 @@ class PageResource:
             return await self._failed(forbidden("This form was sent by a page of another site."))
         return _Answer(HTTPStatus.SEE_OTHER, location=ROOT + NEEDS_JAVASCRIPT.path)
 
-    async def _unknown(self, headers: Headers, attribution: Attribution) -> _Answer:
+    async def _unknown(
+        self, headers: Headers, cookies: SentCookies, attribution: Attribution
+    ) -> _Answer:
         """Return the page for an address that is none, in the frame of whoever has signed in."""
         frame: Mapping[str, Any] = {}
         try:
             principal, usage = await self._pipeline.admit(
-                Permission.VIEW_TENANT, headers, Client(attribution.source_address)
+                Permission.VIEW_TENANT,
+                headers,
+                cookies.values,
+                Client(attribution.source_address),
             )
             attribution = attribution.by(str(principal))
             reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)

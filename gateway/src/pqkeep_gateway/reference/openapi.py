@@ -11,7 +11,7 @@ from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential, P
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import code_of, codes_of_fields
-from pqkeep_gateway.http.cookies import ACCESS, OPERATOR, SAFE_METHODS
+from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies
 from pqkeep_gateway.http.endpoint import (
     JSON,
     JSON_LINES,
@@ -144,7 +144,7 @@ def document(
                 "OperatorSession": {
                     "type": "apiKey",
                     "in": "cookie",
-                    "name": OPERATOR,
+                    "name": Cookies().operator,
                     "description": "What operator_login hands out: an operator who reads.",
                 },
             },

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.credentials import Pepper, Purpose
+from pqkeep_gateway.rehearsal import before_change
 from pqkeep_gateway.storage.migration import migrate
 from pqkeep_gateway.storage.row_mac import ROW_KEY
 from pqkeep_gateway.storage.sqlite import SQLITE_READ_ONLY, sqlite_engine
@@ -76,7 +77,8 @@ async def open_database(
 def transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
     """Begin a transaction that writes, and commit it at the end. Raises UnavailableError.
 
-    The database's Commits have its outcome. A violated constraint raises sqlalchemy.exc.IntegrityError.
+    The database's Commits have its outcome. In a rehearsal it is rolled back, and RehearsedError
+    raised. A violated constraint raises sqlalchemy.exc.IntegrityError.
     """
     return _transaction(engine, read_only=False)
 
@@ -110,6 +112,8 @@ async def _transaction(engine: AsyncEngine, *, read_only: bool) -> AsyncIterator
             connection.info[_HAS_CHANGES] = False
             async with connection.begin():
                 yield connection
+                if not read_only:
+                    before_change()
             if connection.info[_HAS_CHANGES]:
                 commits_of(engine).succeeded()
     except sa.exc.IntegrityError:

@@ -52,13 +52,18 @@ class SqlIdentities:
         return account
 
     async def save_reauthentication(
-        self, session: SessionId, user: UserId, until: datetime, audit_event: Event
+        self,
+        session: SessionId,
+        user: UserId,
+        digest: bytes,
+        until: datetime,
+        audit_event: Event,
     ) -> bool:
         """Let a session of this user step up once; return whether there is such a session."""
         grant = (
             sa.update(SESSIONS)
             .where(SESSIONS.c.id == session, SESSIONS.c.user_id == user)
-            .values(reauthenticated_until_us=microseconds(until))
+            .values(reauthenticated_until_us=microseconds(until), reauthentication_digest=digest)
         )
         async with transaction(self._engine) as connection:
             if (await connection.execute(grant)).rowcount == 0:

@@ -247,6 +247,9 @@ SESSIONS = Table(
     Column("exchange_client", LargeBinary(32), nullable=True),
     Column("exchange_salt", LargeBinary(16), nullable=True),
     Column("reauthenticated_until_us", BigInteger, nullable=True),
+    Column("reauthentication_digest", LargeBinary(32), nullable=True),
+    Column("proof_digest", LargeBinary(32), nullable=True),
+    Column("proof_until_us", BigInteger, nullable=True),
     Column("user_agent", String(256), nullable=False),
     mac_column(
         "sessions",
@@ -264,7 +267,10 @@ SESSIONS = Table(
 it and ``exchange_salt``, by the client with the digest ``exchange_client``.
 
 ``reauthenticated_until_us``: until when the session may step up once, since its provider has asked
-the person again.
+the person again, in the browser whose cookie has ``reauthentication_digest``.
+
+``proof_until_us``: until when the browser whose cookie has ``proof_digest`` needs no other step-up,
+for what a proof covers.
 """
 
 SPENT_REFRESH_TOKENS = Table(

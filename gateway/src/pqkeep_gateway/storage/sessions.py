@@ -216,7 +216,11 @@ async def end_other_sessions(connection: AsyncConnection, user: UserId, session:
     """End every session of a user but one, and step-ups proved by factors that may be gone."""
     await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
     is_session = SESSIONS.c.id == session
-    forget = sa.update(SESSIONS).where(is_session).values(reauthenticated_until_us=None)
+    forget = (
+        sa.update(SESSIONS)
+        .where(is_session)
+        .values(reauthenticated_until_us=None, proof_until_us=None)
+    )
     await connection.execute(forget)
     is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
     await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
-from pqkeep_gateway.access.principals import SessionId, UserId
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.row_mac import is_authentic
@@ -23,9 +23,18 @@ class SqlStepUpTokens:
         self._engine = engine
 
     async def add(
-        self, user: UserId, digest: bytes, expires_at: datetime, audit_event: Event
+        self,
+        principal: SessionPrincipal,
+        digest: bytes,
+        proof: bytes | None,
+        expires_at: datetime,
+        audit_event: Event,
     ) -> None:
-        """Store a token, and remove those expired at the event's time. Raises UserNotFoundError."""
+        """Store a token, and the session's proof; remove tokens expired at the event's time.
+
+        Raises UserNotFoundError.
+        """
+        user = principal.user
         is_expired = sa.and_(
             STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.expires_at_us <= audit_event.at_us
         )
@@ -35,20 +44,39 @@ class SqlStepUpTokens:
             "expires_at_us": microseconds(expires_at),
             "is_reserved": False,
         }
+        keep = (
+            sa.update(SESSIONS)
+            .where(SESSIONS.c.id == principal.session, SESSIONS.c.user_id == user)
+            .values(proof_until_us=microseconds(expires_at))
+        )
         async with transaction(self._engine) as connection:
             await lock_user(connection, user)
             await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_expired))
             await connection.execute(sa.insert(STEP_UP_TOKENS), row)
+            if proof is not None:
+                await connection.execute(keep.values(proof_digest=proof))
             await add_audit_event(connection, audit_event)
 
-    async def use_reauthentication(self, session: SessionId, now: datetime) -> bool:
-        """Use up that a session's provider has asked its person again; return whether it has."""
+    async def has_proof(self, session: SessionId, proof: bytes, now: datetime) -> bool:
+        """Return whether a session has a proof with this digest that has not expired."""
+        query = sa.select(sa.literal(1)).where(
+            SESSIONS.c.id == session,
+            SESSIONS.c.proof_digest == proof,
+            SESSIONS.c.proof_until_us > microseconds(now),
+        )
+        async with read_transaction(self._engine) as connection:
+            return (await connection.execute(query)).scalar() is not None
+
+    async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
+        """Use up a session's reauthentication; return whether it had one with this digest."""
         use_up = (
             sa.update(SESSIONS)
             .where(
-                SESSIONS.c.id == session, SESSIONS.c.reauthenticated_until_us > microseconds(now)
+                SESSIONS.c.id == session,
+                SESSIONS.c.reauthentication_digest == digest,
+                SESSIONS.c.reauthenticated_until_us > microseconds(now),
             )
-            .values(reauthenticated_until_us=None)
+            .values(reauthenticated_until_us=None, reauthentication_digest=None)
         )
         async with transaction(self._engine) as connection:
             return (await connection.execute(use_up)).rowcount == 1

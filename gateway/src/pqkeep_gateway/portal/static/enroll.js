@@ -19,7 +19,7 @@ document.getElementById("begin")?.addEventListener("click", async () => {
   const problem = parts.begin.querySelector(".form-error");
   problem.textContent = "";
   try {
-    const { secret, qr_svg: qr } = await call("POST", "/api/v1/auth/mfa/enroll", undefined, { needsStepUp: true });
+    const { secret, qr_svg: qr } = await call("POST", "/api/v1/auth/mfa/enroll");
     document.getElementById("qr").src = imageOf(qr);
     parts.scan.querySelector("[data-result=secret]").textContent = secret;
     show("scan");

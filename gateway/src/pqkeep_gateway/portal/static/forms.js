@@ -2,7 +2,10 @@
 // or the query of a method that takes none.
 import { Cancelled, hold, release } from "./dialogs.js";
 import { call } from "./http.js";
+import { many } from "./spans.js";
 import { leaveToast, toast } from "./toasts.js";
+
+let counting; // the timer of the one countdown that is shown
 
 const READ = {
   integer: (text) => (/^-?\d+$/.test(text) ? Number(text) : text),
@@ -40,15 +43,33 @@ export function showProblem(form, message, field = "") {
   const input = field && form.elements.namedItem(field);
   if (place && input instanceof HTMLElement) {
     place.textContent = message;
-    place.hidden = false;
     input.setAttribute("aria-invalid", "true");
-    input.focus();
+    if (place.hidden) input.focus(); // once, where a message counts down
+    place.hidden = false;
   } else {
     form.querySelector(".form-error").textContent = message;
   }
 }
 
+/** Says what is wrong, and counts the seconds down until a used code is followed by a new one. */
+export function countDown(error, say) {
+  clearInterval(counting);
+  let left = error.code === "ERR_MFA_001" ? error.retryAfter : 0;
+  if (!left) return say(error.message);
+  const tick = () => {
+    if (left > 0) say(`That code was used already. A new one works in ${many(left, "second")}.`);
+    else {
+      clearInterval(counting);
+      say("Enter the code that your app shows now.");
+    }
+    left -= 1;
+  };
+  counting = setInterval(tick, 1000);
+  tick();
+}
+
 export function clearProblems(form) {
+  clearInterval(counting);
   form.querySelector(".form-error").textContent = "";
   for (const each of form.querySelectorAll("[data-problem]")) each.hidden = true;
   for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
@@ -100,7 +121,6 @@ export async function submit(form) {
   try {
     const query = takesBody ? "" : new URLSearchParams(body).toString();
     const data = await call(method, query ? `${path}?${query}` : path, takesBody ? body : undefined, {
-      needsStepUp: "needsStepUp" in form.dataset || Boolean(body[form.dataset.stepUpFor]),
       idempotencyKey: "idempotent" in form.dataset ? idempotencyKey(form, body) : "",
     });
     keys.delete(form);
@@ -109,7 +129,7 @@ export async function submit(form) {
   } catch (error) {
     if (error instanceof Cancelled) return;
     if (error.status === undefined) throw error;
-    showProblem(form, error.message, error.field);
+    countDown(error, (message) => showProblem(form, message, error.field));
   } finally {
     release(form);
     button.removeAttribute("aria-busy");

@@ -9,7 +9,7 @@ export class ApiError extends Error {
     this.field = error.field ?? "";
     this.challengeToken = error.challenge_token;
     this.secondFactor = error.second_factor;
-    this.retryAfter = retryAfter;
+    this.retryAfter = Number(retryAfter) || 0; // seconds
   }
 }
 
@@ -34,10 +34,10 @@ export async function send(method, path, body, headers = {}) {
   return answer.data;
 }
 
-/** One request that first gets its step-up, if it needs one, and outlives the session. Raises ApiError. */
-export async function call(method, path, body, { needsStepUp = false, idempotencyKey = "" } = {}) {
+/** One request that outlives the session. The service says what is wrong with it before it asks for a
+ * step-up, and asks for none while a proof covers it. Raises ApiError. */
+export async function call(method, path, body, { idempotencyKey = "" } = {}) {
   const headers = idempotencyKey ? { "Idempotency-Key": idempotencyKey } : {};
-  if (needsStepUp) Object.assign(headers, await stepUp());
   for (;;) {
     try {
       return await send(method, path, body, headers);
@@ -45,7 +45,8 @@ export async function call(method, path, body, { needsStepUp = false, idempotenc
       if (error.code === "ERR_MFA_013") {
         Object.assign(headers, await stepUp());
       } else if (error.status === 401 && error.code === "ERR_AUTH_001" && !("X-API-Key" in headers)) {
-        if (!(await refresh())) await signInAgain();
+        if (document.body.dataset.stepUp === "operator") Object.assign(headers, await stepUp());
+        else if (!(await refresh())) await signInAgain();
       } else {
         throw error;
       }

@@ -1,5 +1,6 @@
 // Sessions: going on, beginning again, and proving presence for sensitive actions (step-up).
 import { ask, Cancelled } from "./dialogs.js";
+import { countDown } from "./forms.js";
 import { send } from "./http.js";
 import { wireSignIn } from "./sign-in.js";
 
@@ -65,13 +66,16 @@ export async function stepUp() {
         return done({ "X-API-Key": given.operator_key.trim() });
       }
       delete given.confirmed;
+      given.for_session = true;
       if ("totp_code" in given) given.totp_code = given.totp_code.replaceAll(" ", "");
       try {
         const { step_up_token: token } = await stepUpToken(given);
         form.reset();
         done({ "X-Step-Up-Token": token });
       } catch (error) {
-        fail(error.message);
+        if (error.status === undefined) throw error;
+        form.querySelector("input.code")?.select();
+        countDown(error, fail);
       }
     });
   });

@@ -1,5 +1,5 @@
 // Signing in, with a second factor where there is one: the template _sign_in.html.
-import { clearProblems, isComplete, showProblem } from "./forms.js";
+import { clearProblems, countDown, isComplete, showProblem } from "./forms.js";
 import { send } from "./http.js";
 import { rememberSession } from "./sessions.js";
 
@@ -25,7 +25,7 @@ export function wireSignIn(root, done) {
       await work();
     } catch (error) {
       if (error.status === undefined) throw error;
-      showProblem(form, error.message, error.field);
+      countDown(error, (message) => showProblem(form, message, error.field));
     } finally {
       button.removeAttribute("aria-busy");
     }

@@ -9,6 +9,8 @@ from pqkeep_gateway.portal.pages import Content, Page, Visit, nothing
 _REFUSALS: Mapping[str, str] = {
     Refusal.TOO_MANY: "There were too many attempts from here. Try again in some minutes.",
     Refusal.UNAVAILABLE: "Your organization's sign-in does not answer. Try again in a moment.",
+    Refusal.COOKIES: "Your browser sent one of this service's cookies twice. They are deleted now:"
+    " begin again.",
     Refusal.EXPIRED: "That took too long, or was begun in another browser. Begin again.",
     Refusal.CANCELLED: "You were not signed in at your organization. Begin again.",
     Refusal.PROVIDER: "Your organization's sign-in answered with something invalid. Tell its"

@@ -141,6 +141,9 @@ def _create_people_tables() -> None:
         sa.Column("exchange_client", sa.LargeBinary(32), nullable=True),
         sa.Column("exchange_salt", sa.LargeBinary(16), nullable=True),
         sa.Column("reauthenticated_until_us", sa.BigInteger, nullable=True),
+        sa.Column("reauthentication_digest", sa.LargeBinary(32), nullable=True),
+        sa.Column("proof_digest", sa.LargeBinary(32), nullable=True),
+        sa.Column("proof_until_us", sa.BigInteger, nullable=True),
         sa.Column("user_agent", sa.String(256), nullable=False),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )

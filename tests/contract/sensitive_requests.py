@@ -1,0 +1,92 @@
+"""A valid request for each operation that needs a step-up, of an owner for whom it was prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.contract.rows import api_rows
+from tests.fixtures.caller import Caller
+
+from pqkeep_gateway.http.endpoint import Endpoint
+
+NEW_PASSWORD = "the horse is tired of oats"  # noqa: S105 - nobody's yet
+KEY = {"algorithm": "Kyber768"}
+ROWS: Mapping[str, Endpoint] = {
+    row.name: row for row in api_rows() if row.needs_step_up or row.step_up_for is not None
+}
+"""By name."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, without a step-up."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An owner, and a colleague of theirs."""
+
+    owner: Caller
+    colleague: str
+
+    def request(self, name: str) -> Request:
+        """Return a request that succeeds once, but for an import, which the key service refuses."""
+        row = ROWS[name]
+        path, body = row.path.format(**self._path), None
+        if row.takes_body:
+            body = self._bodies().get(name, {})
+        return Request(row.method, path, body)
+
+    @property
+    def _path(self) -> Mapping[str, object]:
+        return {
+            "tenant_id": self.owner.tenant_id,
+            "id": self.colleague,
+            "version": 1,
+            "name": "payments",
+        }
+
+    def _bodies(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "change_password": {"new_password": NEW_PASSWORD},
+            "change_me": {"email_codes": False},
+            "change_organization": {"require_mfa": False},
+            "rotate_key": KEY,
+            "archive_key": {**KEY, "key_version": 1},
+            "import_key": {
+                "algorithm": "X-Wing",
+                "import_key_id": "7b0f3c52-52a5-4d0e-9a43-7f4d0c8f8a11",
+                "wrapped_private_key": "Fyf0eJ8oWZ0OQK3MwPQBXGpZ8YwWxqUJ",
+            },
+            "create_keyring": {"name": "short-lived", "archive_after_days": 30},
+            "update_keyring": {"description": "changed"},
+            "rotate_api_key": {"key_id": "1"},
+            "invite": {"email": "grace@example.com", "role": "viewer"},
+            "change_role": {"role": "viewer"},
+            "check_out": {"tier": "professional"},
+        }
+
+
+def prepare(
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+    plan: str = "enterprise_plus",
+    *,
+    buys: bool = True,
+) -> Prepared:
+    """Make an owner with what the requests are about, and no proof."""
+    tenant = new_tenant(plan)
+    owner = new_person(tenant.tenant_id)
+    colleague = new_person(tenant.tenant_id, "developer").get("/auth/me")["id"]
+    tenant.post("/kms/keys/generate", KEY, status=201)
+    tenant.post("/kms/keys/rotate", KEY, status=201)
+    tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
+    if buys:
+        owner.post_proven("/billing/subscriptions/checkout", {"tier": "starter"})
+    return Prepared(owner, colleague)

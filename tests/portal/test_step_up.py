@@ -1,0 +1,92 @@
+"""Step-ups at the portal: when they are asked for, and what a code that was used already does."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+from pyotp import TOTP
+from tests.fixtures.caller import Caller
+from tests.portal.conftest import SignedIn
+from tests.portal.visitors import prove
+
+INVITED = 10
+SECONDS = 60.0
+
+
+def _enroll(person: Caller) -> TOTP:
+    """Give somebody an authenticator app, by the code of the step before this one."""
+    totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
+    person.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
+    return totp
+
+
+def _confirm(page: Page, code: str) -> None:
+    """Answer the question whether it is them by a code."""
+    dialog = page.locator("#step-up")
+    dialog.locator("input[name=totp_code]").fill(code)
+    dialog.get_by_role("button", name="Confirm").click()
+
+
+def _invite(page: Page, email: str) -> None:
+    """Fill the form in and send it."""
+    page.get_by_role("button", name="Invite somebody").click()
+    page.locator("#invite-email").fill(email)
+    page.locator("#invite").get_by_role("button", name="Invite", exact=True).click()
+
+
+def test_ten_are_invited_by_one_code(
+    visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """Somebody with an authenticator app invites ten people within a minute, by one real code."""
+    owner = new_person(new_tenant().tenant_id)
+    totp = _enroll(owner)
+    page = visit_as(owner).open("/portal/team")
+    began = time.monotonic()
+    for number in range(INVITED):
+        _invite(page, f"invited-{number}@example.com")
+        if number == 0:
+            _confirm(page, totp.now())
+        expect(page.locator("#invited-people tbody tr")).to_have_count(number + 1)
+    assert time.monotonic() - began < SECONDS
+    assert owner.get("/team/invitations")["total"] == INVITED
+
+
+def test_a_mistake_is_shown_before_a_proof_is_asked(
+    visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """A form that cannot succeed says so at its field, and opens no dialog."""
+    owner = new_person(new_tenant().tenant_id)
+    visitor = visit_as(owner)
+    visitor.expected += ["409"]
+    page = visitor.open("/portal/team")
+    _invite(page, owner.get("/auth/me")["email"])
+    problem = page.locator("#invite [data-problem=email]")
+    expect(problem).to_have_text("there is an account with this e-mail address")
+    expect(page.locator("#step-up")).to_be_hidden()
+    page.locator("#invite-email").fill("grace@example.com")
+    page.locator("#invite").get_by_role("button", name="Invite", exact=True).click()
+    prove(page)
+    expect(page.locator("#invited-people")).to_contain_text("grace@example.com")
+
+
+def test_a_used_code_counts_down_to_the_next(
+    visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """A code that was used already is not "wrong": the dialog stays, and says when one works."""
+    owner = new_person(new_tenant().tenant_id)
+    totp = _enroll(owner)
+    code = totp.now()
+    owner.post("/auth/step-up", {"totp_code": code})
+    page = visit_as(owner).open("/portal/team")
+    _invite(page, "grace@example.com")
+    _confirm(page, code)
+    said = page.locator("#step-up .form-error")
+    expect(said).to_have_text(re.compile("used already. A new one works in [0-9]+ seconds?"))
+    first = said.text_content()
+    expect(said).not_to_have_text(first or "")
+    expect(page.locator("#step-up input[name=totp_code]")).to_have_value(code)
+    _confirm(page, totp.at(int(time.time()) + 30))
+    expect(page.locator("#invited-people")).to_contain_text("grace@example.com")
