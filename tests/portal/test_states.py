@@ -53,6 +53,7 @@ NOT_SAID = {
     ("/audit", "list_audit_checkpoints"),
     ("/security", "me"),
     ("/team", "get_organization"),
+    ("/api-keys", "get_usage"),
     ("/operator/tenants/{id}", "list_invitations"),
     ("/sign-in", "list_providers"),
     ("/keys/{algorithm}/{version}", "list_key_usage"),

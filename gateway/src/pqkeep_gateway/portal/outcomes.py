@@ -34,7 +34,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.ALGORITHM_MISMATCH: "another algorithm's",
     ErrorKind.INVALID_PUBLIC_KEY: "invalid public key",
     ErrorKind.PRIVATE_KEY_MALFORMED: "unknown form of private key",
-    ErrorKind.PRIVATE_KEY_ALGORITHM: "another algorithm's private key",
+    ErrorKind.PRIVATE_KEY_ALGORITHM: "another algorithm's key file",
     ErrorKind.PRIVATE_KEY_WITHOUT_SEED: "private key without its seed",
     ErrorKind.PRIVATE_KEY_CONTRADICTION: "contradictory private key",
     ErrorKind.DECRYPTION_FAILED: "decryption failed",
