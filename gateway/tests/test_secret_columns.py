@@ -85,8 +85,8 @@ BOUND = {
 """The secrets that their table's MAC is not over, and why they are of no use in another row."""
 OWNERS = frozenset({"tenant_id", "user_id", "email_key", "role", "scopes", "operator_digest"})
 """Columns that say what a credential in the same row gives, and to whom."""
-CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event"})
-"""Texts without secrets: what was answered, without the credential, and what was done."""
+CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event", "write_probe.filler"})
+"""Without secrets: what was answered, without the credential; what was done; and filler."""
 TEXTS = frozenset(
     {
         "operators.name",
