@@ -132,6 +132,7 @@ TEXTS = frozenset(
         "audit_outbox.refusal",
         "audit_outbox.shard",
         "audit_sinks.sink",
+        "outgoing_mail.about",
         "outgoing_mail.kind",
         "outgoing_mail.recipient",
         "outgoing_mail.inviter",
