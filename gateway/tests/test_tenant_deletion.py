@@ -1,10 +1,10 @@
-"""A suspended tenant is deleted at its time: its keys first, then its people and API keys."""
+"""A suspended tenant is deleted once the key service has destroyed its keys: people and API keys end."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from gateway.tests.world import (
     add_tenant,
     count_successes,
     new_tenant,
+    one_shard,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -37,18 +38,18 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantNotFoundError,
     TenantStatus,
 )
-from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import INSTALLATION, Destruction, DestructionState, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
-    Key,
-    Keys,
-    ListKeys,
+    CancelDestruction,
+    Destructions,
+    ListDestructions,
     R_co,
     Request,
-    RetireKey,
+    ScheduledDestruction,
+    ScheduleDestruction,
+    TenantDestruction,
 )
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -60,61 +61,71 @@ RESUME = TenantChange(status=TenantStatus.ACTIVE)
 
 @dataclass
 class FakeKeys:
-    """A key service with keys of one algorithm, which can fail, or have somebody come first."""
+    """A key service that destroys tenants' keys, not before a least delay is over; it can fail."""
 
-    statuses: dict[int, KeyStatus] = field(default_factory=dict)
-    archived: list[int] = field(default_factory=list)
-    attributions: set[Attribution] = field(default_factory=set)
-    fails_after: int | None = None
-    """After how many changes it is unavailable."""
-    is_stuck: bool = False
-    """Whether it refuses every change."""
+    world: World
+    least_days: int = 7
+    destructions: dict[TenantId, Destruction] = field(default_factory=dict)
+    attributions: list[Attribution] = field(default_factory=list)
+    is_down: bool = False
+    unknown: frozenset[TenantId] = frozenset()
+    """Tenants of whom it refuses every request."""
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
-        """Do what is asked of the one tenant's keys."""
-        self.attributions.add(attribution)
-        if isinstance(request, ListKeys):
-            found = tuple(_key(v, s) for v, s in self.statuses.items() if s is request.status)
-            return cast(R_co, Keys(keys=found[:2], total=len(found)))
-        assert isinstance(request, RetireKey | ArchiveKey)
-        if self.fails_after == 0:
-            raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        if self.fails_after is not None:
-            self.fails_after -= 1
-        expected = (
-            {KeyStatus.ACTIVE, KeyStatus.DISABLED}
-            if isinstance(request, RetireKey)
-            else {KeyStatus.RETIRED}
-        )
-        if self.is_stuck or self.statuses[request.version] not in expected:
-            raise KeyServiceError(ErrorKind.KEY_STATUS)
-        if isinstance(request, RetireKey):
-            self.statuses[request.version] = KeyStatus.RETIRED
-        else:
-            self.statuses[request.version] = KeyStatus.ARCHIVED
-            self.archived.append(request.version)
+        """Do what is asked of the tenants' destruction."""
         await asyncio.sleep(0)
-        return cast(R_co, Key(key=_key(request.version, self.statuses[request.version])))
+        if self.is_down or request.tenant in self.unknown:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        if isinstance(request, ListDestructions):
+            return cast(R_co, self._list(request.tenant))
+        self.attributions.append(attribution)
+        found = self.destructions.get(request.tenant)
+        if isinstance(request, ScheduleDestruction):
+            earliest = self.now + timedelta(days=self.least_days)
+            scheduled = Destruction(DestructionState.SCHEDULED, max(request.at, earliest))
+            found = self.destructions.setdefault(request.tenant, scheduled)
+            return cast(R_co, TenantDestruction(destruction=found))
+        assert isinstance(request, CancelDestruction)
+        if found is not None and found.state is not DestructionState.SCHEDULED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
+        self.destructions.pop(request.tenant, None)
+        return cast(R_co, TenantDestruction(destruction=None))
 
+    @property
+    def now(self) -> datetime:
+        """The time by its clock, which is the gateway's."""
+        return datetime.fromtimestamp(self.world.now, UTC)
 
-def _key(version: int, status: KeyStatus) -> KeyInfo:
-    now = datetime(2026, 1, 31, tzinfo=UTC)
-    return KeyInfo(Algorithm.ML_KEM_768, KeyVersion(version), status, b"", now)
+    def look(self, state: DestructionState = DestructionState.COMPLETED) -> None:
+        """Begin what is due, or complete it."""
+        for tenant, found in self.destructions.items():
+            if found.at <= self.now:
+                self.destructions[tenant] = Destruction(state, found.at)
+
+    def _list(self, tenant: TenantId) -> Destructions:
+        found = tuple(
+            ScheduledDestruction(of, each)
+            for of, each in sorted(self.destructions.items())
+            if (
+                each.state is not DestructionState.COMPLETED
+                if tenant == INSTALLATION
+                else of == tenant
+            )
+        )
+        return Destructions(destructions=found, has_more=False)
 
 
 @pytest.fixture
-def keys() -> FakeKeys:
-    """Six keys: an active one, three retired, a disabled and an archived one."""
-    retired = [KeyStatus.RETIRED] * 3
-    statuses = [KeyStatus.ARCHIVED, *retired, KeyStatus.DISABLED, KeyStatus.ACTIVE]
-    return FakeKeys(dict(enumerate(statuses, 1)))
+def keys(world: World) -> FakeKeys:
+    """Return a key service of the world's installation."""
+    return FakeKeys(world)
 
 
 def deletions(world: World, keys: FakeKeys) -> Deletions:
     """Return what deletes tenants, as a gateway has it that has just started."""
     return Deletions(
         SqlDeletions(world.engine),
-        keys,
+        one_shard(keys),
         world._announce_change,
         world.audit_delivery,
         world.clock,
@@ -143,14 +154,16 @@ async def test_only_a_suspended_tenant_is_deleted(world: World, keys: FakeKeys) 
         await found.schedule(TenantId(uuid4()), 7, ATTRIBUTION)
     with pytest.raises(NoDeletionError):
         await found.cancel(world.tenant.id, ATTRIBUTION)
-    world.now += 100 * DAY
-    await found.delete_due()
+    with pytest.raises(TenantNotFoundError):
+        await found.cancel(TenantId(uuid4()), ATTRIBUTION)
+    await found.compare()
     assert await status(world) is TenantStatus.ACTIVE
     assert "delete-tenant" not in world.log.operations
+    assert keys.destructions == {}
 
 
-async def test_nothing_happens_before_its_time(world: World, keys: FakeKeys) -> None:
-    """A moment before the time the keys are there and the deletion can be cancelled; then it is over."""
+async def test_a_deletion_is_cancelled(world: World, keys: FakeKeys) -> None:
+    """Its time stays; until it is cancelled the tenant is not resumed, and then its keys are kept."""
     found = await scheduled(world, keys)
     start = world.now
     again = await found.schedule(world.tenant.id, 1, ATTRIBUTION)
@@ -158,14 +171,13 @@ async def test_nothing_happens_before_its_time(world: World, keys: FakeKeys) -> 
     assert again.deletion_at.timestamp() == start + 7 * DAY
     with pytest.raises(DeletionScheduledError):
         await world.tenants.change(world.tenant.id, RESUME, ATTRIBUTION)
-    world.now = start + 7 * DAY - 1
-    await found.delete_due()
-    assert keys.archived == []
+    await found.compare()
     kept = await found.cancel(world.tenant.id, ATTRIBUTION)
     assert (kept.status, kept.deletion_at) == (TenantStatus.SUSPENDED, None)
-    world.now = start + 8 * DAY
-    await found.delete_due()
-    assert keys.archived == []
+    assert keys.destructions == {}
+    assert set(keys.attributions) == {ATTRIBUTION}
+    await found.compare()
+    assert keys.destructions == {}
     await world.tenants.change(world.tenant.id, RESUME, ATTRIBUTION)
     operations = world.log.operations
     assert operations.count("delete-tenant") == operations.count("cancel-tenant-deletion") == 1
@@ -174,8 +186,69 @@ async def test_nothing_happens_before_its_time(world: World, keys: FakeKeys) -> 
     assert recorded.principal == ATTRIBUTION.principal
 
 
+async def test_the_key_service_decides_when(world: World, keys: FakeKeys) -> None:
+    """Where it waits longer the tenant shows its time, also if that changes later, as by a restore."""
+    keys.least_days = 30
+    found = await scheduled(world, keys, days=1)
+    shown = await world.tenants.get(world.tenant.id)
+    assert shown.deletion_at == keys.now + timedelta(days=30)
+    later = Destruction(DestructionState.SCHEDULED, keys.now + timedelta(days=60))
+    keys.destructions[world.tenant.id] = later
+    await found.compare()
+    assert (await world.tenants.get(world.tenant.id)).deletion_at == later.at
+
+
+@pytest.mark.parametrize("state", ["suspended", "deleting"])
+async def test_a_row_destroys_nothing(world: World, keys: FakeKeys, state: str) -> None:
+    """Who writes the row of a tenant has its destruction scheduled, which is shown and cancelled."""
+    written = {"status": state, "deletion_at_us": 1}
+    async with transaction(world.engine) as connection:
+        await connection.execute(sa.update(TENANTS).values(written))
+    found = deletions(world, keys)
+    for _ in range(2):
+        await found.compare()
+    shown = await world.tenants.get(world.tenant.id)
+    assert (shown.status, shown.deletion_at) == (
+        TenantStatus.SUSPENDED,
+        keys.now + timedelta(days=7),
+    )
+    assert [each.principal for each in keys.attributions] == ["gateway"]
+    await found.cancel(world.tenant.id, ATTRIBUTION)
+    assert keys.destructions == {}
+
+
+async def test_what_no_row_says_is_kept(world: World, keys: FakeKeys) -> None:
+    """A destruction that no operator asked for is cancelled, unless it has begun, or the tenant is gone."""
+    gone = await add_tenant(world.engine, new_tenant())
+    async with transaction(world.engine) as connection:
+        update = sa.update(TENANTS).where(TENANTS.c.id == gone.id)
+        await connection.execute(update.values(status="deleted"))
+    begun, nobodys = TenantId(uuid4()), TenantId(uuid4())
+    at = keys.now + timedelta(days=7)
+    for tenant in (world.tenant.id, gone.id, nobodys):
+        keys.destructions[tenant] = Destruction(DestructionState.SCHEDULED, at)
+    keys.destructions[begun] = Destruction(DestructionState.BEGUN, at)
+    await deletions(world, keys).compare()
+    assert keys.destructions.keys() == {gone.id, begun}
+
+
+async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> None:
+    """Where it is down nothing is cancelled, and what was scheduled is told once it is there."""
+    keys.is_down = True
+    with pytest.raises(KeyServiceError):
+        await scheduled(world, keys)
+    found = deletions(world, keys)
+    with pytest.raises(KeyServiceError):
+        await found.cancel(world.tenant.id, ATTRIBUTION)
+    await found.compare()
+    assert (await world.tenants.get(world.tenant.id)).deletion_at is not None
+    keys.is_down = False
+    await found.compare()
+    assert keys.destructions.keys() == {world.tenant.id}
+
+
 async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -> None:
-    """Every private key is destroyed; people, sessions, API keys and invitations are gone; records stay."""
+    """Once its keys are destroyed, people, sessions, API keys and invitations go; records stay."""
     tokens = await world.join()
     await world.enroll(await world.principal(tokens))
     await world.invite(OTHER_EMAIL, Role.VIEWER)
@@ -185,12 +258,10 @@ async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -
     found = await scheduled(world, keys)
     announced = world.changes_announced
     world.now += 7 * DAY
-    await found.delete_due()
-    assert set(keys.statuses.values()) == {KeyStatus.ARCHIVED}
-    assert sorted(keys.archived) == [2, 3, 4, 5, 6]
-    assert {(each.principal, each.policy) for each in keys.attributions} == {
-        ("gateway", "tenant-deletion")
-    }
+    await found.compare()
+    assert await status(world) is TenantStatus.SUSPENDED
+    keys.look()
+    await found.compare()
     assert await status(world) is TenantStatus.DELETED
     assert world.changes_announced > announced
     assert await world.sessions.find(tokens.access, HERE) is None
@@ -205,56 +276,61 @@ async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -
     assert {each.policy for each in recorded} == {"tenant-deletion"}
 
 
-async def test_a_deletion_goes_on_after_a_restart(world: World, keys: FakeKeys) -> None:
-    """Cut after each change of a key, it is finished by the next start, once, and is not cancelled."""
+async def test_a_deletion_that_has_begun_is_not_cancelled(world: World, keys: FakeKeys) -> None:
+    """While keys are being destroyed the tenant is deleting; the next start ends it, once."""
     await scheduled(world, keys)
     world.now += 7 * DAY
-    for changes in range(3):
-        keys.fails_after = changes
+    keys.look(DestructionState.BEGUN)
+    for _ in range(2):
         started = deletions(world, keys)
-        await started.delete_due()
+        await started.compare()
         assert await status(world) is TenantStatus.DELETING
         with pytest.raises(NoDeletionError):
             await started.cancel(world.tenant.id, ATTRIBUTION)
         for change in (RESUME, SUSPEND):
             with pytest.raises(DeletionScheduledError):
                 await world.tenants.change(world.tenant.id, change, ATTRIBUTION)
-    keys.fails_after = None
+    keys.look()
     for _ in range(2):
-        await deletions(world, keys).delete_due()
-    assert sorted(keys.archived) == [2, 3, 4, 5, 6]
+        await deletions(world, keys).compare()
     assert await status(world) is TenantStatus.DELETED
     assert world.log.operations.count("tenant-deleted") == 1
 
 
 async def test_gateways_that_delete_at_once_do_it_once(world: World, keys: FakeKeys) -> None:
-    """Of several gateways that find the tenant due, each key is destroyed once, and one ends it."""
+    """Of several gateways that find the tenant without keys, one ends it."""
     await scheduled(world, keys)
     await world.api_keys.create(world.tenant, ATTRIBUTION)
     world.now += 7 * DAY
-    await asyncio.gather(*(deletions(world, keys).delete_due() for _ in range(4)))
-    assert sorted(keys.archived) == [2, 3, 4, 5, 6]
+    keys.look()
+    await asyncio.gather(*(deletions(world, keys).compare() for _ in range(4)))
+    assert await status(world) is TenantStatus.DELETED
     operations = world.log.operations
     assert operations.count("tenant-deleted") == operations.count("revoke-api-key") == 1
 
 
-async def test_a_cancellation_at_its_time_is_all_or_nothing(world: World) -> None:
+async def test_a_cancellation_at_its_time_is_all_or_nothing(world: World, keys: FakeKeys) -> None:
     """Of a deletion and its cancellation at the same moment one happens, and the other does nothing."""
+
+    async def look() -> None:
+        await asyncio.sleep(0)
+        keys.look()
+
     for _ in range(ROUNDS):
-        keys = FakeKeys({1: KeyStatus.ACTIVE})
         started = await scheduled(world, keys)
         world.now += 7 * DAY
         cancelled = count_successes(
             [started.cancel(world.tenant.id, ATTRIBUTION) for _ in range(2)], NoDeletionError
         )
         count, *_ = await asyncio.gather(
-            cancelled, started.delete_due(), deletions(world, keys).delete_due()
+            cancelled, look(), started.compare(), deletions(world, keys).compare()
         )
-        found = await status(world)
+        await started.compare()
         if count:
-            assert (count, found, keys.archived) == (1, TenantStatus.SUSPENDED, [])
+            assert (count, await status(world)) == (1, TenantStatus.SUSPENDED)
+            assert world.tenant.id not in keys.destructions
         else:
-            assert (found, keys.archived) == (TenantStatus.DELETED, [1])
+            assert await status(world) is TenantStatus.DELETED
         world.tenant = await add_tenant(world.engine, new_tenant())
 
 
@@ -284,7 +360,8 @@ async def test_a_deleted_tenant_gets_nothing_new(world: World, keys: FakeKeys) -
     """What an operator began to add before the end, and adds after it, is refused as nobody's."""
     await scheduled(world, keys)
     world.now += 7 * DAY
-    await deletions(world, keys).delete_due()
+    keys.look()
+    await deletions(world, keys).compare()
     assert await status(world) is TenantStatus.DELETED
     with pytest.raises(TenantNotFoundError):
         await world.api_keys.create(world.tenant, ATTRIBUTION)
@@ -294,37 +371,31 @@ async def test_a_deleted_tenant_gets_nothing_new(world: World, keys: FakeKeys) -
 
 
 async def test_one_that_fails_holds_no_other_up(world: World, keys: FakeKeys) -> None:
-    """Where a tenant's keys cannot be destroyed, nothing of it ends, and the next one is deleted."""
-    await scheduled(world, FakeKeys())
-    stuck = FakeKeys({1: KeyStatus.RETIRED}, is_stuck=True)
+    """A tenant of which the key service says nothing stays, and the next one is deleted."""
+    await scheduled(world, keys)
     first = world.tenant
     world.tenant = await add_tenant(world.engine, new_tenant())
     await scheduled(world, keys)
     world.now += 7 * DAY
-
-    class Both(FakeKeys):
-        async def execute(self, request: Request[R_co], by: Attribution, /) -> R_co:
-            return await (stuck if request.tenant == first.id else keys).execute(request, by)
-
-    await deletions(world, Both()).delete_due()
+    keys.look()
+    keys.unknown = frozenset({first.id})
+    await deletions(world, keys).compare()
     assert await status(world) is TenantStatus.DELETED
     world.tenant = first
-    assert await status(world) is TenantStatus.DELETING
+    assert await status(world) is TenantStatus.SUSPENDED
 
 
-async def test_more_that_fail_than_are_tried_at_once_hold_no_other_up(world: World) -> None:
-    """Which of those that are due are tried is left to chance: each has its turn."""
+async def test_more_than_are_tried_at_once_have_their_turn(world: World, keys: FakeKeys) -> None:
+    """Which of those that are scheduled are tried is left to chance."""
     store = SqlDeletions(world.engine)
     due = set()
     for _ in range(3):
-        await scheduled(world, FakeKeys())
+        await scheduled(world, keys)
         due.add(world.tenant.id)
         world.tenant = await add_tenant(world.engine, new_tenant())
-    world.now += 7 * DAY
-    now = datetime.fromtimestamp(world.now, UTC)
     while due:
-        (tried,) = await store.begin_due(now, 1)
-        due.discard(tried)
+        (tried,) = await store.list_scheduled(1)
+        due.discard(tried.tenant)
 
 
 async def test_what_is_paid_elsewhere_is_ended_there_first(world: World, keys: FakeKeys) -> None:

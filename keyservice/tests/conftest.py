@@ -39,7 +39,15 @@ from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, Batch, KeyRequest, KeyService, R_co, Request
+from pqkeep_protocol.messages import (
+    Attribution,
+    Batch,
+    KeyRequest,
+    KeyService,
+    ListDestructions,
+    R_co,
+    Request,
+)
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
@@ -61,6 +69,8 @@ class InProcessService:
         if isinstance(request, Batch):
             results = await self.parts.batches.execute(request, attribution, deadline)
             return cast(R_co, results)
+        if isinstance(request, ListDestructions):
+            return cast(R_co, await self.parts.administration.list_destructions(request))
         if not isinstance(request, KeyRequest):
             return cast(R_co, await self.parts.audit_service.answer(cast(Any, request)))
         result = await self.parts.transactions.execute(cast(Any, request), attribution, deadline)
@@ -234,6 +244,12 @@ def settings(root_key: Path) -> Path:
 
 
 @pytest.fixture
+def least_destruction_days() -> int:
+    """Destroy private keys when that is asked for, as in development."""
+    return 0
+
+
+@pytest.fixture
 def worker_settings() -> WorkerSettings:
     """Sign as the default settings say."""
     return WorkerSettings("pqcrypto", None)
@@ -253,13 +269,24 @@ def material(sealer: Sealer, schemes: SignatureSchemes) -> KeyMaterial:
 
 @pytest.fixture
 def new_service(
-    store: KeyStore, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+    store: KeyStore,
+    sealer: Sealer,
+    worker_settings: WorkerSettings,
+    settings: Path,
+    least_destruction_days: int,
 ) -> Iterator[NewService]:
     """Wire key services on one database, with nothing in memory, and close them afterwards."""
     with ExitStack() as stack:
 
         def new(material: KeyMaterial) -> InProcessService:
-            parts = wire(store, sealer, worker_settings, settings, material=material)
+            parts = wire(
+                store,
+                sealer,
+                worker_settings,
+                settings,
+                material=material,
+                least_destruction_days=least_destruction_days,
+            )
             stack.callback(parts.close)
             return InProcessService(parts)
 
@@ -288,7 +315,11 @@ def restarted(
 
 @pytest.fixture
 def serving(
-    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+    location: Location,
+    sealer: Sealer,
+    worker_settings: WorkerSettings,
+    settings: Path,
+    least_destruction_days: int,
 ) -> Serving:
     """Check and serve the database for as long as a block lasts, and close it then."""
 
@@ -298,7 +329,14 @@ def serving(
         try:
             store = KeyStore(database, sealer)
             await store.check()
-            with closing(wire(store, sealer, worker_settings, settings)) as parts:
+            parts = wire(
+                store,
+                sealer,
+                worker_settings,
+                settings,
+                least_destruction_days=least_destruction_days,
+            )
+            with closing(parts):
                 yield InProcessService(parts)
         finally:
             await database.close()

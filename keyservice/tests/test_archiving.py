@@ -16,7 +16,6 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Decrypt,
     Encrypt,
@@ -24,6 +23,7 @@ from pqkeep_protocol.messages import (
     KeyService,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
 )
 
 Sql = Callable[..., list[Any]]
@@ -67,7 +67,7 @@ async def test_no_archived_seed_is_on_the_disk(
         version = KeyVersion(number * 7 % VERSIONS + 1)  # in no order
         for algorithm in (SIGNATURE, KEM):
             one: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm, "version": version}
-            await keys.execute(ArchiveKey(**one), attribution)
+            await keys.execute(ScheduleArchive(days=0, **one), attribution)
             archived.append(seeds[algorithm, version])
             assert not is_on_disk(archived[-1], database_path)
     assert not any(is_on_disk(seed, database_path) for seed in archived)
@@ -85,7 +85,7 @@ async def test_a_reader_of_the_database_keeps_no_archived_seed(
         backup.execute("BEGIN")
         ((_, _, sealed), _) = backup.execute(SEALED + " ORDER BY version").fetchall()
         try:
-            await keys.execute(ArchiveKey(**key, version=KeyVersion(1)), attribution)
+            await keys.execute(ScheduleArchive(days=0, **key, version=KeyVersion(1)), attribution)
         except KeyServiceError:
             return
         assert not is_on_disk(sealed, database_path)
@@ -108,7 +108,7 @@ async def test_a_disk_too_full_to_scrub(
     await keys.execute(RetireKey(**one), attribution)
     await database.scrub()
     with no_room_to_scrub():
-        await keys.execute(ArchiveKey(**one), attribution)
+        await keys.execute(ScheduleArchive(days=0, **one), attribution)
     assert not database.is_scrubbed
     ((status,),) = sql("SELECT status FROM keys WHERE version = 61")
     assert status == "archived"
@@ -135,7 +135,7 @@ async def test_a_crash_before_the_scrub_keeps_no_archived_seed(
     ((sealed,),) = sql("SELECT sealed_seed FROM keys WHERE version = 60")
     await database.scrub()
     with no_room_to_scrub():
-        await keys.execute(ArchiveKey(**key, version=KeyVersion(60)), attribution)
+        await keys.execute(ScheduleArchive(days=0, **key, version=KeyVersion(60)), attribution)
     crashed = tmp_path_factory.mktemp("crashed")
     shutil.copytree(database_path.parent, crashed, dirs_exist_ok=True)
     assert is_on_disk(sealed, crashed / database_path.name)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,9 @@ from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     CancelArchive,
+    CancelDestruction,
     CreateKeyring,
     Decapsulate,
     Decrypt,
@@ -37,6 +38,7 @@ from pqkeep_protocol.messages import (
     RetireKey,
     RotateKey,
     ScheduleArchive,
+    ScheduleDestruction,
     Sign,
     SignHash,
     SignJws,
@@ -70,9 +72,18 @@ class Recorded:
         self.tenant = tenant
 
     async def ask(
-        self, request: KeyRequest[Any], version: int | None, outcome: str = "success"
+        self,
+        request: KeyRequest[Any],
+        version: int | None,
+        outcome: str = "success",
+        *,
+        done: Operation | None = None,
+        policy: str | None = None,
     ) -> Any:
-        """Expect an outcome with a version and return the result, if there is one."""
+        """Expect an outcome with a version and return the result, if there is one.
+
+        With what was done in place of what was asked for, and a policy in place of the caller's.
+        """
         (before,) = self._sql(COUNT)[0]
         started = time.time_ns() // 1000
         result = None
@@ -86,13 +97,13 @@ class Recorded:
             (
                 str(self.tenant),
                 self._attribution.principal,
-                request.operation.value,
+                (done or request.operation).value,
                 getattr(request, "algorithm", None),
                 version,
                 outcome,
                 self._attribution.request_id,
                 self._attribution.source_address,
-                self._attribution.policy,
+                policy or self._attribution.policy,
             )
         ]
         ((recorded,),) = self._sql("SELECT max(recorded_at_us) FROM audit_records")
@@ -142,7 +153,12 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)  # changes nothing
     for kind in (DisableKey, EnableKey, partial(ScheduleArchive, days=7), CancelArchive):
         await recorded.ask(kind(**kem, **one), 1)
-    await recorded.ask(ArchiveKey(**kem, **one), 1)
+    archive = ScheduleArchive(days=0, **kem, **one)
+    await recorded.ask(archive, 1, done=Operation.ARCHIVE_KEY)
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=10)
+    destroy = ScheduleDestruction(tenant=recorded.tenant, at=at)
+    await recorded.ask(destroy, None, policy=f"at-{at:%Y-%m-%dT%H:%M:%SZ}")
+    await recorded.ask(CancelDestruction(tenant=recorded.tenant), None)
     cards: dict[str, Any] = {"tenant": recorded.tenant, "keyring": "cards"}
     for ask in (CreateKeyring, UpdateKeyring, GetKeyring, ListKeyrings):
         await recorded.ask(ask(**cards), None)
@@ -171,7 +187,7 @@ async def test_every_refusal_is_recorded_with_its_kind(recorded: Recorded) -> No
     await recorded.ask(GenerateKey(**kem, quota=0), None, ErrorKind.KEY_QUOTA_REACHED)
     await recorded.ask(GenerateKey(**kem, quota=None), 1)
     await recorded.ask(GenerateKey(**kem, quota=None), None, ErrorKind.KEY_EXISTS)
-    await recorded.ask(ArchiveKey(**kem, **one), 1, ErrorKind.KEY_STATUS)
+    await recorded.ask(ScheduleArchive(days=0, **kem, **one), 1, ErrorKind.KEY_STATUS)
     await recorded.ask(Decrypt(**kem, **one, ciphertext=SECRET), 1, ErrorKind.DECRYPTION_FAILED)
     await recorded.ask(GenerateKey(**signature, quota=None), 1)
     await recorded.ask(

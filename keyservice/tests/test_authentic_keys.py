@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,7 +17,6 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Ope
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Decapsulate,
     Decrypt,
@@ -30,6 +30,7 @@ from pqkeep_protocol.messages import (
     Request,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
     SignHash,
     Unwrap,
@@ -160,9 +161,9 @@ async def test_a_pair_in_anothers_row_is_never_used_or_shown(
             assert not isinstance(await other.ask(keys, request), ErrorKind), request
 
 
-@pytest.mark.parametrize("step", [RetireKey, ArchiveKey])
+@pytest.mark.parametrize("step", [RetireKey, partial(ScheduleArchive, days=0)])
 async def test_a_change_does_not_show_a_swapped_public_key(
-    step: type[RetireKey | ArchiveKey],
+    step: Callable[..., Request[Any]],
     serving: Serving,
     sql: Sql,
     tenant: TenantId,
@@ -214,7 +215,7 @@ async def test_a_missing_version_makes_the_key_unavailable(
         Decrypt(**key, version=V3, ciphertext=blob.ciphertext),
         RotateKey(**key),
         RetireKey(**key, version=V2),
-        ArchiveKey(**key, version=V2),
+        ScheduleArchive(days=0, **key, version=V2),
         GenerateKey(**key, quota=None),
     ]
     async with serving() as keys:

@@ -29,7 +29,6 @@ from pqkeep_protocol.keyrings import KeyPurpose
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
-    ArchiveKey,
     Attribution,
     CreateKeyring,
     Decrypt,
@@ -186,7 +185,9 @@ class Probe:
             store = KeyStore(database, self._sealer)
             await store.claim_shard(DEFAULT_SHARD)
             await store.check()
-            parts = wire(store, self._sealer, self._workers, self._settings)
+            parts = wire(
+                store, self._sealer, self._workers, self._settings, least_destruction_days=0
+            )
             try:
                 await parts.checkpoint_signer.check()
                 yield parts
@@ -205,7 +206,7 @@ class Probe:
                 RotateKey(**KEY),
                 RotateKey(**KEY),
                 RotateKey(**KEY),
-                ArchiveKey(**KEY, version=KeyVersion(1)),
+                ScheduleArchive(days=0, **KEY, version=KeyVersion(1)),
                 ScheduleArchive(**KEY, version=KeyVersion(2), days=7),
                 DisableKey(**KEY, version=KeyVersion(3)),
                 Encrypt(**KEY, version=None, plaintext=b"text"),

@@ -20,13 +20,13 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     GenerateKey,
     Idempotency,
     KeyService,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Owner:
     async def archive(self, version: int) -> None:
         named = {"tenant": self.tenant, "algorithm": KEM, "version": KeyVersion(version)}
         await self.keys.execute(RetireKey(**named), self.attribution)  # type: ignore[arg-type]
-        await self.keys.execute(ArchiveKey(**named), self.attribution)  # type: ignore[arg-type]
+        await self.keys.execute(ScheduleArchive(days=0, **named), self.attribution)  # type: ignore[arg-type]
 
     def versions(self) -> int:
         ((count,),) = self._sql("SELECT count(*) FROM keys")

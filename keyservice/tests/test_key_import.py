@@ -33,7 +33,6 @@ from pqkeep_protocol.der import OCTET_STRING, SEQUENCE, der
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_VERSIONS, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Decapsulate,
     GenerateKey,
@@ -46,6 +45,7 @@ from pqkeep_protocol.messages import (
     Request,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
     Verify,
 )
@@ -178,7 +178,7 @@ async def test_it_is_imported_for_ever(
     await caller.import_key(made_elsewhere(ML_DSA)[0])
     named: dict[str, Any] = {"tenant": caller.tenant, "algorithm": ML_DSA}
     await caller.ask(RotateKey(**named))
-    await caller.ask(ArchiveKey(**named, version=V1))
+    await caller.ask(ScheduleArchive(days=0, **named, version=V1))
     for keys in (caller.keys, restarted()):
         asking = Caller(keys, caller.attribution, caller.tenant)
         listed = (await asking.ask(ListKeys(**named, status=None))).keys

@@ -16,7 +16,6 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Decapsulate,
     Decrypt,
@@ -32,6 +31,7 @@ from pqkeep_protocol.messages import (
     Request,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
     SignHash,
     Unwrap,
@@ -74,8 +74,8 @@ class Caller:
     def retire(self, version: KeyVersion, algorithm: Algorithm = KEM) -> RetireKey:
         return RetireKey(tenant=self.tenant, algorithm=algorithm, version=version)
 
-    def archive(self, version: KeyVersion, algorithm: Algorithm = KEM) -> ArchiveKey:
-        return ArchiveKey(tenant=self.tenant, algorithm=algorithm, version=version)
+    def archive(self, version: KeyVersion, algorithm: Algorithm = KEM) -> ScheduleArchive:
+        return ScheduleArchive(days=0, tenant=self.tenant, algorithm=algorithm, version=version)
 
     def encrypt(self, version: KeyVersion | None = None, text: bytes = TEXT) -> Encrypt:
         return Encrypt(tenant=self.tenant, algorithm=KEM, version=version, plaintext=text)

@@ -32,7 +32,6 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     CancelArchive,
     CreateKeyring,
@@ -71,13 +70,18 @@ def schedule(**key: Any) -> ScheduleArchive:
     return ScheduleArchive(**key, days=7)
 
 
+def archive(**key: Any) -> ScheduleArchive:
+    """Return the request to archive a version at once, unless a time is set already."""
+    return ScheduleArchive(**key, days=0)
+
+
 CHANGES: Mapping[Callable[..., Request[Any]], tuple[set[str], dict[str, Any]]] = {
     RetireKey: ({ACTIVE, RETIRED}, {"status": RETIRED}),
     DisableKey: ({ACTIVE, RETIRED}, {"is_disabled": True}),
     EnableKey: ({ACTIVE, RETIRED}, {"is_disabled": False}),
     schedule: ({RETIRED}, {"is_scheduled": True}),
     CancelArchive: ({ACTIVE, RETIRED}, {"is_scheduled": False}),
-    ArchiveKey: ({RETIRED}, {"status": ARCHIVED, "is_disabled": False, "is_scheduled": False}),
+    archive: ({RETIRED}, {"status": ARCHIVED, "is_disabled": False}),
 }
 """Of which statuses a version may be for a change, and what it changes."""
 
@@ -280,7 +284,8 @@ def test_every_walk_is_as_the_model_has_it(
         def new() -> InProcessService:
             if services:
                 services.pop().parts.close()
-            services.append(InProcessService(wire(store, sealer, worker_settings, settings)))
+            parts = wire(store, sealer, worker_settings, settings, least_destruction_days=0)
+            services.append(InProcessService(parts))
             return services[0]
 
         try:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -33,7 +34,6 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     CancelArchive,
     CreateKeyring,
@@ -219,11 +219,11 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS)
     def archive(self, number: int) -> None:
-        """Archive at once what is retired."""
-        answer, version = self.change(ArchiveKey, number)
+        """Archive at once what is retired, unless a day is set."""
+        answer, version = self.change(partial(ScheduleArchive, days=0), number)
         if version is not None:
             assert (answer is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
-            if version.status is RETIRED:
+            if version.status is RETIRED and version.archive_day is None:
                 self._archived(version)
 
     @rule(days=st.sampled_from([-5, 0, 6, 8, 15, 31]))
@@ -291,7 +291,7 @@ def test_every_walk_is_as_the_model_has_it(
         def new() -> InProcessService:
             if services:
                 services.pop().parts.close()
-            parts = wire(store, sealer, worker_settings, settings)
+            parts = wire(store, sealer, worker_settings, settings, least_destruction_days=0)
             services.append(InProcessService(parts))
             return services[0]
 

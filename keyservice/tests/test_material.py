@@ -19,13 +19,13 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Decapsulate,
     Encapsulate,
     GenerateKey,
     KeyService,
     RetireKey,
+    ScheduleArchive,
 )
 
 NOTHING = SealedSeed(b"")
@@ -132,6 +132,6 @@ async def test_archiving_drops_the_expanded_key(
     await keys.execute(RetireKey(**one), attribution)
     entry = KeyEntry(made.key, NOTHING)
     material.decapsulation_key(tenant, entry)  # is kept, so the seed is not needed
-    await keys.execute(ArchiveKey(**one), attribution)
+    await keys.execute(ScheduleArchive(days=0, **one), attribution)
     with pytest.raises(DamagedKeyError):
         material.decapsulation_key(tenant, entry)

@@ -28,13 +28,13 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Encrypt,
     GenerateKey,
     GetActiveKey,
     KeyService,
     RotateKey,
+    ScheduleArchive,
 )
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -270,7 +270,7 @@ async def test_no_deleted_row_stays_in_the_table(
     )
     assert postgres_server.sql(rows, database=name)[0][0] > 11
     for version in (3, 1, 2):
-        await keys.execute(ArchiveKey(**key, version=KeyVersion(version)), attribution)
+        await keys.execute(ScheduleArchive(days=0, **key, version=KeyVersion(version)), attribution)
     assert postgres_server.sql(rows, database=name) == [(11,)]
 
 

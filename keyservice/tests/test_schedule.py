@@ -21,7 +21,6 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Ope
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     CancelArchive,
     CreateKeyring,
@@ -208,12 +207,14 @@ async def test_a_disabled_key_is_archived_without_being_enabled(keys: KeyService
     caller = Caller(keys)
     await caller.prepare()
     await caller.change(DisableKey, V2)
-    assert await caller.ask(ArchiveKey(**caller.key, version=V2)) is STATUS
+    assert await caller.ask(ScheduleArchive(days=0, **caller.key, version=V2)) is STATUS
     assert await caller.ask(ScheduleArchive(**caller.key, version=V2, days=7)) is STATUS
     assert (await caller.change(RetireKey, V2)).status is KeyStatus.DISABLED
     assert (await caller.change(ScheduleArchive, V2, days=7)).status is KeyStatus.DISABLED
-    assert (await caller.change(ArchiveKey, V2)).status is KeyStatus.ARCHIVED
-    for kind in (DisableKey, EnableKey, CancelArchive, RetireKey, ArchiveKey):
+    await caller.change(CancelArchive, V2)
+    at_once = partial(ScheduleArchive, days=0)
+    assert (await caller.change(at_once, V2)).status is KeyStatus.ARCHIVED
+    for kind in (DisableKey, EnableKey, CancelArchive, RetireKey, at_once):
         assert await caller.ask(kind(**caller.key, version=V2)) is STATUS
     last = "SELECT status, sealed_seed, disabled_from, archive_at_us FROM keys WHERE version = 2"
     assert sql(last) == [("archived", None, None, None)]

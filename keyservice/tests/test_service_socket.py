@@ -73,7 +73,6 @@ from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, T
 from pqkeep_protocol.messages import (
     MAX_KEYS_LISTED,
     AnyRequest,
-    ArchiveKey,
     Attribution,
     Decrypt,
     Encrypt,
@@ -85,6 +84,7 @@ from pqkeep_protocol.messages import (
     ListKeys,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
 )
 from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, GetMetrics, Metrics, Sample
@@ -661,7 +661,7 @@ async def test_the_log_s_keys_are_for_the_log(
         Sign(**signing, version=KeyVersion(1), message=b""),
         RotateKey(**signing),
         RetireKey(**signing, version=KeyVersion(1)),
-        ArchiveKey(**signing, version=KeyVersion(1)),
+        ScheduleArchive(days=0, **signing, version=KeyVersion(1)),
         GenerateKey(tenant=INSTALLATION, algorithm=KEM, quota=None),
         GetKey(**signing, version=KeyVersion(1)),
         ListKeys(tenant=INSTALLATION, algorithm=None, status=None),

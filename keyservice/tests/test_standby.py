@@ -25,7 +25,7 @@ from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
-from pqkeep_protocol.messages import ArchiveKey, Attribution, Encrypt, GenerateKey, RotateKey
+from pqkeep_protocol.messages import Attribution, Encrypt, GenerateKey, RotateKey, ScheduleArchive
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -203,7 +203,13 @@ def wired(
     """Make a key service on a database that is open or waited for."""
 
     def new(database: PostgresqlDatabase) -> KeyServiceParts:
-        return wire(KeyStore(database, sealer), sealer, worker_settings, settings)
+        return wire(
+            KeyStore(database, sealer),
+            sealer,
+            worker_settings,
+            settings,
+            least_destruction_days=0,
+        )
 
     return new
 
@@ -240,7 +246,7 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
             await run(second, Encrypt(**KEY, version=None, plaintext=b"text"))
         assert refused.value.kind is ErrorKind.UNAVAILABLE
         await until(lambda: second.activation.is_serving, lambda: sql(SILENT))
-        await run(second, ArchiveKey(**KEY, version=KeyVersion(1)))
+        await run(second, ScheduleArchive(days=0, **KEY, version=KeyVersion(1)))
         rotated = await run(second, RotateKey(**KEY))
         assert rotated.key.version == 3
         await databases[1].close()

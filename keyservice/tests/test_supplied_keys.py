@@ -16,7 +16,6 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose, KeyringPatterns
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Batch,
     CiphertextFormat,
@@ -33,6 +32,7 @@ from pqkeep_protocol.messages import (
     Refused,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
     SignHash,
     SignMu,
@@ -278,7 +278,7 @@ async def test_one_s_own_key_keeps_its_status(
         (DisableKey(**named, version=ONE), False),
         (EnableKey(**named, version=ONE), True),
         (RetireKey(**named, version=ONE), reads),
-        (ArchiveKey(**named, version=ONE), False),
+        (ScheduleArchive(days=0, **named, version=ONE), False),
     ]
     for step, is_allowed in steps:
         if step is not None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -17,6 +18,7 @@ import pytest
 from pqkeep_keyservice import moves
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.keys.tenant_bundle import TransferKey, bundle_digest
 from pqkeep_keyservice.ledger.moves import RecordedMove, move_record
@@ -52,7 +54,6 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Batch,
     CreateKeyring,
@@ -71,6 +72,7 @@ from pqkeep_protocol.messages import (
     RetireKey,
     RotateKey,
     ScheduleArchive,
+    ScheduleDestruction,
     Sign,
     UpdateKeyring,
     Verify,
@@ -124,6 +126,7 @@ class Shard:
                 self.settings,
                 shard=self.name,
                 transfer_key=self.read_transfer_key,
+                least_destruction_days=0,
             )
             with closing(parts):
                 self.parts = parts
@@ -276,7 +279,7 @@ def used(tenant: TenantId, **how: Any) -> list[Any]:
         RotateKey(**key),
         RotateKey(**key),
         RotateKey(**key),
-        ArchiveKey(**key, version=KeyVersion(1)),
+        ScheduleArchive(days=0, **key, version=KeyVersion(1)),
         ScheduleArchive(**key, version=KeyVersion(2), days=7),
         DisableKey(**key, version=KeyVersion(3)),
         Encrypt(**key, version=None, plaintext=TEXT),
@@ -288,6 +291,7 @@ async def fill(shard: Shard, tenant: TenantId) -> list[Any]:
     for request in (
         UpdateKeyring(tenant=tenant, description="what everything is in", rotation_days=90),
         CreateKeyring(tenant=tenant, keyring=NAMED, labels={"team": "payments"}),
+        ScheduleDestruction(tenant=tenant, at=datetime.now(UTC) + timedelta(days=50)),
         *used(tenant),
     ):
         here = await shard.ask(request)
@@ -321,6 +325,7 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
         (await shard.ask(lists)).keys,
         (await shard.ask(ListKeyrings(tenant=tenant))).keyrings,
         (await shard.ask(usage)).usage,
+        (await shard.parts.store.find_keyring(KeyringId(tenant, "default"))).destruction,
         {
             each.operation: each.count
             for each in counts.counts

@@ -44,12 +44,12 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import SignCheckpoint
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Decrypt,
     Encrypt,
     GenerateKey,
     ListKeys,
     RotateKey,
+    ScheduleArchive,
 )
 from pqkeep_server.backup.authentication import authenticate
 from pqkeep_server.backup.contents import End
@@ -250,7 +250,7 @@ def records(ask_file: AskFile, layout: Layout) -> Counter[tuple[str, str]]:
 
 CHANGES = {
     "rotate-key": RotateKey(tenant=TENANT, algorithm=KEM),
-    "archive-key": ArchiveKey(tenant=TENANT, algorithm=KEM, version=KeyVersion(1)),
+    "archive-key": ScheduleArchive(days=0, tenant=TENANT, algorithm=KEM, version=KeyVersion(1)),
 }
 
 

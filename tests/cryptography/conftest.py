@@ -68,7 +68,13 @@ def _serve(path: Path) -> Iterator[Execute]:
     database = SqliteDatabase(str(path))
     settings = WorkerSettings("pqcrypto", None)
     sealer = Sealer({1: read_root_key(root_key)})
-    parts = wire(KeyStore(database, sealer), sealer, settings, path.with_name("settings.toml"))
+    parts = wire(
+        KeyStore(database, sealer),
+        sealer,
+        settings,
+        path.with_name("settings.toml"),
+        least_destruction_days=0,
+    )
     attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 
     async def outcome(request: AnyRequest) -> Outcome:

@@ -189,6 +189,7 @@ class KeyService:
                 Path("none"),
                 shard=self.shard,
                 transfer_key=lambda: TRANSFER_KEY,
+                least_destruction_days=0,
             )
             await parts.activation.start(self.shard)
         except DatabaseUnavailableError:

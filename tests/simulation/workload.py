@@ -22,7 +22,6 @@ from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     Attribution,
     Batch,
     BatchResults,
@@ -247,9 +246,8 @@ class Client:
                 (RetireKey, 6),
                 (DisableKey, 3),
                 (EnableKey, 5),
-                (ScheduleArchive, 9),
+                (ScheduleArchive, 11),
                 (CancelArchive, 2),
-                (ArchiveKey, 2),
             )
         )
         more = {"days": 1 + self._choices.below(9)} if kind is ScheduleArchive else {}

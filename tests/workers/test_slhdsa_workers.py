@@ -28,6 +28,7 @@ from pqkeep_protocol.messages import (
     AnyResult,
     Attribution,
     BatchResults,
+    Destructions,
     Encapsulate,
     Encapsulated,
     GenerateKey,
@@ -65,7 +66,10 @@ class Service:
         self._socket = socket
         self._ids = itertools.count(1)
         self._waiting: dict[
-            int, asyncio.Future[Outcome | AnyAuditResult | AnyAdministrationResult | Metrics]
+            int,
+            asyncio.Future[
+                Outcome | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+            ],
         ] = {}
         self._connection: FramedConnection[ToGateway] | None = None
 
@@ -99,7 +103,8 @@ class Service:
         self._connection.send(Call(number, int(seconds * 1000), attribution, request))
         async with asyncio.timeout(SECONDS):
             outcome = await self._waiting[number]
-        assert not isinstance(outcome, AnyAuditResult | AnyAdministrationResult | Metrics)
+        unasked = Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+        assert not isinstance(outcome, unasked)
         return outcome
 
     async def new_tenant(self, *algorithms: Algorithm) -> TenantId:

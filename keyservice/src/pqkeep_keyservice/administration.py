@@ -1,9 +1,15 @@
-"""Answers the operator's commands."""
+"""Answers the operator's commands, and what the gateway asks of no single key."""
+
+from contextlib import suppress
 
 from pqkeep_keyservice import clock
+from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.live.key_cache import KeyringCache
 from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.keyrings import list_destructions
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import (
     AnnounceBackup,
@@ -13,12 +19,26 @@ from pqkeep_protocol.administration import (
     ReloadRootKeys,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import DEFAULT_KEYRING
+from pqkeep_protocol.messages import (
+    MAX_DESTRUCTIONS_LISTED,
+    Destructions,
+    ListDestructions,
+    ScheduledDestruction,
+)
 
 
 class Administration:
-    """Reads root keys again, notes backups, and moves tenants."""
+    """Reads root keys again, notes backups, lists destructions, and moves tenants."""
 
-    def __init__(self, root_keys: RootKeyRotation, store: KeyStore, moves: TenantMoves) -> None:
+    def __init__(
+        self,
+        root_keys: RootKeyRotation,
+        store: KeyStore,
+        moves: TenantMoves,
+        keyring_cache: KeyringCache,
+    ) -> None:
+        self._keyring_cache = keyring_cache
         self._root_keys = root_keys
         self._moves = moves
         self._store = store
@@ -43,3 +63,23 @@ class Administration:
         if newest is None:
             raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
         return newest
+
+    async def list_destructions(self, request: ListDestructions) -> Destructions:
+        """Return a page of what the tenants' keyrings say. Those that are damaged are left out.
+
+        Raises UNAVAILABLE.
+        """
+        found: list[ScheduledDestruction] = []
+        limit = MAX_DESTRUCTIONS_LISTED
+        try:
+            tenants = await self._store.query(
+                list_destructions, request.tenant, request.after, limit + 1
+            )
+            for tenant in tenants[:limit]:
+                with suppress(DamagedKeyError, KeyServiceError):
+                    keyring = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
+                    if keyring.destruction is not None:
+                        found.append(ScheduledDestruction(tenant, keyring.destruction))
+        except DatabaseUnavailableError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        return Destructions(destructions=tuple(found), has_more=len(tenants) > limit)

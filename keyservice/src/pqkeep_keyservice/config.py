@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
+from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS
 from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
 from pqkeep_protocol.startup.settings import (
     DatabaseAddress,
@@ -39,6 +40,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 PREFIX = "PQKEEP_KEYSERVICE_"
 """What variables of the environment begin with that replace settings."""
 
+MAX_DESTRUCTION_DAYS = 90
 
 Name = Annotated[str, Meta(min_length=1)]
 CredentialName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]*$")]
@@ -124,6 +126,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The key that tenants' keys are sealed under on their way to another shard, 32 random bytes: a
     secret file, the same for the key services of all shards and for nobody else. Without one no
     tenant leaves or arrives."""
+    least_destruction_days: Annotated[int, Meta(ge=0, le=MAX_DESTRUCTION_DAYS)] = MIN_ARCHIVE_DAYS
+    """How many days a private key is kept, at least, after its destruction was asked for, whatever the
+    gateway asks for; each destruction can be cancelled for so long. Fewer than 7 are for development."""
     slh_dsa: Literal["auto", "openssl", "pqcrypto"] = "auto"
     """The implementation of SLH-DSA: "openssl" for the system's OpenSSL >= 3.5, "pqcrypto" for that
     package, or "auto" for OpenSSL where it is there or openssl_library is set, else pqcrypto."""

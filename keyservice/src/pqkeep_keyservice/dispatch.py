@@ -8,14 +8,15 @@ from typing import assert_never
 from msgspec import structs
 
 from pqkeep_keyservice import clock
+from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.key_versions import (
     AgeLimits,
     KeyEntry,
     KeyName,
     KeyVersions,
-    generation_of,
 )
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import Executor, Executors
 from pqkeep_keyservice.live.import_keys import ImportKeys
@@ -34,23 +35,29 @@ from pqkeep_keyservice.operations import (
     wrapping,
 )
 from pqkeep_keyservice.operations.result import OperationResult, RecordedError
-from pqkeep_keyservice.operations.scheduled import DueChange, next_due
+from pqkeep_keyservice.operations.scheduled import (
+    DestructionStep,
+    DueChange,
+    next_destruction,
+    next_due,
+)
 from pqkeep_keyservice.storage.key_versions import find_public_key, list_keys
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import (
-    INSTALLATION,
-    MIN_ARCHIVE_DAYS,
+    DEFAULT_KEYRING,
+    DestructionState,
     KeyringName,
     KeyVersion,
     TenantId,
 )
 from pqkeep_protocol.messages import (
     AnyRequest,
-    ArchiveKey,
     CancelArchive,
+    CancelDestruction,
     CreateKeyring,
     Decapsulate,
     Decrypt,
@@ -71,6 +78,7 @@ from pqkeep_protocol.messages import (
     RetireKey,
     RotateKey,
     ScheduleArchive,
+    ScheduleDestruction,
     Sign,
     SignHash,
     SignJws,
@@ -85,6 +93,9 @@ from pqkeep_protocol.messages import (
 
 OnKeyring = CreateKeyring | UpdateKeyring | GetKeyring | ListKeyrings
 """Requests about keyrings themselves."""
+OnDestruction = ScheduleDestruction | CancelDestruction
+"""Requests about all keys of a tenant."""
+MakesKey = GenerateKey | RotateKey | ImportPrivateKey
 OnSeveralKeys = ListKeys | ListPublicKeys
 """Requests about more than one key."""
 
@@ -100,7 +111,10 @@ class Dispatcher:
         material: KeyMaterial,
         executors: Executors,
         encapsulation_workers: EncapsulationWorkers,
+        least_delay: timedelta,
     ) -> None:
+        """Take how long a private key is kept, at least, once its destruction is asked for."""
+        self._least_delay = least_delay
         self._store = store
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
@@ -117,6 +131,8 @@ class Dispatcher:
         if isinstance(request, OnKeyring):
             return await self._answer_on_keyring(request)
         keyring = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+        if isinstance(request, OnDestruction):
+            return keyrings.on_destruction(request, keyring, self._least_delay)
         if isinstance(request, OnSeveralKeys):
             found = [await self._key_cache.get(name) for name in await self._names(request)]
             return lifecycle.list_(request, found, material)
@@ -128,6 +144,8 @@ class Dispatcher:
             return await self._answer_with(request, request.public_key, executor, deadline)
         if isinstance(request, ReEncrypt):
             return await self._re_encrypt(request, keyring)
+        if isinstance(request, MakesKey):
+            await self._require_no_destruction(request.tenant)
         keyring.require(PURPOSE_OF.get(request.operation))
         name = KeyName(request.tenant, request.algorithm, request.keyring)
         versions = await self._key_cache.get(name)
@@ -174,11 +192,9 @@ class Dispatcher:
             case EnableKey():
                 return lifecycle.enable(request, versions, material)
             case ScheduleArchive():
-                return lifecycle.schedule_archive(request, versions, material)
+                return lifecycle.schedule_archive(request, versions, material, self._least_delay)
             case CancelArchive():
                 return lifecycle.cancel_archive(request, versions, material)
-            case ArchiveKey():
-                return lifecycle.archive(request, versions, material)
             case GetKey() | GetActiveKey():
                 return lifecycle.get(request, versions, material)
             case _:
@@ -235,27 +251,53 @@ class Dispatcher:
             request, count, versions, self._material, self._encapsulation_workers, deadline
         )
 
-    async def due_change(self, name: KeyName, now: datetime, deadline: float) -> DueChange | None:
-        """Return the next change of a key that is due by itself, if there is one."""
+    async def due_change(
+        self, name: KeyName, now: datetime, deadline: float, *, destroys: bool
+    ) -> DueChange | None:
+        """Return the next change of a key that is due by itself, if there is one.
+
+        None where it destroys a key, and that is not to be.
+        """
+        await self._require_no_destruction(name.tenant)
         versions = await self._key_cache.get(name)
         keyring = await self._keyring_cache.get(KeyringId(name.tenant, name.keyring))
         limits = AgeLimits(keyring.info.rotation_days, keyring.info.archive_after_days)
         executor = self._executors[name.algorithm]
-        destroys = await self._may_destroy(now)
-        return await next_due(versions, limits, now, executor, deadline, destroys=destroys)
-
-    async def _may_destroy(self, now: datetime) -> bool:
-        """Return whether people have had time since the last restore, which may have undone what they kept."""
-        generation = self._store.generation
-        if not generation:
-            return True
-        signers = await self._key_cache.get(KeyName(INSTALLATION, Algorithm.ML_DSA_65))
-        restored_at = min(
-            entry.info.created_at
-            for entry in signers.entries
-            if generation_of(entry.info.version) == generation
+        return await next_due(
+            versions, limits, now, executor, deadline, self._least_delay, destroys=destroys
         )
-        return now >= restored_at + timedelta(days=MIN_ARCHIVE_DAYS)
+
+    async def destruction_step(
+        self, tenant: TenantId, now: datetime
+    ) -> DueChange | DestructionStep | None:
+        """Return the next change by which a tenant's private keys are destroyed, if that is due.
+
+        Raises DamagedKeyError once nothing is left but keys that are damaged.
+        """
+        keyring = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
+        found = keyring.destruction
+        if found is None or found.state is DestructionState.COMPLETED or found.at > now:
+            return None
+        if found.state is DestructionState.SCHEDULED:
+            begun = keyring.with_destruction_begun(found)
+            return DestructionStep(KeyringChange(begun), Outcome.BEGUN)
+        damage: DamagedKeyError | None = None
+        for name in await self._store.query(list_keys, tenant):
+            try:
+                versions = await self._key_cache.get(name)
+            except DamagedKeyError as error:
+                damage = error
+                continue
+            if (change := next_destruction(versions, now)) is not None:
+                return change
+        if damage is not None:
+            raise damage
+        completed = keyring.with_destruction_completed(found)
+        return DestructionStep(KeyringChange(completed), Outcome.COMPLETED)
+
+    async def _require_no_destruction(self, tenant: TenantId) -> None:
+        default = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
+        default.require_no_destruction()
 
     async def _re_encrypt(self, request: ReEncrypt, source: Keyring) -> OperationResult:
         """Re-encrypt, if the one keyring is for reading and the other for writing."""

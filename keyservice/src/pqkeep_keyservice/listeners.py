@@ -16,7 +16,7 @@ from msgspec import Struct
 from pqkeep_keyservice.config import Config
 from pqkeep_protocol.administration import AnyAdministrationRequest
 from pqkeep_protocol.audit import AnyAuditRequest
-from pqkeep_protocol.messages import AnyRequest, Batch
+from pqkeep_protocol.messages import AnyRequest, Batch, ListDestructions
 from pqkeep_protocol.metrics import GetMetrics
 from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.startup.logs import logger
@@ -25,7 +25,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {*get_args(AnyRequest | AnyAuditRequest), Batch, GetMetrics}
+    {*get_args(AnyRequest | AnyAuditRequest), Batch, GetMetrics, ListDestructions}
 )
 OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(get_args(AnyAdministrationRequest))
 

@@ -243,7 +243,9 @@ class TenantMoves:
         left_keys = tuple(replace(each, revision=each.revision + 1) for each in keys)
         left_keyrings = tuple(replace(each, revision=each.revision + 1) for each in keyrings)
         content = BundleContent(
-            keyrings=tuple(MovedKeyring(each.info, each.revision) for each in left_keyrings),
+            keyrings=tuple(
+                MovedKeyring(each.info, each.revision, each.destruction) for each in left_keyrings
+            ),
             keys=await asyncio.to_thread(leaving_keys, self._material, seal, left_keys),
             usage=tuple(
                 MovedUsage(keyring, Algorithm(algorithm), KeyVersion(version), uses, last_us)
@@ -420,7 +422,12 @@ class TenantMoves:
         ]
         known = await self._store.read(recorded_revisions, tenant, names)
         keyrings = tuple(
-            Keyring(tenant, each.info, max(each.revision, known[each.info.name, None]) + 1)
+            Keyring(
+                tenant,
+                each.info,
+                max(each.revision, known[each.info.name, None]) + 1,
+                each.destruction,
+            )
             for each in content.keyrings
         )
         keys = await asyncio.to_thread(

@@ -107,6 +107,7 @@ async def serve(settings: Config, file: Path) -> int:
             shard=settings.shard,
             transfer_key=partial(_transfer_key, settings),
             verify_signatures=settings.verify_signatures,
+            least_destruction_days=settings.least_destruction_days,
         )
     except OSError as error:  # of the semaphores of worker processes
         raise ConfigError(

@@ -40,7 +40,15 @@ from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import LinkTls
-from pqkeep_protocol.messages import AnyResult, Batch, BatchResults, KeyRequest, Refused
+from pqkeep_protocol.messages import (
+    AnyResult,
+    Batch,
+    BatchResults,
+    Destructions,
+    KeyRequest,
+    ListDestructions,
+    Refused,
+)
 from pqkeep_protocol.metrics import GetMetrics, Metrics
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
@@ -228,7 +236,9 @@ class Server:
 
     async def _result(
         self, call: Call, deadline: float
-    ) -> AnyResult | BatchResults | AnyAuditResult | AnyAdministrationResult | Metrics:
+    ) -> (
+        AnyResult | BatchResults | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+    ):
         request = call.request
         if isinstance(request, (KeyRequest, Batch)):
             if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
@@ -238,6 +248,8 @@ class Server:
             return await self._transactions.execute(request, call.attribution, deadline)
         if isinstance(request, GetMetrics):
             return await self._metrics.collect(len(self._calls))
+        if isinstance(request, ListDestructions):
+            return await self._administration.list_destructions(request)
         if isinstance(request, AnyAdministrationRequest):
             return await self._administration.answer(request)
         return await self._audit_service.answer(request)

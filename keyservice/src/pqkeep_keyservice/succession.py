@@ -4,15 +4,20 @@ The installation that the backup is of may have recorded more since, and may sti
 one log id and one key, they would sign two histories of one log: a fork.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CONTEXT, signed_text
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange
 from pqkeep_keyservice.keys.key_versions import VERSIONS_PER_GENERATION, KeyEntry, KeyName
-from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.append import insert_statement, load_log_state
 from pqkeep_keyservice.ledger.merkle import Frontier
@@ -20,19 +25,41 @@ from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.succession import succession_record
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
+from pqkeep_keyservice.storage.due_keys import every_due_key
 from pqkeep_keyservice.storage.key_versions import find_generation, find_key_versions
+from pqkeep_keyservice.storage.keyrings import every_destruction, find_keyring
 from pqkeep_keyservice.storage.store import RecordedChange, apply_changes
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.audit_events import Outcome
-from pqkeep_protocol.keys import DEFAULT_KEYRING, INSTALLATION, KeyInfo, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    INSTALLATION,
+    MIN_ARCHIVE_DAYS,
+    KeyInfo,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
 from pqkeep_protocol.startup.settings import ConfigError
+
+HOLD = timedelta(days=MIN_ARCHIVE_DAYS)
+"""For how long after a restore nothing is destroyed: the backup may have what was cancelled since."""
+
+
+class DueDestruction(NamedTuple):
+    """What is to be destroyed, and when: all private keys of a tenant, or one."""
+
+    at: datetime
+    tenant: TenantId
+    key: KeyInfo | None = None
 
 
 def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
     """Begin a new log with a new checkpoint key, in a transaction; return its id.
 
-    Its first record names the log that it continues. Raises ConfigError and DamagedKeyError.
+    Its first record names the log that it continues. Nothing is destroyed in the next seven days.
+    Raises ConfigError and DamagedKeyError.
     """
     material = KeyMaterial(sealer, schemes_of(WorkerSettings("pqcrypto", None)))
     generation = find_generation(connection) + 1
@@ -55,6 +82,7 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
         if algorithm is signer.info.algorithm:
             change = KeyChange(versions, versions.with_first(signer))
             entries.append((_record(Operation.GENERATE_KEY, signer), change))
+    entries += _postponements(connection, sealer, generation, signer.info.created_at + HOLD)
     outcomes, appended = apply_changes(connection, sealer, insert, log_state, entries)
     if set(outcomes) != {CommitOutcome.DURABLE}:
         raise ConfigError("the keys that sign checkpoints could not be replaced")
@@ -62,6 +90,73 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
     checkpoints.rename_log(connection, log)
     checkpoints.add_checkpoint(connection, _sign(material, signer, log, appended.frontier))
     return log
+
+
+def list_due(connection: sa.Connection, sealer: Sealer) -> Sequence[DueDestruction]:
+    """Return what private keys are to be destroyed, the first to be due first.
+
+    What is damaged is never destroyed, and left out.
+    """
+    found: list[DueDestruction] = []
+    for tenant in every_destruction(connection):
+        with suppress(DamagedKeyError):
+            keyring = find_keyring(connection, sealer, KeyringId(tenant, DEFAULT_KEYRING))
+            if keyring is not None and keyring.destruction is not None:
+                found.append(DueDestruction(keyring.destruction.at, tenant))
+    generation = find_generation(connection)
+    for name in every_due_key(connection):
+        with suppress(DamagedKeyError):
+            versions = find_key_versions(connection, sealer, name, generation)
+            found += (
+                DueDestruction(entry.info.archive_at, name.tenant, entry.info)
+                for entry in versions.entries
+                if entry.info.archive_at is not None
+            )
+    return sorted(found, key=lambda due: due.at)
+
+
+def _postponements(
+    connection: sa.Connection, sealer: Sealer, generation: int, until: datetime
+) -> Iterator[RecordedChange]:
+    """Yield changes after which nothing is destroyed before a time, each with its record.
+
+    What is damaged stays as it is: it is never destroyed.
+    """
+    for tenant in every_destruction(connection):
+        with suppress(DamagedKeyError):
+            keyring = find_keyring(connection, sealer, KeyringId(tenant, DEFAULT_KEYRING))
+            if keyring is not None and (
+                (kept := keyring.with_destruction_postponed(until)) is not keyring
+            ):
+                yield _postponed(Operation.SCHEDULE_DESTRUCTION, tenant, until), KeyringChange(kept)
+    for name in every_due_key(connection):
+        with suppress(DamagedKeyError):
+            versions = find_key_versions(connection, sealer, name, generation)
+            for entry in versions.entries:
+                postponed = versions.with_archive_postponed(entry.info.version, until)
+                if postponed is versions:
+                    continue
+                record = _postponed(Operation.SCHEDULE_ARCHIVE, name.tenant, until)
+                record = record._replace(
+                    algorithm=name.algorithm, key_version=entry.info.version, keyring=name.keyring
+                )
+                yield record, KeyChange(versions, postponed)
+                versions = postponed
+
+
+def _postponed(operation: Operation, tenant: TenantId, until: datetime) -> NewRecord:
+    return NewRecord(
+        tenant=tenant,
+        principal="key-service",
+        operation=operation,
+        algorithm=None,
+        key_version=None,
+        outcome=Outcome.SUCCESS,
+        request_id="restore",
+        source_address="",
+        policy=f"at-{until:%Y-%m-%dT%H:%M:%SZ}",
+        keyring=DEFAULT_KEYRING,
+    )
 
 
 def _new_key(material: KeyMaterial, version: KeyVersion) -> KeyEntry:

@@ -19,11 +19,13 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.lifecycle import VersionChange
 from pqkeep_keyservice.operations.result import RecordedError
+from pqkeep_keyservice.operations.scheduled import DestructionStep
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
@@ -110,6 +112,10 @@ class Transactions:
             record = operation_record(
                 request, attribution, done.version, Outcome.SUCCESS, done.target, done.keyring
             )
+            if done.operation is not None:
+                record = record._replace(operation=done.operation)
+            if done.policy is not None:
+                record = record._replace(policy=done.policy)
             if done.change is None:
                 outcome = await self._log.commit(record, epoch=epoch)
             elif isinstance(done.change, KeyringChange):
@@ -126,9 +132,11 @@ class Transactions:
                 )
 
     async def make_due_change(
-        self, name: KeyName, now: datetime, deadline: float
+        self, name: KeyName, now: datetime, deadline: float, *, destroys: bool = True
     ) -> Operation | None:
         """Make the next change of a key that is due, with its record; None if there is none.
+
+        None also where it destroys a key, and that is not to be.
 
         Raises KeyServiceError and DamagedKeyError, without a record.
         """
@@ -136,7 +144,7 @@ class Transactions:
             while True:
                 _require_time(deadline)
                 epoch = self._key_cache.epoch
-                due = await self._dispatcher.due_change(name, now, deadline)
+                due = await self._dispatcher.due_change(name, now, deadline, destroys=destroys)
                 if due is None:
                     return None
                 outcome = await self._commit_change(due.record, due.change, epoch)
@@ -149,6 +157,27 @@ class Transactions:
                             algorithm=name.algorithm.value,
                         )
                     return due.operation
+
+    async def take_destruction_step(
+        self, tenant: TenantId, now: datetime, deadline: float
+    ) -> Operation | KeyServiceEvent | None:
+        """Make the next change by which a tenant's private keys are destroyed, with its record.
+
+        None if nothing is to be done. Raises KeyServiceError and DamagedKeyError, without a record.
+        """
+        async with self._gate.call(tenant):
+            while True:
+                _require_time(deadline)
+                epoch = self._key_cache.epoch
+                step = await self._dispatcher.destruction_step(tenant, now)
+                if step is None:
+                    return None
+                if isinstance(step, DestructionStep):
+                    outcome = await self._commit_keyring(step.record, step.change, epoch)
+                else:
+                    outcome = await self._commit_change(step.record, step.change, epoch)
+                if outcome is CommitOutcome.DURABLE:
+                    return step.operation
 
     async def _commit_change(
         self, record: NewRecord, change: KeyChange, epoch: int

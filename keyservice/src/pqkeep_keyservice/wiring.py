@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,6 +32,7 @@ from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.threads import Threads
 from pqkeep_keyservice.transaction import Transactions
+from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
 NOT_KNOWN: Mapping[int, RootKeySource] = MappingProxyType({})
@@ -76,9 +78,10 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     shard: str = DEFAULT_SHARD,
     transfer_key: Callable[[], TransferKey | None] = lambda: None,
     verify_signatures: bool = False,
+    least_destruction_days: int = MIN_ARCHIVE_DAYS,
 ) -> KeyServiceParts:
     """Put a key service together that has nothing in memory but root keys, from these sources."""
-    schemes = schemes_of(settings)
+    schemes, least_delay = schemes_of(settings), timedelta(days=least_destruction_days)
     key_cache = KeyCache(store, store.find_key_versions)
     keyring_cache = KeyringCache(store, store.find_keyring)
     log = AuditLog(store)
@@ -90,14 +93,20 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     executor_of = executors(schemes, in_process, workers)
     encapsulation_workers = EncapsulationWorkers()
     dispatcher = Dispatcher(
-        store, key_cache, keyring_cache, material, executor_of, encapsulation_workers
+        store,
+        key_cache,
+        keyring_cache,
+        material,
+        executor_of,
+        encapsulation_workers,
+        least_delay,
     )
     gate = TenantGate(store)
     transactions = Transactions(dispatcher, store, log, key_cache, keyring_cache, material, gate)
     signer = CheckpointSigner(transactions.execute, store, key_cache, material, executor_of)
     note_signer = NoteSigner(store, key_cache, material)
     audit_service = AuditService(store, key_cache, keyring_cache, log, signer, note_signer, gate)
-    schedule = Schedule(store, transactions)
+    schedule = Schedule(store, transactions, least_delay)
     root_keys = RootKeyRotation(
         settings_file, sealer, store, log, key_cache, keyring_cache, material, sources
     )
@@ -118,7 +127,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         audit_service=audit_service,
         root_keys=root_keys,
         schedule=schedule,
-        administration=Administration(root_keys, store, moves),
+        administration=Administration(root_keys, store, moves, keyring_cache),
         metrics=ServiceMetrics(store, log, signer, audit_service, workers, schedule, activation),
         activation=activation,
     )

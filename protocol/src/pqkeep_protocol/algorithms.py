@@ -52,6 +52,8 @@ class Operation(StrEnum):
     UPDATE_KEYRING = "update-keyring"
     GET_KEYRING = "get-keyring"
     LIST_KEYRINGS = "list-keyrings"
+    SCHEDULE_DESTRUCTION = "schedule-destruction"
+    CANCEL_DESTRUCTION = "cancel-destruction"
 
 
 READING = frozenset(
@@ -97,10 +99,13 @@ ON_KEYRINGS = frozenset(
 )
 """Operations on keyrings. They concern no algorithm."""
 
+ON_TENANTS = frozenset({Operation.SCHEDULE_DESTRUCTION, Operation.CANCEL_DESTRUCTION})
+"""Operations on all keys of a tenant. They concern no algorithm."""
+
 LISTING = frozenset({Operation.LIST_KEYS, Operation.LIST_PUBLIC_KEYS})
 """Operations that may concern all algorithms at once."""
 
-LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS
+LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS - ON_TENANTS
 """Operations on the key itself: every algorithm has them."""
 
 

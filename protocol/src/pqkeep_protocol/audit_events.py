@@ -28,6 +28,8 @@ class KeyServiceEvent(StrEnum):
     """BEGUN, a SUCCESS for each key that is sealed again, COMPLETED."""
     CONTINUE_LOG = "continue-log"
     """The first record of a log that continues another; see ``ledger/succession.py``."""
+    DESTROY_TENANT = "destroy-tenant"
+    """BEGUN when the time of a tenant's destruction has come; COMPLETED when no private key is left."""
     TENANT_MOVED_OUT = "tenant-moved-out"
     """A SUCCESS for each key and keyring that leaves, BEGUN; HANDED_OUT before the bundle can be read,
     COMPLETED once the other shard has it. CANCELLED in the other shard's log: it takes it no more."""

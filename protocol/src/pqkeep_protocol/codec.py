@@ -20,6 +20,8 @@ from pqkeep_protocol.messages import (
     Attribution,
     Batch,
     BatchResults,
+    Destructions,
+    ListDestructions,
     Result,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
@@ -46,7 +48,14 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
     timeout_ms: int
     """Time left. Relative, so that the two machines' clocks need not agree."""
     attribution: Attribution
-    request: AnyRequest | Batch | AnyAuditRequest | AnyAdministrationRequest | GetMetrics
+    request: (
+        AnyRequest
+        | Batch
+        | ListDestructions
+        | AnyAuditRequest
+        | AnyAdministrationRequest
+        | GetMetrics
+    )
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
@@ -61,7 +70,9 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
     """The result of a call. Its audit record is durable."""
 
     id: int
-    result: AnyResult | BatchResults | AnyAuditResult | AnyAdministrationResult | Metrics
+    result: (
+        AnyResult | BatchResults | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+    )
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
@@ -86,7 +97,12 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
     request: get_args(request.__orig_bases__[0])[0]
     for request in get_args(
-        AnyRequest | Batch | AnyAuditRequest | AnyAdministrationRequest | GetMetrics
+        AnyRequest
+        | Batch
+        | ListDestructions
+        | AnyAuditRequest
+        | AnyAdministrationRequest
+        | GetMetrics
     )
 }
 """The result type of each request, from its base class, for checking answers."""

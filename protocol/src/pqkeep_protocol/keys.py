@@ -61,6 +61,24 @@ MIN_ARCHIVE_DAYS, MAX_ARCHIVE_DAYS = 7, 30
 """How many days before a private key is destroyed that is scheduled; fewer are for development."""
 
 
+class DestructionState(StrEnum):
+    """How far the destruction of all of a tenant's private keys is."""
+
+    SCHEDULED = "scheduled"
+    """It can be cancelled."""
+    BEGUN = "begun"
+    """It cannot be cancelled, and no key is made."""
+    COMPLETED = "completed"
+
+
+class Destruction(Struct, frozen=True, array_like=True):
+    """The destruction of all of a tenant's private keys."""
+
+    state: DestructionState
+    at: Annotated[datetime, Meta(tz=True)]
+    """When it begins, or was to begin."""
+
+
 class KeyInfo(Struct, frozen=True, array_like=True):
     """The public description of one key version."""
 

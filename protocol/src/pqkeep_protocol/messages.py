@@ -4,6 +4,7 @@ A request names its result in its base class, so ``await keys.execute(Encrypt(..
 On the wire each is an array that starts with its tag (see ``codec``).
 """
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -33,6 +34,7 @@ from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     MAX_ARCHIVE_DAYS,
     PRINTABLE,
+    Destruction,
     KeyInfo,
     KeyringName,
     KeyStatus,
@@ -524,30 +526,23 @@ class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
 
 
 class ScheduleArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="schedule-archive"):
-    """Have the key service archive a retired key version after some days.
+    """Have the key service destroy the private half of a retired key version after some days.
 
-    Until then nothing can use it. A time that is set already stays. Errors: KEY_STATUS if the
-    version is active or archived.
+    The key service waits for as long as its own settings say, if that is longer; where neither asks
+    for a delay the version is archived at once. Until then nothing can use it. A time that is set
+    already stays. Errors: KEY_STATUS if the version is active or archived.
     """
 
     operation: ClassVar = Operation.SCHEDULE_ARCHIVE
     algorithm: Algorithm
     version: SomeVersion
-    days: Annotated[int, Meta(ge=1, le=MAX_ARCHIVE_DAYS)]
+    days: Annotated[int, Meta(ge=0, le=MAX_ARCHIVE_DAYS)]
 
 
 class CancelArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="cancel-archive"):
     """Keep a key version whose archiving is scheduled. Errors: KEY_STATUS if it is archived."""
 
     operation: ClassVar = Operation.CANCEL_ARCHIVE
-    algorithm: Algorithm
-    version: SomeVersion
-
-
-class ArchiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="archive-key"):
-    """Destroy the private half of a retired key version, now. Errors: KEY_STATUS if not retired."""
-
-    operation: ClassVar = Operation.ARCHIVE_KEY
     algorithm: Algorithm
     version: SomeVersion
 
@@ -671,6 +666,73 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
 
 
+class TenantDestruction(Result, frozen=True, kw_only=True, tag="tenant-destruction"):
+    """The destruction of all of a tenant's private keys; None: it is not scheduled."""
+
+    destruction: Destruction | None
+
+
+class ScheduleDestruction(
+    KeyRequest[TenantDestruction], frozen=True, kw_only=True, tag="schedule-destruction"
+):
+    """Have the key service destroy all of a tenant's private keys at a time.
+
+    The key service waits for as long as its own settings say, if that is later. A time that is set
+    already stays.
+    """
+
+    operation: ClassVar = Operation.SCHEDULE_DESTRUCTION
+    algorithm: ClassVar[Algorithm | None] = None
+    at: Annotated[datetime, Meta(tz=True)]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on another keyring: it concerns all of them."""
+        _require_default(self.keyring)
+
+
+class CancelDestruction(
+    KeyRequest[TenantDestruction], frozen=True, kw_only=True, tag="cancel-destruction"
+):
+    """Keep a tenant's private keys that are to be destroyed.
+
+    Errors: KEY_STATUS if their destruction has begun.
+    """
+
+    operation: ClassVar = Operation.CANCEL_DESTRUCTION
+    algorithm: ClassVar[Algorithm | None] = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on another keyring: it concerns all of them."""
+        _require_default(self.keyring)
+
+
+MAX_DESTRUCTIONS_LISTED = 500
+
+
+class ScheduledDestruction(Struct, frozen=True, array_like=True):
+    """A tenant, and the destruction of its private keys."""
+
+    tenant: TenantId
+    destruction: Destruction
+
+
+class Destructions(Result, frozen=True, kw_only=True, tag="destructions"):
+    """One page of destructions, by tenant."""
+
+    destructions: tuple[ScheduledDestruction, ...]
+    has_more: bool
+
+
+class ListDestructions(Request[Destructions], frozen=True, kw_only=True, tag="list-destructions"):
+    """List the tenants whose private keys are to be destroyed.
+
+    Of INSTALLATION: all for which that is not completed. Of a tenant: its own, also a completed one.
+    """
+
+    after: TenantId | None = None
+    """The last tenant of the page before."""
+
+
 AnyRequest = (
     Encrypt
     | Decrypt
@@ -695,7 +757,6 @@ AnyRequest = (
     | EnableKey
     | ScheduleArchive
     | CancelArchive
-    | ArchiveKey
     | ListKeys
     | ListPublicKeys
     | GetKey
@@ -704,6 +765,8 @@ AnyRequest = (
     | UpdateKeyring
     | GetKeyring
     | ListKeyrings
+    | ScheduleDestruction
+    | CancelDestruction
 )
 AnyResult = (
     Encrypted
@@ -722,6 +785,7 @@ AnyResult = (
     | KeyringFound
     | KeyringsFound
     | ImportKey
+    | TenantDestruction
 )
 
 MAX_ITEMS = 128
@@ -792,6 +856,11 @@ class KeyService(Protocol):
 def _refuse_reserved(context: bytes) -> None:
     if context.startswith(RESERVED_CONTEXT):
         raise ValueError("the context is reserved")
+
+
+def _require_default(keyring: KeyringName) -> None:
+    if keyring != DEFAULT_KEYRING:
+        raise ValueError("the request is about all keyrings")
 
 
 def _require_one_key(version: int | None, public_key: bytes | None) -> None:

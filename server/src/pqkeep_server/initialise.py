@@ -43,6 +43,8 @@ DEVELOPMENT: Settings = {
     "mailbox": "../mailbox",
 }
 """Gateway settings of an installation for development: with the lowest password costs allowed."""
+KEY_SERVICE_DEVELOPMENT: Settings = {"least_destruction_days": 0}
+"""The key service's then: private keys are destroyed when that is asked for."""
 
 
 PLAN = "enterprise_plus"
@@ -250,6 +252,7 @@ def _write_files(
         "gateway_uid": "same" if users is None else users.gateway.uid,
         "database": stores.keys,
         "database_password_file": stores.keys_password_file,
+        **(KEY_SERVICE_DEVELOPMENT if signup == "open" else {}),
     }
     gateway_settings: Settings = {
         **GATEWAY_SOCKET,

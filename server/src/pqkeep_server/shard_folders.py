@@ -29,7 +29,10 @@ from pqkeep_server.settings_file import Settings, SettingsFileError, edited, par
 
 LONGEST_SOCKET_PATH = 107
 """Bytes, of the kernel's."""
-INHERITED = ("gateway_uid", "slh_dsa", "openssl_library", "verify_signatures", "log_format")
+INHERITED = (
+    *("gateway_uid", "least_destruction_days"),
+    *("slh_dsa", "openssl_library", "verify_signatures", "log_format"),
+)
 """Settings of the first key service that another one has, too."""
 
 

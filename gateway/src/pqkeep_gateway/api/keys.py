@@ -55,7 +55,6 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     CancelArchive,
     DisableKey,
     EnableKey,
@@ -388,7 +387,7 @@ class _KeyManagement:
     async def archive(self, call: KeyCall) -> Key:
         """Have the private half of a retired key destroyed, for ever. People only; programs may not.
 
-        It happens after some days. Until then nothing can use the key, and archive/cancel keeps it.
+        It happens after some days, or more if the key service waits longer. Until then nothing can use the key, and archive/cancel keeps it.
         """
         tenant, algorithm, version = call.tenant, call.algorithm, call[KEY_VERSION]
         days = call[self.delay_days]
@@ -397,8 +396,6 @@ class _KeyManagement:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
         archived = await call.execute(
             ScheduleArchive(tenant=tenant, algorithm=algorithm, version=version, days=days)
-            if days
-            else ArchiveKey(tenant=tenant, algorithm=algorithm, version=version)
         )
         if archived.key.archive_at is not None and not archived.existed:
             at = archived.key.archive_at

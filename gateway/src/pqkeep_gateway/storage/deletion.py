@@ -1,6 +1,6 @@
 """Tenants that are to be deleted, in SQL: each step is one conditional UPDATE of the tenant's row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,12 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import of_tenant
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.contracts import IS_RUNNING, end_contract
-from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.database import (
+    microseconds,
+    read_transaction,
+    time_of,
+    transaction,
+)
 from pqkeep_gateway.storage.outgoing_mail import add_mail_to_owners
 from pqkeep_gateway.storage.schema import (
     API_KEYS,
@@ -28,7 +33,11 @@ from pqkeep_gateway.storage.tenant_lock import lock_tenant
 from pqkeep_gateway.storage.tenants import tenant_of
 from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
 from pqkeep_gateway.tenancy.contracts import BilledElsewhereError
-from pqkeep_gateway.tenancy.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.tenancy.deletion import (
+    NoDeletionError,
+    NotSuspendedError,
+    ScheduledDeletion,
+)
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError, TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -36,8 +45,11 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
 _IS_SUSPENDED = TENANTS.c.status == TenantStatus.SUSPENDED
-_IS_SCHEDULED = sa.and_(_IS_SUSPENDED, TENANTS.c.deletion_at_us.is_not(None))
-_IS_BEGUN = TENANTS.c.status == TenantStatus.DELETING
+_IS_SCHEDULED = sa.and_(
+    TENANTS.c.status.in_((TenantStatus.SUSPENDED, TenantStatus.DELETING)),
+    TENANTS.c.deletion_at_us.is_not(None),
+)
+"""As the row says; whether it has begun the key service knows."""
 
 
 class SqlDeletions:
@@ -69,37 +81,67 @@ class SqlDeletions:
 
     async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
         """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
+        values = {"deletion_at_us": None, "status": TenantStatus.SUSPENDED}
         async with transaction(self._engine) as connection:
-            changed = await _change(connection, tenant, _IS_SCHEDULED, {"deletion_at_us": None})
+            changed = await _change(connection, tenant, _IS_SCHEDULED, values)
             row = await _row(connection, tenant)
             if not changed:
                 raise NoDeletionError
             await add_audit_event(connection, audit_event)
         return tenant_of(row)
 
-    async def begin_due(self, now: datetime, limit: int) -> Sequence[TenantId]:
-        """Return tenants whose time has come, whose deletion cannot be cancelled any more."""
-        is_due = TENANTS.c.deletion_at_us <= microseconds(now)
+    async def require_scheduled(self, tenant: TenantId) -> None:
+        """Raise NoDeletionError unless a tenant is to be deleted, or TenantNotFoundError."""
+        query = sa.select(_IS_SCHEDULED).where(TENANTS.c.id == tenant)
+        async with read_transaction(self._engine) as connection:
+            is_scheduled = (await connection.execute(query)).scalar()
+        if is_scheduled is None:
+            raise TenantNotFoundError
+        if not is_scheduled:
+            raise NoDeletionError
+
+    async def follow(self, tenant: TenantId, at: datetime, *, has_begun: bool) -> Tenant:
+        """Store what the key service says of a tenant that is to be deleted; return the tenant."""
+        status = TenantStatus.DELETING if has_begun else TenantStatus.SUSPENDED
+        values = {"deletion_at_us": microseconds(at), "status": status}
+        async with transaction(self._engine) as connection:
+            await _change(connection, tenant, _IS_SCHEDULED, values)
+            return tenant_of(await _row(connection, tenant))
+
+    async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
+        """Return tenants that are to be deleted: all, or so many by chance."""
         query = (
-            sa.select(TENANTS.c.id, TENANTS.c.status)
-            .where(is_due, sa.or_(_IS_SUSPENDED, _IS_BEGUN))
+            sa.select(TENANTS.c.id, TENANTS.c.deletion_at_us, TENANTS.c.status)
+            .where(_IS_SCHEDULED)
             .order_by(sa.func.random())  # those that fail again and again hold no other up
             .limit(limit)
         )
         async with read_transaction(self._engine) as connection:
-            due = (await connection.execute(query)).all()
+            found = (await connection.execute(query)).all()
         return [
-            TenantId(row.id)
-            for row in due
-            if row.status == TenantStatus.DELETING or await self._begin(row.id, is_due)
+            ScheduledDeletion(
+                TenantId(row.id),
+                time_of(row.deletion_at_us),
+                row.status == TenantStatus.DELETING,
+            )
+            for row in found
         ]
 
+    async def list_kept(self, tenants: Collection[TenantId]) -> Sequence[TenantId]:
+        """Return which of these tenants are neither to be deleted nor deleted."""
+        is_one = TENANTS.c.id.in_(tenants)
+        is_gone = sa.or_(_IS_SCHEDULED, TENANTS.c.status == TenantStatus.DELETED)
+        async with read_transaction(self._engine) as connection:
+            query = sa.select(TENANTS.c.id).where(is_one, is_gone)
+            gone = set((await connection.execute(query)).scalars())
+        return [tenant for tenant in tenants if tenant not in gone]
+
     async def finish(self, tenant: TenantId, now: datetime, by: Attribution) -> bool:
-        """End everything of a tenant whose deletion has begun; False if that is done already."""
+        """End everything of a tenant without private keys; False if that is done already."""
         async with transaction(self._engine) as connection:
             await lock_tenant(connection, tenant)
             values = {"status": TenantStatus.DELETED, "updated_at_us": microseconds(now)}
-            if not await _change(connection, tenant, _IS_BEGUN, values):
+            if not await _change(connection, tenant, _IS_SCHEDULED, values):
                 return False
             await end_contract(connection, tenant)
             await connection.execute(
@@ -109,12 +151,6 @@ class SqlDeletions:
             people = await _remove_people(connection, tenant)
             await add_audit_event(connection, *_events(by, tenant, versions, people))
         return True
-
-    async def _begin(self, tenant: TenantId, is_due: sa.ColumnElement[bool]) -> bool:
-        """Begin a deletion unless it was cancelled meanwhile."""
-        values = {"status": TenantStatus.DELETING}
-        async with transaction(self._engine) as connection:
-            return await _change(connection, tenant, sa.and_(_IS_SCHEDULED, is_due), values)
 
 
 def _events(

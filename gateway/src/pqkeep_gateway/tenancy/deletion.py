@@ -1,23 +1,32 @@
 """Offboarding: a suspended tenant is deleted at a time that an operator set, unless it is cancelled.
 
-First its private keys are destroyed, each with a record, then its people, API keys and invitations
-end in one transaction. Its records stay: the audit log, invoices, and the tenant with its name. What
-is interrupted goes on where it was: the status ``deleting`` is left by nothing but the end.
+The key service waits, and destroys the tenant's private keys: it keeps the time, which nothing that
+is written here can bring forward. The tenant's row follows what the key service says. Once no private
+key is left, the tenant's people, API keys and invitations end in one transaction. Its records stay:
+the audit log, invoices, and the tenant with its name.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.background import repeat
+from pqkeep_gateway.shards import Shards
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, TenantId
-from pqkeep_protocol.messages import ArchiveKey, Attribution, KeyService, ListKeys, RetireKey
+from pqkeep_protocol.keys import INSTALLATION, Destruction, DestructionState, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    CancelDestruction,
+    KeyService,
+    ListDestructions,
+    ScheduleDestruction,
+)
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -26,15 +35,8 @@ DEFAULT_DAYS = 7
 MAX_DAYS = 90
 AT_ONCE = 100
 RETRY_SECONDS = 5.0
-"""How often tenants whose time has come are looked for."""
+"""How often rows and key services are compared."""
 GATEWAY = Attribution("", "gateway", "", "tenant-deletion")
-_STEPS: Mapping[KeyStatus, tuple[type[RetireKey | ArchiveKey], ...]] = {
-    KeyStatus.ACTIVE: (RetireKey,),
-    KeyStatus.DISABLED: (RetireKey, ArchiveKey),
-    KeyStatus.RETIRED: (ArchiveKey,),
-}
-_CHANGED_ELSEWHERE = frozenset({ErrorKind.KEY_STATUS, ErrorKind.KEY_NOT_FOUND})
-"""What the key service says where another gateway was first."""
 
 
 class NotSuspendedError(Exception):
@@ -43,6 +45,15 @@ class NotSuspendedError(Exception):
 
 class NoDeletionError(Exception):
     """No deletion is scheduled, or it has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledDeletion:
+    """A tenant that is to be deleted, as its row says."""
+
+    tenant: TenantId
+    at: datetime
+    has_begun: bool
 
 
 class DeletionStore(Protocol):
@@ -57,103 +68,153 @@ class DeletionStore(Protocol):
         """
         ...
 
+    async def require_scheduled(self, tenant: TenantId) -> None:
+        """Raise NoDeletionError unless a tenant is to be deleted, or TenantNotFoundError."""
+        ...
+
     async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
         """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
         ...
 
-    async def begin_due(self, now: datetime, limit: int) -> Sequence[TenantId]:
-        """Return tenants whose time has come, whose deletion cannot be cancelled any more."""
+    async def follow(self, tenant: TenantId, at: datetime, *, has_begun: bool) -> Tenant:
+        """Store what the key service says of a tenant that is to be deleted; return the tenant."""
+        ...
+
+    async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
+        """Return tenants that are to be deleted: all, or so many by chance."""
+        ...
+
+    async def list_kept(self, tenants: Collection[TenantId]) -> Sequence[TenantId]:
+        """Return which of these tenants are neither to be deleted nor deleted."""
         ...
 
     async def finish(self, tenant: TenantId, now: datetime, by: Attribution) -> bool:
-        """End everything of a tenant whose deletion has begun; False if that is done already."""
+        """End everything of a tenant without private keys; False if that is done already."""
         ...
 
 
 class Deletions:
-    """Schedules and carries out the deletion of tenants."""
+    """Schedules the deletion of tenants, and ends those whose private keys are destroyed."""
 
     def __init__(
         self,
         store: DeletionStore,
-        keys: KeyService,
+        shards: Shards,
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
         """Take what to call when API keys have ended."""
         self._store = store
-        self._keys = keys
+        self._shards = shards
         self._announce_change = announce_change
         self._audit_delivery = audit_delivery
         self._clock = clock
 
     async def schedule(self, tenant: TenantId, days: int, attribution: Attribution) -> Tenant:
-        """Have a suspended tenant deleted after so many days; a time that is set already stays.
+        """Have a suspended tenant deleted after so many days, or more if the key service waits longer.
 
-        Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
+        A time that is set already stays. Raises NotSuspendedError, TenantNotFoundError,
+        BilledElsewhereError, and KeyServiceError: the key service is told later then.
         """
         now = self._now()
         at = now + timedelta(days=days)
         scheduled = event(
             attribution, tenant, AuditEvent.DELETE_TENANT, policy=f"at-{at:%Y-%m-%dT%H:%M:%SZ}"
         )
-        changed = await self._store.schedule(tenant, at, now, scheduled)
+        stored = await self._store.schedule(tenant, at, now, scheduled)
         await self._audit_delivery.deliver()
-        return changed
+        found = await self._schedule(tenant, stored.deletion_at or at, attribution)
+        return await self._follow(tenant, found)
 
     async def cancel(self, tenant: TenantId, attribution: Attribution) -> Tenant:
-        """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
+        """Let a tenant stay, suspended as it is.
+
+        Raises NoDeletionError, TenantNotFoundError, and KeyServiceError: nothing is cancelled then.
+        """
+        await self._store.require_scheduled(tenant)
+        try:
+            await self._shards.execute(CancelDestruction(tenant=tenant), attribution)
+        except KeyServiceError as error:
+            if error.kind is ErrorKind.KEY_STATUS:
+                raise NoDeletionError from None
+            raise
         cancelled = event(attribution, tenant, AuditEvent.CANCEL_TENANT_DELETION)
         changed = await self._store.cancel(tenant, cancelled)
         await self._audit_delivery.deliver()
         return changed
 
     async def run(self) -> None:
-        """Delete tenants whose time has come, until cancelled."""
-        await repeat(self.delete_due, RETRY_SECONDS)
+        """Compare rows and key services again and again, until cancelled."""
+        await repeat(self.compare, RETRY_SECONDS)
 
-    async def delete_due(self) -> None:
-        """Delete the tenants whose time has come. One that fails holds no other up."""
-        for tenant in await self._store.begin_due(self._now(), AT_ONCE):
+    async def compare(self) -> None:
+        """Tell the key services what rows say and they do not know, and have rows follow them.
+
+        A row says whether a tenant is to be deleted, its key service when and how far that is. One
+        tenant that fails holds no other up.
+        """
+        known: dict[TenantId, Destruction] = {}
+        for key_service in self._shards.all:
             try:
-                await self._destroy_keys(tenant)
+                await self._compare_all(key_service, known)
+            except KeyServiceError as error:
+                _LOG.warning("a key service does not say what it destroys", error=str(error))
+        for scheduled in await self._store.list_scheduled(AT_ONCE):
+            try:
+                await self._carry_on(scheduled, known.get(scheduled.tenant))
             except KeyServiceError as error:
                 _LOG.error(
-                    "a tenant's keys cannot be destroyed, and will be tried again",
-                    tenant=str(tenant),
+                    "a tenant that is to be deleted could not be dealt with: tried again",
+                    tenant=str(scheduled.tenant),
                     error=str(error),
                 )
-                continue
-            await self._store.finish(tenant, self._now(), GATEWAY)
+
+    async def _compare_all(
+        self, key_service: KeyService, known: dict[TenantId, Destruction]
+    ) -> None:
+        """Note what a key service destroys, and have it keep what no row says is to be deleted."""
+        after: TenantId | None = None
+        has_more = True
+        while has_more:
+            request = ListDestructions(tenant=INSTALLATION, after=after)
+            page = await key_service.execute(request, GATEWAY)
+            found = {each.tenant: each.destruction for each in page.destructions}
+            known |= found
+            for tenant in await self._store.list_kept(found):
+                if found[tenant].state is DestructionState.SCHEDULED:
+                    await key_service.execute(CancelDestruction(tenant=tenant), GATEWAY)
+            has_more = page.has_more and bool(found)
+            after = max(found, default=None)
+
+    async def _carry_on(self, scheduled: ScheduledDeletion, found: Destruction | None) -> None:
+        tenant = scheduled.tenant
+        if found is None:
+            own = await self._shards.execute(ListDestructions(tenant=tenant), GATEWAY)
+            if own.destructions:
+                found = own.destructions[0].destruction
+            else:
+                found = await self._schedule(tenant, scheduled.at, GATEWAY)
+        if found.state is not DestructionState.COMPLETED:
+            has_begun = found.state is DestructionState.BEGUN
+            if (scheduled.at, scheduled.has_begun) != (found.at, has_begun):
+                await self._follow(tenant, found)
+        elif await self._store.finish(tenant, self._now(), GATEWAY):
             await self._announce_change()
             await self._audit_delivery.deliver()
 
-    async def _destroy_keys(self, tenant: TenantId) -> None:
-        """Destroy every private key of a tenant. Raises KeyServiceError unless none is left."""
-        for status in (KeyStatus.ACTIVE, KeyStatus.DISABLED, KeyStatus.RETIRED):
-            before: Sequence[KeyInfo] = ()
-            while found := await self._list(tenant, status):
-                if found == before:
-                    raise KeyServiceError(ErrorKind.BAD_ANSWER)  # it changed nothing
-                for key in found:
-                    await self._destroy(tenant, key)
-                before = found
+    async def _schedule(
+        self, tenant: TenantId, at: datetime, attribution: Attribution
+    ) -> Destruction:
+        request = ScheduleDestruction(tenant=tenant, at=at)
+        found = (await self._shards.execute(request, attribution)).destruction
+        if found is None:
+            raise KeyServiceError(ErrorKind.BAD_ANSWER)
+        return found
 
-    async def _list(self, tenant: TenantId, status: KeyStatus) -> Sequence[KeyInfo]:
-        request = ListKeys(tenant=tenant, algorithm=None, status=status, all_keyrings=True)
-        return (await self._keys.execute(request, GATEWAY)).keys
-
-    async def _destroy(self, tenant: TenantId, key: KeyInfo) -> None:
-        for kind in _STEPS[key.status]:
-            request = kind(
-                tenant=tenant, keyring=key.keyring, algorithm=key.algorithm, version=key.version
-            )
-            try:
-                await self._keys.execute(request, GATEWAY)
-            except KeyServiceError as error:
-                if error.kind not in _CHANGED_ELSEWHERE:
-                    raise
+    async def _follow(self, tenant: TenantId, found: Destruction) -> Tenant:
+        has_begun = found.state is not DestructionState.SCHEDULED
+        return await self._store.follow(tenant, found.at, has_begun=has_begun)
 
     def _now(self) -> datetime:
         return date_of(self._clock())

@@ -254,6 +254,13 @@ class KeyVersions:
             return self
         return self._with(_with_archive_at(entry, at))
 
+    def with_archive_postponed(self, version: KeyVersion, until: datetime) -> "KeyVersions":
+        """Let a key that is to be archived be so no sooner than at a time; any other stays as it is."""
+        entry = self.entry(version)
+        if entry.info.archive_at is None or entry.info.archive_at >= until:
+            return self
+        return self._with(_with_archive_at(entry, until))
+
     def with_archive_cancelled(self, version: KeyVersion, now: datetime) -> "KeyVersions":
         """Keep a key that is to be archived; any other stays as it is. Raises KEY_STATUS."""
         entry = self._not_archived(version)

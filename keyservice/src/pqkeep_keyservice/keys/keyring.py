@@ -1,13 +1,23 @@
-"""A keyring as a value: what a tenant says about it, and what its keys may be used for."""
+"""A keyring as a value: what a tenant says about it, and what its keys may be used for.
+
+The keyring that every tenant has, ``default``, also says when the tenant's private keys are destroyed.
+"""
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import NamedTuple
 
 from msgspec import structs
 
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose, KeyringInfo
-from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    Destruction,
+    DestructionState,
+    KeyringName,
+    TenantId,
+)
 from pqkeep_protocol.messages import UpdateKeyring
 
 
@@ -26,6 +36,8 @@ class Keyring:
     info: KeyringInfo
     revision: int = 1
     """Counts the changes. 0: the default keyring, as every tenant has it, which is not stored."""
+    destruction: Destruction | None = None
+    """Of the default keyring: that of all private keys of the tenant, if it is scheduled."""
 
     @property
     def name(self) -> KeyringId:
@@ -46,6 +58,44 @@ class Keyring:
             if asked.get(name) is not None
         }
         return replace(self, info=structs.replace(self.info, **changes), revision=self.revision + 1)
+
+    def with_destruction_scheduled(self, at: datetime) -> "Keyring":
+        """Set when the tenant's private keys are destroyed; a time that is set already stays."""
+        if self.destruction is not None:
+            return self
+        return self._with_destruction(Destruction(DestructionState.SCHEDULED, at))
+
+    def with_destruction_cancelled(self) -> "Keyring":
+        """Keep the tenant's private keys. Raises KEY_STATUS if their destruction has begun."""
+        if self.destruction is None:
+            return self
+        if self.destruction.state is not DestructionState.SCHEDULED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
+        return self._with_destruction(None)
+
+    def with_destruction_postponed(self, until: datetime) -> "Keyring":
+        """Let nothing be destroyed before a time, unless all of it was."""
+        found = self.destruction
+        if found is None or found.state is DestructionState.COMPLETED or found.at >= until:
+            return self
+        return self._with_destruction(Destruction(found.state, until))
+
+    def with_destruction_begun(self, destruction: Destruction) -> "Keyring":
+        """Begin a scheduled destruction: it cannot be cancelled any more."""
+        return self._with_destruction(Destruction(DestructionState.BEGUN, destruction.at))
+
+    def with_destruction_completed(self, destruction: Destruction) -> "Keyring":
+        """End a destruction: no private key is left."""
+        return self._with_destruction(Destruction(DestructionState.COMPLETED, destruction.at))
+
+    def require_no_destruction(self) -> None:
+        """Raise KEY_NOT_FOUND if the tenant's private keys are being destroyed, or were."""
+        found = self.destruction
+        if found is not None and found.state is not DestructionState.SCHEDULED:
+            raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
+
+    def _with_destruction(self, destruction: Destruction | None) -> "Keyring":
+        return replace(self, destruction=destruction, revision=self.revision + 1)
 
     def with_new_mac(self) -> "Keyring":
         """Return the next revision, in which nothing is changed."""

@@ -12,6 +12,7 @@ from pqkeep_keyservice.crypto.binding import length_prefixed
 from pqkeep_keyservice.keys.key_versions import microseconds
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
+from pqkeep_protocol.keys import Destruction
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -54,5 +55,12 @@ def _state(keyring: Keyring) -> bytes:
                 labels_text(keyring).encode(),
                 purposes_text(keyring).encode(),
             ),
+            _destruction(keyring.destruction),
         )
     )
+
+
+def _destruction(destruction: Destruction | None) -> bytes:
+    if destruction is None:
+        return b""
+    return destruction.state.encode() + microseconds(destruction.at).to_bytes(8, "big")

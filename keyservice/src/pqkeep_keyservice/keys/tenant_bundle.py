@@ -33,7 +33,14 @@ from pqkeep_keyservice.keys.sealing import associated_data
 from pqkeep_protocol.administration import Receipt
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keyrings import KeyringInfo
-from pqkeep_protocol.keys import KeyInfo, KeyringName, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import (
+    Destruction,
+    KeyInfo,
+    KeyringName,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
 from pqkeep_protocol.messages import Idempotency
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -83,6 +90,7 @@ class MovedKeyring(Struct, frozen=True, array_like=True):
 
     info: KeyringInfo
     revision: int
+    destruction: Destruction | None
 
 
 class MovedUsage(Struct, frozen=True, array_like=True):

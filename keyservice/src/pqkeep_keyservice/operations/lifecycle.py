@@ -11,10 +11,10 @@ from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSee
 from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
-    ArchiveKey,
     CancelArchive,
     DisableKey,
     EnableKey,
@@ -33,7 +33,7 @@ from pqkeep_protocol.messages import (
     ScheduleArchive,
 )
 
-VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArchive | ArchiveKey
+VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArchive
 """Requests that change one version that is there."""
 
 
@@ -106,11 +106,17 @@ def enable(request: EnableKey, versions: KeyVersions, material: KeyMaterial) -> 
 
 
 def schedule_archive(
-    request: ScheduleArchive, versions: KeyVersions, material: KeyMaterial
+    request: ScheduleArchive,
+    versions: KeyVersions,
+    material: KeyMaterial,
+    least_delay: timedelta,
 ) -> OperationResult:
-    """Set when a retired key version is archived. Raises KEY_STATUS."""
-    at = clock.now() + timedelta(days=request.days)
-    new = versions.with_archive_scheduled(request.version, at)
+    """Set when a retired key version is archived, or archive it without a delay. Raises KEY_STATUS."""
+    delay = max(timedelta(days=request.days), least_delay)
+    new = versions.with_archive_scheduled(request.version, clock.now() + delay)
+    if not delay and new is not versions:
+        archived = _changed(versions, versions.with_archived(request.version), request, material)
+        return structs.replace(archived, operation=Operation.ARCHIVE_KEY)
     changed = _changed(versions, new, request, material)
     key = Key(key=new.entry(request.version).info, existed=new is versions)
     return structs.replace(changed, result=key)
@@ -122,11 +128,6 @@ def cancel_archive(
     """Keep a key version that is to be archived. Raises KEY_STATUS."""
     new = versions.with_archive_cancelled(request.version, clock.now())
     return _changed(versions, new, request, material)
-
-
-def archive(request: ArchiveKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
-    """Destroy the private half of a retired key version. Raises KEY_STATUS."""
-    return _changed(versions, versions.with_archived(request.version), request, material)
 
 
 def get(

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
+from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyringName, KeyVersion
 from pqkeep_protocol.messages import AnyResult
@@ -36,3 +37,7 @@ class OperationResult(Struct, frozen=True):
     """Of a re-encryption: the key version that it encrypted to, as keyring/algorithm/version."""
     keyring: KeyringName | None = None
     """Of a supplied key that is the tenant's: where it is."""
+    operation: Operation | None = None
+    """What was done, where that is not what was asked for."""
+    policy: str | None = None
+    """What the record says in place of the policy that allowed the request."""

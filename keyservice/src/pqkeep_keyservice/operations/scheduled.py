@@ -3,22 +3,24 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
 from pqkeep_keyservice.keys.key_versions import AgeLimits, KeyVersions
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.operations.lifecycle import new_entry
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS, KeyStatus, KeyVersion
 
 SCHEDULE = "schedule"
 """The principal of its records."""
+DESTRUCTION = "tenant-destruction"
+"""Why keys are destroyed with all others of their tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueChange:
-    """A change that is due."""
+    """A change of a key that is due."""
 
     operation: Operation
     version: KeyVersion
@@ -44,12 +46,56 @@ class DueChange:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DestructionStep:
+    """The beginning or the end of the destruction of a tenant's private keys."""
+
+    change: KeyringChange
+    outcome: Outcome
+
+    operation = KeyServiceEvent.DESTROY_TENANT
+
+    @property
+    def record(self) -> NewRecord:
+        """The record of the change."""
+        return NewRecord(
+            tenant=self.change.new.tenant,
+            principal=SCHEDULE,
+            operation=self.operation,
+            algorithm=None,
+            key_version=None,
+            outcome=self.outcome,
+            request_id=f"{SCHEDULE}-{DESTRUCTION}",
+            source_address="",
+            policy=DESTRUCTION,
+            keyring=self.change.new.info.name,
+        )
+
+
+def next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
+    """Return the next change by which all versions of a key are destroyed, if there is one.
+
+    A version is retired first, as it is where a person archives it.
+    """
+    for entry in versions.entries:
+        if entry.info.status is KeyStatus.ARCHIVED:
+            continue
+        version = entry.info.version
+        if entry.lasting_status is KeyStatus.ACTIVE:
+            change = KeyChange(versions, versions.with_retired(version, now))
+            return DueChange(Operation.RETIRE_KEY, version, DESTRUCTION, change)
+        change = KeyChange(versions, versions.with_archived(version))
+        return DueChange(Operation.ARCHIVE_KEY, version, DESTRUCTION, change)
+    return None
+
+
 async def next_due(
     versions: KeyVersions,
     limits: AgeLimits,
     now: datetime,
     executor: Executor,
     deadline: float,
+    least_delay: timedelta,
     *,
     destroys: bool,
 ) -> DueChange | None:
@@ -62,7 +108,7 @@ async def next_due(
         change = KeyChange(versions, versions.with_archived(version))
         return DueChange(Operation.ARCHIVE_KEY, version, "archive-at", change)
     if entry.info.status is KeyStatus.RETIRED:
-        at = now + timedelta(days=MIN_ARCHIVE_DAYS)
+        at = now + max(timedelta(days=MIN_ARCHIVE_DAYS), least_delay)
         change = KeyChange(versions, versions.with_archive_scheduled(version, at))
         return DueChange(Operation.SCHEDULE_ARCHIVE, version, "archive-after-days", change)
     rotated = versions.with_rotated(await new_entry(versions, executor, deadline, now))

@@ -46,6 +46,15 @@ def list_due_keys(
     ]
 
 
+def every_due_key(connection: sa.Connection) -> list[KeyName]:
+    """Return all keys of which something will be due."""
+    is_due = KEY_REVISIONS.c.due_at_us.is_not(None)
+    return [
+        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring)
+        for row in connection.execute(sa.select(*_ORDER).where(is_due).order_by(*_ORDER)).all()
+    ]
+
+
 def count_due_keys(connection: sa.Connection, now: datetime) -> int:
     """Return of how many keys something is due."""
     is_due = KEY_REVISIONS.c.due_at_us <= microseconds(now)

@@ -24,7 +24,7 @@ from pqkeep_keyservice.keys.key_versions import (
 )
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.search import newest_key_revision
-from pqkeep_keyservice.storage.age_limits import find_age_limits
+from pqkeep_keyservice.storage.age_limits import find_age_limits, is_being_destroyed
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
 from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYS
 from pqkeep_protocol.algorithms import Algorithm
@@ -154,7 +154,9 @@ def replace_key_versions(
     if (current or 0) != old.revision:
         return CommitOutcome.STALE
     for added in change.added:
-        if added.sealed and is_under_dropped_root_key(connection, added.sealed):
+        if is_being_destroyed(connection, new.tenant) or (
+            added.sealed and is_under_dropped_root_key(connection, added.sealed)
+        ):
             return CommitOutcome.STALE
         if added.idempotency and is_idempotency_key_used(connection, new.tenant, added.idempotency):
             return CommitOutcome.STALE

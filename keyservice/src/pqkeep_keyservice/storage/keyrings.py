@@ -1,9 +1,14 @@
 """Rows of keyrings. A change is a compare-and-swap on the keyring's revision."""
 
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
 import msgspec
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
+from pqkeep_keyservice.keys.key_versions import microseconds
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
 from pqkeep_keyservice.keys.keyring_mac import (
     keyring_mac,
@@ -16,8 +21,15 @@ from pqkeep_keyservice.ledger.search import newest_keyring_revisions
 from pqkeep_keyservice.storage.key_versions import loaded_time, set_due, stored_time
 from pqkeep_keyservice.storage.schema import KEYRINGS
 from pqkeep_protocol.keyrings import KeyringInfo
-from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    INSTALLATION,
+    Destruction,
+    DestructionState,
+    TenantId,
+)
 
+_IS_OPEN = KEYRINGS.c.destruction != DestructionState.COMPLETED
 _INFO = msgspec.json.Decoder(dict[str, str])
 _OLDER = "the keyring is older than the audit log says"
 
@@ -55,6 +67,47 @@ def every_keyring(connection: sa.Connection) -> list[KeyringId]:
     return [KeyringId(*row) for row in connection.execute(sa.select(*name).order_by(*name))]
 
 
+def list_due_destructions(
+    connection: sa.Connection, now: datetime, after: TenantId | None, limit: int
+) -> list[TenantId]:
+    """Return tenants whose private keys are to be destroyed now, in order, behind one of them."""
+    is_due = KEYRINGS.c.destruction_at_us <= microseconds(now)
+    return _tenants(connection, (is_due, _IS_OPEN), after, limit)
+
+
+def list_destructions(
+    connection: sa.Connection, tenant: TenantId, after: TenantId | None, limit: int | None
+) -> list[TenantId]:
+    """Return tenants whose private keys are to be destroyed, in order, behind one of them.
+
+    Of one tenant: this tenant, also if they were. INSTALLATION is all tenants.
+    """
+    if tenant == INSTALLATION:
+        return _tenants(
+            connection, (KEYRINGS.c.destruction_at_us.is_not(None), _IS_OPEN), after, limit
+        )
+    is_its = KEYRINGS.c.tenant_id == tenant, KEYRINGS.c.destruction.is_not(None)
+    return _tenants(connection, is_its, after, limit)
+
+
+def every_destruction(connection: sa.Connection) -> list[TenantId]:
+    """Return all tenants whose private keys are to be destroyed."""
+    return list_destructions(connection, INSTALLATION, None, None)
+
+
+def _tenants(
+    connection: sa.Connection,
+    conditions: Iterable[sa.ColumnElement[bool]],
+    after: TenantId | None,
+    limit: int | None,
+) -> list[TenantId]:
+    tenant = KEYRINGS.c.tenant_id
+    query = sa.select(tenant).where(*conditions, KEYRINGS.c.name == DEFAULT_KEYRING)
+    if after is not None:
+        query = query.where(tenant > after)
+    return list(map(TenantId, connection.execute(query.order_by(tenant).limit(limit)).scalars()))
+
+
 def replace_keyring(
     connection: sa.Connection, sealer: Sealer, change: KeyringChange
 ) -> CommitOutcome:
@@ -80,6 +133,8 @@ def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
         "rotation_days": keyring.info.rotation_days,
         "archive_after_days": keyring.info.archive_after_days,
         "created_at_us": stored_time(keyring.info.created_at),
+        "destruction": keyring.destruction and keyring.destruction.state,
+        "destruction_at_us": keyring.destruction and stored_time(keyring.destruction.at),
         "mac": keyring_mac(sealer, keyring),
     }
 
@@ -111,7 +166,16 @@ def _is(name: KeyringId) -> sa.ColumnElement[bool]:
     return sa.and_(KEYRINGS.c.tenant_id == name.tenant, KEYRINGS.c.name == name.keyring)
 
 
-def _authentic(sealer: Sealer, row: sa.Row[tuple[object, ...]]) -> Keyring:
+def _destruction(row: sa.Row[Any]) -> Destruction | None:
+    at = loaded_time(row.destruction_at_us)
+    if row.destruction is None and at is None:
+        return None
+    if at is None:
+        raise ValueError("a destruction without a time")
+    return Destruction(DestructionState(row.destruction), at)
+
+
+def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
     try:
         info = msgspec.convert(
             (
@@ -125,7 +189,7 @@ def _authentic(sealer: Sealer, row: sa.Row[tuple[object, ...]]) -> Keyring:
             ),
             KeyringInfo,
         )
-        keyring = Keyring(TenantId(row.tenant_id), info, row.revision)
+        keyring = Keyring(TenantId(row.tenant_id), info, row.revision, _destruction(row))
         require_authentic_keyring(sealer, keyring, row.mac)
     except (TypeError, ValueError, OverflowError, AttributeError, msgspec.MsgspecError):
         raise DamagedKeyError("the keyring has values that were never stored") from None

@@ -69,9 +69,12 @@ KEYRINGS = Table(
     Column("rotation_days", Integer, nullable=False),
     Column("archive_after_days", Integer, nullable=False),
     Column("created_at_us", BigInteger, nullable=True),
+    Column("destruction", String(16), nullable=True),
+    Column("destruction_at_us", BigInteger, nullable=True, index=True),
     Column("mac", LargeBinary, nullable=False),
 )
-"""``mac`` is over everything else. The default keyring has a row once it is changed."""
+"""``mac`` is over everything else. The default keyring has a row once it is changed.
+``destruction`` is that of all private keys of the tenant, in the row of the default keyring."""
 
 KEY_REVISIONS = Table(
     "key_revisions",

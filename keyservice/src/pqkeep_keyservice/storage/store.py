@@ -112,6 +112,8 @@ class KeyStore:
         """How many audit records are durable."""
         self.recorded_at_us = 0
         """The time of the newest of them, in microseconds since 1970."""
+        self.checked_at_us = 0
+        """The time of the newest record when the log was checked, before anything was recorded since."""
         self.generation = 0
         """How often the installation was restored from a backup."""
         self.newest_backup: NewestBackup | None = None
@@ -138,6 +140,7 @@ class KeyStore:
         """Check root keys and audit log against what is stored of them. Raises ConfigError."""
         newest, self.generation = await self._database.write(_check, self._sealer)
         self._grow(*newest)
+        self.checked_at_us = self.recorded_at_us
         self.newest_backup = await self._database.read(find_newest_backup)
 
     async def claim_shard(self, name: str) -> UUID:

@@ -71,6 +71,8 @@ def _create_key_tables() -> None:
         sa.Column("rotation_days", sa.Integer, nullable=False),
         sa.Column("archive_after_days", sa.Integer, nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=True),
+        sa.Column("destruction", sa.String(16), nullable=True),
+        sa.Column("destruction_at_us", sa.BigInteger, nullable=True, index=True),
         sa.Column("mac", sa.LargeBinary, nullable=False),
     )
     op.create_table(
