@@ -100,8 +100,7 @@ class Team:
         fields = {"email": "grace@example.com", "role": "developer"}
         owner.post_proven(f"/tenants/{tenant_id}/invitations", fields, status=201)
         totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
-        confirmed = {"totp_code": totp.at(int(time.time()) - 30)}
-        codes = owner.post("/auth/mfa/confirm", confirmed)["recovery_codes"]
+        codes = owner.confirm_authenticator(totp)
         return cls(
             members=owner.get("/team/members"),
             invitations=owner.get("/team/invitations"),

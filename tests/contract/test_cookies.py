@@ -76,10 +76,12 @@ class Browser:
         member = self.ask("GET", "/auth/me").json()["data"]["id"]
         enrolled = self.ask("POST", "/auth/mfa/enroll", password=self.password)
         totp = TOTP(enrolled.json()["data"]["secret"])
-        code = totp.at(int(time.time()) - 30)
-        codes = self.ask("POST", "/auth/mfa/confirm", {"totp_code": code}).json()["data"]
+        confirmed = self.ask("POST", "/auth/mfa/confirm", {"totp_code": totp.now()})
         challenge = self.log_in().json()["error"]["challenge_token"]
-        fields = {"challenge_token": challenge, "recovery_code": codes["recovery_codes"][0]}
+        fields = {
+            "challenge_token": challenge,
+            "recovery_code": confirmed.json()["data"]["recovery_codes"][0],
+        }
         yield "verify", self.ask("POST", "/auth/mfa/verify", fields)
         code = totp.at(int(time.time()) + 30)
         yield "leave", self.ask("DELETE", f"/team/members/{member}", totp_code=code)

@@ -101,7 +101,7 @@ def test_no_second_factor_is_left_out(
 ) -> None:
     """Whoever has an authenticator app owes its code after a new password too."""
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
-    owner.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
+    owner.confirm_authenticator(totp)
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
     answer = stranger.ask("POST", "/auth/login", {"email": email, "password": NEW})
     assert answer.status_code == 401
@@ -145,7 +145,7 @@ def test_a_challenge_ends_with_the_password(
 ) -> None:
     """Whoever knew the old password and owes a code is asked for the new one first."""
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
-    owner.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
+    owner.confirm_authenticator(totp)
     answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
     challenge = answer.json()["error"]["challenge_token"]
     stranger.post("/auth/forgot-password", {"email": email}, status=202)

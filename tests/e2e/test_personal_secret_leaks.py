@@ -103,8 +103,7 @@ class Walk:
         self.note("a TOTP secret", base64.b32decode(secret))
         self.refused("/auth/mfa/confirm", {"totp_code": secret})
         totp = TOTP(secret)
-        confirmed = {"totp_code": totp.at(int(time.time()) - 30)}
-        codes: Sequence[str] = self.post("/auth/mfa/confirm", confirmed)["recovery_codes"]
+        codes: Sequence[str] = self.caller.confirm_authenticator(totp)
         for code in codes:
             self.note("a recovery code", code)
             self.note("a recovery code without dashes", code.replace("-", ""))

@@ -19,7 +19,7 @@ SECONDS = 60.0
 def _enroll(person: Caller) -> TOTP:
     """Give somebody an authenticator app, by the code of the step before this one."""
     totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
-    person.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
+    person.confirm_authenticator(totp)
     return totp
 
 
