@@ -661,6 +661,64 @@ def test_other_public_keys_are_named() -> None:
     assert found.public_key == public_key_of(Algorithm.ML_DSA_65)
 
 
+def test_a_private_key_with_its_certificates() -> None:
+    """Of a chain the certificate must be the key's; of several private keys one is asked for."""
+    mine, other = Algorithm.ML_DSA_65, Algorithm.ML_DSA_87
+    key = pem("PRIVATE KEY", pkcs8_of(mine))
+    wrong = spki_of(mine)[:-1] + bytes((spki_of(mine)[-1] ^ 1,))
+    for beside in (
+        pem("CERTIFICATE", certificate_of(mine)),
+        pem("CERTIFICATE", certificate_of(other)),
+    ):
+        assert read_private_key(key + beside, mine).public_key == public_key_of(mine)
+    with pytest.raises(UnreadableInputError, match="beside a public key or a certificate"):
+        read_private_key(pem("PUBLIC KEY", wrong) + key, mine)
+    right = pem("PUBLIC KEY", spki_of(mine))  # one of a chain's is enough
+    assert read_private_key(pem("PUBLIC KEY", wrong) + right + key, mine).fingerprint
+    both = (
+        key + pem("PRIVATE KEY", pkcs8_of(other)) + pem("PRIVATE KEY", pkcs8_of(Algorithm.X_WING))
+    )
+    for algorithm in (mine, other, Algorithm.X_WING):
+        assert read_private_key(both, algorithm).public_key == public_key_of(algorithm)
+    with pytest.raises(UnreadableInputError, match="a file with 3 parts"):
+        read_private_key(both, Algorithm.ML_KEM_768)
+
+
+def test_what_can_be_converted() -> None:
+    """What OpenSSL reads and pqkeep does not is named with the command that converts it."""
+    der_key = pkcs8_of(Algorithm.ML_DSA_65)
+    indefinite = b"\x30\x80" + der_key[2:] + b"\0\0"
+    long = b"\x30\x82\0" + der_key[1:]
+    for data, what, command in (
+        (indefinite, "indefinite length", "openssl pkey -inform DER -in FILE"),
+        (pem("PRIVATE KEY", indefinite), "indefinite length", "openssl pkey -in FILE"),
+        (long, "shortest form", "openssl pkey -inform DER -in FILE"),
+        (b"ML-DSA-65 Private-Key:\nseed:\n    00:01\n", "-text prints", "openssl pkey -in FILE"),
+        (pkcs8(Algorithm.ML_DSA_65, bytes(31)), "in no known form", "openssl pkey -in FILE"),
+    ):
+        with pytest.raises(UnreadableInputError) as caught:
+            read_private_key(data, Algorithm.ML_DSA_65)
+        assert what in caught.value.what
+        assert command in caught.value.next_step
+
+
+def test_what_a_length_is() -> None:
+    """Bytes alone are named by what has their length."""
+    for size, name in (
+        (1088, "a KEM ciphertext of Kyber768"),
+        (2400, "an expanded private key of Kyber768"),
+        (3309, "a signature of Dilithium3"),
+        (2420, "a signature of ML-DSA-44"),
+        (800, "a public key of ML-KEM-512"),
+    ):
+        assert name in inputs.describe(bytes((255,)) * size)
+    text = json.dumps({"data": {"public_key": pem("PUBLIC KEY", b"0").decode()}, "request_id": ""})
+    assert "an answer of the API" in inputs.describe(text.encode())
+    plain = base64url(public_key_of(Algorithm.ML_KEM_768)).encode("utf-16-le")
+    assert inputs.read_public_key(plain).algorithms == ("Kyber768",)
+    assert inputs.describe(b"hello".decode().encode("utf-16")).endswith("in UTF-16")
+
+
 def test_a_jwk_set_of_several_keys() -> None:
     """Of a JWK Set the key with the id is taken; without one its ids are named."""
     keys = [

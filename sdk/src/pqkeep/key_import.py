@@ -48,6 +48,7 @@ SUITE = "ML-KEM-1024, HKDF-SHA-384, AES-256-GCM"
 _CONTRADICTION = (
     "export the key anew where it was made: which of its parts is right cannot be known"
 )
+_IMPORT_KEY_SIZE = 1568
 _SCALAR_AT = slice(32 + 7, 32 + 7 + 32)
 
 
@@ -128,7 +129,10 @@ def wrap(
             f"the private key is of {private_key.algorithm}, and the import key is for "
             f"{import_key.algorithm}: get an import key of {private_key.algorithm}"
         )
-    public_key = MLKEM1024PublicKey.from_public_bytes(import_key.public_key)
+    try:
+        public_key = MLKEM1024PublicKey.from_public_bytes(import_key.public_key)
+    except ValueError:
+        raise InvalidRequestError("the import key is damaged: get another one") from None
     suite = Suite(KEM.MLKEM1024, KDF.HKDF_SHA384, AEAD.AES_256_GCM)
     return suite.encrypt(private_key.pkcs8, public_key, import_key.info)
 
@@ -141,11 +145,14 @@ def read_import_key(document: bytes) -> ImportKey:
     text = inputs.as_text(document)
     try:
         values = json_object(json.loads(text or ""))
-        return import_key_in(Data(values or {}, None))
+        import_key = import_key_in(Data(values or {}, None))
+        if import_key.keyring and len(import_key.public_key) == _IMPORT_KEY_SIZE:
+            return import_key
     except (ValueError, RecursionError, MalformedAnswerError):
         pass
     raise UnreadableInputError(
-        f"{inputs.describe(document)}, and no import key", "save it again where it was made"
+        f"{inputs.describe(document)}; it is no import key, or is damaged",
+        "save it again where it was made",
     )
 
 
@@ -163,6 +170,12 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
             f"a private key of {inputs.title(algorithm)} whose public key, which the file has too, "
             "is another one than its own",
             _CONTRADICTION,
+        )
+    if held.beside and public_key not in held.beside:
+        raise UnreadableInputError(
+            f"a private key of {inputs.title(algorithm)} beside a public key or a certificate "
+            "of another one",
+            "leave the private key alone in the file, or add its own certificate",
         )
     if held.point is not None and not _is_point_of(held.point, public_key):
         raise UnreadableInputError(

@@ -182,3 +182,22 @@ def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
     status, said = run_program((sys.executable, "-c", start), "audit", "verify", export)
     assert status == 1
     assert extra in said
+
+
+def test_a_byte_order_mark(run: Run, export: Path, keys: Path) -> None:
+    """An export that an editor saved with a mark and other line ends is verified all the same."""
+    export.write_bytes(b"\xef\xbb\xbf" + export.read_bytes().replace(b"\n", b"\r\n"))
+    keys.write_bytes(b"\xef\xbb\xbf" + keys.read_bytes())
+    status, said = run("audit", "verify", export, "--keys", keys)
+    assert (status, said.splitlines()[-1]) == (0, "verified")
+
+
+def test_what_is_no_log(run: Run, export: Path, keys: Path, tmp_path: Path) -> None:
+    """A file without a line of a log ends with 1 and is named; one damaged line is a finding."""
+    other = tmp_path / "other"
+    for content in (b"", b"\x89PNG\r\n", b"hello", b'{"kty":"AKP"}', export.read_bytes()[:40]):
+        other.write_bytes(content)
+        assert run("audit", "verify", other, "--keys", keys)[0] == 1
+        assert run("audit", "verify", export, "--keys", other)[0] == 1
+    other.write_bytes(b"{" + export.read_bytes())
+    assert run("audit", "verify", other, "--keys", keys)[0] == 7

@@ -155,3 +155,25 @@ def test_a_compliance_profile(command: Command, friend: Command, tenant: Client)
     assert command("re-encrypt", "sealed", *profile).err == "sealed: nothing to change\n"
     for option in ("--recipient", "--public-key"):
         assert command("re-encrypt", "sealed", option, "friend.json", *profile).status == 5
+
+
+def test_text_around_encrypted_text(command: Command, tenant: Client, file: Path) -> None:
+    """In place, no other text is lost: it is refused, and a copy has the encrypted data alone."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name, "--armor", "--to", "text").status == 0
+    mail = b"Hello,\r\n\r\n" + (command.directory / "text").read_bytes() + b"-- \r\nA\r\n"
+    path = command.directory / "mail"
+    path.write_bytes(mail)
+    tenant.keys.rotate("Kyber768")
+    ended = command("re-encrypt", "mail")
+    assert (ended.status, "other text around" in ended.err) == (2, True)
+    assert path.read_bytes() == mail
+    assert command("re-encrypt", "mail", "--to", "copy").status == 0
+    for name in ("mail", "copy"):
+        assert command("decrypt", name, "--to", "-").out == file.read_bytes()
+    path.write_bytes(b"> " + mail[10:].replace(b"\n", b"\n> "))
+    ended = command("decrypt", "mail", "--to", "-")
+    assert (ended.status, ended.out, "that is quoted" in ended.err) == (1, b"", True)
+    path.write_bytes(mail + mail)
+    ended = command("decrypt", "mail", "--to", "out")
+    assert (ended.status, "more than once" in ended.err) == (1, True)

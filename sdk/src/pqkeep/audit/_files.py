@@ -1,5 +1,6 @@
 """Reads the files: line by line, and never more of one at a time than its longest line."""
 
+import codecs
 import errno
 import os
 import stat
@@ -81,6 +82,8 @@ class Source:
         ):
             line += 1
             at += len(text)
+            if line == 1 and not self.begin:
+                text = text.removeprefix(codecs.BOM_UTF8)
             rest = text
             while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
                 rest = self.handle.readline(LONGEST_LINE + 1)
@@ -192,7 +195,7 @@ def _document(source: Source) -> tuple[int, bytes] | None:
     if first is None or _is_json(first[1]):
         return None
     handle.seek(0)
-    text = handle.read(LONGEST_LINE + 1)
+    text = handle.read(LONGEST_LINE + 1).removeprefix(codecs.BOM_UTF8)
     return (first[0], text) if len(text) <= LONGEST_LINE and _is_json(text) else None
 
 

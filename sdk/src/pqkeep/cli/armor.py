@@ -9,6 +9,7 @@ It protects nothing by itself: what is inside is authenticated. There may be oth
 
 import base64
 import binascii
+import codecs
 from typing import Protocol
 
 from pqkeep import inputs
@@ -69,13 +70,16 @@ class ArmorReader:
         self._text = b""
         self._data = b""
         self._is_over = False
+        self.is_alone = True
+        """Whether there was no other text around the data; at the end, that is known."""
         introduction, begin, self._piece = reader.read(LONGEST_INTRODUCTION).partition(BEGIN)
         if not begin:
             raise UnreadableInputError(
                 "no text that pqkeep made of encrypted data", "name the file as it was written"
             )
+        self.is_alone = not introduction.removeprefix(codecs.BOM_UTF8).strip()
         before = introduction.replace(b"\r", b"\n").rpartition(b"\n")[2]
-        if before.strip().lstrip(b"\xef\xbb\xbf"):
+        if before.strip().removeprefix(codecs.BOM_UTF8):
             raise UnreadableInputError(
                 "encrypted data as text whose lines begin with something else, as those of an "
                 "e-mail that is quoted",
@@ -108,12 +112,14 @@ class ArmorReader:
         text += self._reader.read(_PIECE)
         if not text.startswith(END):
             raise DecryptionError("the text of the encrypted data does not end as it must")
+        rest = text[len(END) :]
         while text:
+            self.is_alone = self.is_alone and not rest.strip()
             if BEGIN in text:
                 raise UnreadableInputError(
                     "text with encrypted data more than once", "put each into a file of its own"
                 )
-            piece = self._reader.read(_PIECE)
+            rest = piece = self._reader.read(_PIECE)
             text = text[-len(BEGIN) :] + piece if piece else b""
 
 

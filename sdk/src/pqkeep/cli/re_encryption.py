@@ -75,13 +75,18 @@ class Changes:
         """Change a file; return whether it had to be."""
         return self._local.re_encrypt_file(file, **self._wanted)
 
-    def copied(self, opened: Source, form: Form, target: Writer) -> None:
-        """Copy a file, or text that stands for one."""
+    def copied(self, opened: Source, form: Form, target: Writer, *, in_place: bool = False) -> None:
+        """Copy a file, or text that stands for one. Raises Refusal for other text that were lost."""
         if form is Form.LOCAL:
             self._local.re_encrypt_stream(opened, target, **self._wanted)
             return
         text = ArmorWriter(target)
-        self._local.re_encrypt_stream(ArmorReader(opened), text, **self._wanted)
+        reader = ArmorReader(opened)
+        self._local.re_encrypt_stream(reader, text, **self._wanted)
+        if in_place and not reader.is_alone:
+            raise Refusal(
+                "there is other text around the encrypted data", "name another file: --to FILE"
+            )
         text.end()
 
 
@@ -182,7 +187,7 @@ def _change(
                     changes.copied(opened, form, writer)
             elif form is Form.TEXT:
                 with file_at(Path(file).resolve(), force=True, mode=PUBLIC) as writer:
-                    changes.copied(opened, form, writer)
+                    changes.copied(opened, form, writer, in_place=True)
             else:
                 changed = changes.in_place(file)
     except ValueError as error:

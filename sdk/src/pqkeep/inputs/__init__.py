@@ -10,7 +10,7 @@ and tells nothing of a file's content but its form, algorithm and length.
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ from pqkeep.inputs._seen import (
     plain,
     see,
 )
-from pqkeep.inputs._text import TextError, as_text, base64_bytes
+from pqkeep.inputs._text import TextError, as_text, base64_bytes, is_utf_16
 
 __all__ = [
     "ARMOR",
@@ -95,7 +95,8 @@ class RawSignature:
 
 def describe(data: bytes) -> str:
     """Return what data is, for a message: its form, algorithm and length."""
-    return described(see(data))
+    encoding = " in UTF-16" if is_utf_16(data) else ""
+    return f"{described(see(data))}{encoding}"
 
 
 def read_public_key(
@@ -140,6 +141,8 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
         lambda key: (key.algorithm, key.content),
     )
     if len(keys) > 1:
+        keys = [key for key in keys if key.algorithm == algorithm] or keys
+    if len(keys) > 1:
         raise _refused_several(keys, "private key")
     if keys:
         (key,) = keys
@@ -152,10 +155,16 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
         if held is None:
             raise UnreadableInputError(
                 f"{key.what} in no known form: its content has {len(key.content)} bytes",
-                "write it anew, with its seed: openssl pkey -in FILE -out key.pem",
+                "write it anew where it was made, with its seed; what OpenSSL 3.5 reads, this "
+                "converts: openssl pkey -in FILE -out key.pem",
             )
+        beside = frozenset(
+            one.public_key
+            for one in seen
+            if isinstance(one, PublicKey) and algorithm in one.algorithms
+        )
         known = (*held.public_keys, *key.public_keys)
-        return _with_public_keys(held, known), key.what
+        return replace(held, public_keys=known, beside=beside), key.what
     if len(seen) == 1 and isinstance(seen[0], Bytes):
         held = material(algorithm, seen[0].data)
         if held is not None:
@@ -360,12 +369,6 @@ def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
     return [PublicKey(public_key=alone.data, algorithms=algorithms, what=what)]
 
 
-def _with_public_keys(held: Material, public_keys: tuple[bytes, ...]) -> Material:
-    return Material(
-        seed=held.seed, expanded=held.expanded, public_keys=public_keys, point=held.point
-    )
-
-
 def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
     """Return values without those that were there before, as in a file that has a block twice."""
     return list({identity(value): value for value in values}.values())
@@ -389,7 +392,9 @@ def _refused(seen: Sequence[Seen], needed: str, forms: str) -> UnreadableInputEr
     steps = [
         one.next_step
         for one in seen
-        if isinstance(one, Other) and one.next_step and needed.startswith(f"a {one.makes}")
+        if isinstance(one, Other)
+        and one.next_step
+        and (one.makes is None or needed.startswith(f"a {one.makes}"))
     ]
     problems = [f" ({one.problem})" for one in seen if isinstance(one, Bytes) and one.problem]
     return UnreadableInputError(

@@ -168,6 +168,39 @@ _ALIASES: Mapping[str, str] = {
 }
 
 
+_SHORTEST_NAMED = 500
+"""Bytes: what is shorter has the length of too many things."""
+_OTHER_LENGTHS: Mapping[int, str] = {
+    768: "a KEM ciphertext of ML-KEM-512",
+    800: "a public key of ML-KEM-512",
+    1312: "a public key of ML-DSA-44",
+    1632: "an expanded private key of ML-KEM-512",
+    2560: "an expanded private key of ML-DSA-44",
+}
+
+
+def of_length(size: int) -> Sequence[str]:
+    """Return what has so many bytes."""
+    if size < _SHORTEST_NAMED:
+        return ()
+    found = [
+        f"{part} of {parameters.title}"
+        for parameters in PARAMETERS.values()
+        for part, is_one in (
+            ("a public key", size == parameters.public_key),
+            ("an expanded private key", size == parameters.expanded),
+            ("a KEM ciphertext", size == parameters.ciphertext),
+            ("a signature", size in parameters.signature),
+        )
+        if is_one
+    ]
+    if size in _OTHER_LENGTHS:
+        found.append(_OTHER_LENGTHS[size])
+    if size in OTHER_SIGNATURES:
+        found.append(f"a signature of {OTHER_SIGNATURES[size]}")
+    return found
+
+
 def canonical(algorithm: str) -> str:
     """Return the API's name of an algorithm that is called by its standard's."""
     return _ALIASES.get(algorithm, algorithm)

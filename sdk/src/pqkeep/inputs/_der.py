@@ -22,6 +22,10 @@ class DerError(ValueError):
     """The data is no DER. The message says why, and nothing of the data."""
 
 
+class BerError(DerError):
+    """The data is BER, in a form that DER does not have."""
+
+
 def elements(data: bytes) -> Sequence[Element]:
     """Return all elements of a constructed element's contents. Raises DerError."""
     found: list[Element] = []
@@ -83,7 +87,7 @@ def _first(data: bytes) -> tuple[Element, bytes]:
         raise DerError("it was cut")
     size, start = data[1], _TWO
     if size == _LONG:
-        raise DerError("it has an indefinite length, which is BER and no DER")
+        raise BerError("it has an indefinite length, which is BER and no DER")
     if size & _LONG:
         count = size & 0x7F
         start += count
@@ -93,7 +97,7 @@ def _first(data: bytes) -> tuple[Element, bytes]:
             raise DerError("it was cut")
         size = int.from_bytes(data[_TWO:start])
         if size < _LONG or not data[_TWO]:
-            raise DerError("it has a length that is not in its shortest form")
+            raise BerError("it has a length that is not in its shortest form")
     if len(data) < start + size:
         raise DerError(f"it was cut: bytes are missing: {start + size - len(data)}")
     return Element(data[0], data[start : start + size]), data[start + size :]

@@ -34,6 +34,8 @@ class Material:
     public_keys: tuple[bytes, ...] = field(repr=False, default=())
     point: bytes | None = field(repr=False, default=None)
     """The public key of the elliptic curve's half of a composite key."""
+    beside: frozenset[bytes] = field(repr=False, default=frozenset())
+    """Public keys of the algorithm in other blocks of the file, such as certificates."""
 
 
 def material(algorithm: str, content: bytes) -> Material | None:

@@ -17,6 +17,7 @@ from pqkeep.inputs._algorithms import (
     KEM_JWK,
     PARAMETERS,
     named,
+    of_length,
     title,
 )
 from pqkeep.inputs._text import (
@@ -24,6 +25,7 @@ from pqkeep.inputs._text import (
     TextError,
     as_text,
     base64_bytes,
+    begins_block,
     blocks,
     has_markers,
     hexadecimal_bytes,
@@ -129,6 +131,7 @@ class Damaged:
 Seen = PublicKey | PrivateKeyInfo | Jws | Document | Envelope | Bytes | Other | Damaged
 
 _CERTIFICATE_LABELS = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
+_PRINTED = re.compile(r"(?:[A-Za-z0-9-]+ )?(?:Private|Public)-Key:")
 _BINARY: Sequence[tuple[bytes, str]] = (
     (LOCAL, "data that pqkeep encrypted locally"),
     (b"openssh-key-v1\x00", "an OpenSSH private key"),
@@ -188,7 +191,9 @@ def see(data: bytes) -> Sequence[Seen]:
 def described(seen: Sequence[Seen]) -> str:
     """Return what data holds, for a message."""
     if len(seen) == 1:
-        return seen[0].what
+        first = seen[0]
+        lengths = of_length(len(first.data)) if isinstance(first, Bytes) else ()
+        return f"{first.what}, the length of {' or '.join(lengths)}" if lengths else first.what
     shown = ", ".join(one.what for one in seen[:_MOST_SHOWN])
     more = ", …" if len(seen) > _MOST_SHOWN else ""
     return f"a file with {len(seen)} parts: {shown}{more}"
@@ -218,21 +223,19 @@ def _repair(problem: str) -> str | None:
 def _see_text(  # noqa: PLR0911 - one for each form
     data: bytes, text: str, form: str, layers: int
 ) -> Sequence[Seen]:
+    if text[0] in '{["' and not begins_block(text):
+        return _see_json(text, form, layers)
     if has_markers(text):
         found = blocks(text)
         return tuple(seen for block in found for seen in _see_block(block, form))
-    if text[0] in '{["':
-        return _see_json(text, form, layers)
     if text.startswith(ENVELOPE):
         return (Envelope(text="".join(text.split())),)
     jws = _see_compact(text)
     if jws is not None:
         return (jws,)
-    for beginning, what in _TEXTS:
-        if text.startswith(beginning) or (f"\n{beginning}" in text and beginning.isupper()):
-            return (Other(what=what),)
-    if "\n\u2014 " in text:
-        return (Other(what="a signed note"),)
+    known = _see_named_text(text)
+    if known is not None:
+        return (known,)
     digits = hexadecimal_bytes(text)
     if digits is not None:
         return (_see_bytes(digits, _of("hexadecimal", form)),)
@@ -245,6 +248,19 @@ def _see_text(  # noqa: PLR0911 - one for each form
         if layers
         else (_text_alone(data, text, form),)
     )
+
+
+def _see_named_text(text: str) -> Other | None:
+    """Return what text is that begins in a known way."""
+    for beginning, what in _TEXTS:
+        if text.startswith(beginning) or (f"\n{beginning}" in text and beginning.isupper()):
+            return Other(what=what)
+    if _PRINTED.match(text):
+        step = "write the key itself: openssl pkey -in FILE -out key.pem, without -text and -noout"
+        return Other(what="the text that openssl pkey -text prints of a key", next_step=step)
+    if "\n\u2014 " in text:
+        return Other(what="a signed note")
+    return None
 
 
 def _text_alone(data: bytes, text: str, form: str) -> Seen:
@@ -277,7 +293,12 @@ def _see_block(  # noqa: PLR0911 - one for each form
     try:
         kind, seen = _see_der(der, f"{where}, {label}")
     except _der.DerError as error:
-        return (Damaged(what=f"damaged: its block {label} is no DER: {error}"),)
+        return (
+            Damaged(
+                what=f"damaged: its block {label} is no DER: {error}",
+                next_step=_der_step(error, ""),
+            ),
+        )
     if kind is not None and label not in _OF_KIND[kind]:
         right = _OF_KIND[kind][0]
         return (
@@ -460,10 +481,18 @@ def _see_bytes(data: bytes, form: str) -> Seen:
         kind, seen = _see_der(data, f"DER in {form}" if form else "DER")
     except _der.DerError as error:
         if _looks_like_key(data):
-            return Damaged(what=f"damaged: it begins as DER of a key, but {error}")
+            step = _der_step(error, "-inform DER ")
+            return Damaged(what=f"damaged: it begins as DER of a key, but {error}", next_step=step)
         return Bytes(data=data, what=_sized(data, form), problem=str(error))
     is_unknown = kind is None and seen.what.startswith(_UNKNOWN)
     return Bytes(data=data, what=f"{_UNKNOWN} ({_sized(data, form)})") if is_unknown else seen
+
+
+def _der_step(error: _der.DerError, options: str) -> str | None:
+    """Return what to do about DER that is none: OpenSSL reads what is BER."""
+    if not isinstance(error, _der.BerError):
+        return None
+    return f"write it as DER: openssl pkey {options}-in FILE -out key.pem"
 
 
 def _looks_like_key(data: bytes) -> bool:

@@ -14,6 +14,7 @@ _BEGIN = re.compile(f"-----BEGIN {_LABEL} *-----")
 _DAMAGED_MARKER = re.compile(
     r"[-\u2010-\u2015\u2212]+\s*(?:BEGIN|END) [A-Z0-9 -]+?[-\u2010-\u2015\u2212]"
 )
+_AT_LINE = re.compile(r"(?:^|[\r\n])[ \t]*-----BEGIN ")
 _END = re.compile(f"-----END {_LABEL} *-----")
 _PLAIN_LABEL = re.compile(r"[A-Z0-9]{1,12}(?:[ -][A-Z0-9]{1,12}){0,4}")
 _QUOTED = re.compile(r"(?:^|[\r\n])[ \t]*(?:[>|] ?|- )+-----BEGIN ")
@@ -48,9 +49,19 @@ def as_text(data: bytes) -> str | None:
             if text is not None:
                 return text
     text = _decoded(data, "utf-8")
+    for odd, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):  # without a mark
+        if text is None and len(data) > 1 and not len(data) % 2 and not any(data[odd::2]):
+            text = _decoded(data, encoding)
     if text is None and b"-----BEGIN " in data:
         return data.decode("latin-1")
     return text
+
+
+def is_utf_16(data: bytes) -> bool:
+    """Return whether data is text in UTF-16."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return as_text(data) is not None
+    return bool(data) and (not any(data[1::2]) or not any(data[::2])) and as_text(data) is not None
 
 
 def has_markers(text: str) -> bool:
@@ -65,6 +76,11 @@ def blocks(text: str) -> Sequence[Block]:
     if _QUOTED.search(text):
         raise TextError("its lines begin with a sign of quotation (such as '> '), as in an e-mail")
     return tuple(_blocks(text))
+
+
+def begins_block(text: str) -> bool:
+    """Return whether a line of text is a marker."""
+    return _AT_LINE.search(text) is not None
 
 
 def base64_bytes(text: str) -> bytes:
