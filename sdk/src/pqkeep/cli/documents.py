@@ -69,6 +69,17 @@ FORMATS: Mapping[type, str] = {
 }
 
 
+READ_BY: Mapping[str, str] = {
+    FORMATS[Ciphertext]: "pqkeep decrypt",
+    FORMATS[ContextSignature]: "pqkeep verify --context TEXT",
+    FORMATS[HashSignature]: "pqkeep verify",
+    FORMATS[KemCiphertext]: "pqkeep decapsulate",
+    FORMATS[PublicKey]: "pqkeep encrypt --public-key FILE",
+    FORMATS[WrappedKey]: "pqkeep unwrap",
+}
+"""The command that reads each format."""
+
+
 def public_key(key: Key) -> PublicKey:
     """Return what a key's file says."""
     return PublicKey(
@@ -96,6 +107,11 @@ def is_a(data: bytes, kind: type[Document]) -> bool:
 def read(data: bytes, kind: type[D], name: str) -> Read[D]:
     """Return what a file says. Raises Refusal if it is anything else."""
     with naming(name):
+        other = READ_BY.get(inputs.format_of(data) or "")
+        if other is not None and other != READ_BY[FORMATS[kind]]:
+            raise UnreadableInputError(
+                f"{inputs.describe(data)}; {FORMATS[kind]} is needed", f"read it with {other}"
+            )
         values = dict(inputs.read_document(data, FORMATS[kind]))
         keyring = _keyring(values)
         kinds = {member.name: member.type for member in fields(kind)}

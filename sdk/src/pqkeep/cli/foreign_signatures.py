@@ -31,6 +31,8 @@ LARGEST = 1_048_576
 WITH_MU = {Algorithm.ML_DSA_65.value, Algorithm.ML_DSA_87.value}
 LARGEST_HERE = 256 * 1024 * 1024
 """Bytes of a file that is read as a whole, for algorithms that do not hash it first."""
+THUMBPRINT = 43
+"""Characters of a thumbprint, which is the id that pqkeep gives a key in a JWS."""
 MOST_KEYS = 32
 """Keys that are tried, the newest first."""
 PIECE = 1024 * 1024
@@ -219,8 +221,11 @@ def _candidates(client: "Client", read: _Signature, named: choice.Named) -> list
         key
         for key in sorted(keys, key=lambda key: key.key_version, reverse=True)
         if named.key_version in {None, key.key_version}
-        and (read.kid is None or read.kid == inputs.thumbprint(key.algorithm, key.public_key))
     ]
+    if read.kid is not None and len(read.kid) == THUMBPRINT:  # others choose ids of their own
+        found = [
+            key for key in found if read.kid == inputs.thumbprint(key.algorithm, key.public_key)
+        ]
     return found[:MOST_KEYS]
 
 
