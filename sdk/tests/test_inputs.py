@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import sha3_256, shake_256
+from time import process_time
 from typing import cast
 
 import pytest
@@ -717,6 +718,31 @@ def test_what_a_length_is() -> None:
     plain = base64url(public_key_of(Algorithm.ML_KEM_768)).encode("utf-16-le")
     assert inputs.read_public_key(plain).algorithms == ("Kyber768",)
     assert inputs.describe(b"hello".decode().encode("utf-16")).endswith("in UTF-16")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"-" * 200_000,
+        b"- BEGIN " * 20_000,
+        b"-----BEGIN " * 20_000,
+        b"-----BEGIN A-----\n" * 10_000,
+        b"-----BEGIN A-----\n" + b"A: b\n" * 40_000 + b"-----END A-----",
+        b"> " * 100_000 + b"-----BEGIN",
+        b"00:" * 70_000 + b"z",
+        b"00 \n" * 50_000 + b"z",
+        b" " * 200_000 + b"x",
+        b"[" * 200_000,
+        b"eyJ." * 50_000,
+        b"\x30\x80" * 100_000,
+    ],
+    ids=range(12),
+)
+def test_no_input_takes_long(data: bytes) -> None:
+    """What is made to be slow to read takes no more than a second, where most take milliseconds."""
+    begin = process_time()
+    assert inputs.describe(data)
+    assert process_time() - begin < 1
 
 
 def test_a_jwk_set_of_several_keys() -> None:

@@ -12,7 +12,7 @@ _LINES = re.compile(r"\r\n|\r|\n")
 _LABEL = r"([!-,.-~]{1,30}(?:[ -][!-,.-~]{1,30}){0,7})"
 _BEGIN = re.compile(f"-----BEGIN {_LABEL} *-----")
 _DAMAGED_MARKER = re.compile(
-    r"[-\u2010-\u2015\u2212]+\s*(?:BEGIN|END) [A-Z0-9 -]+?[-\u2010-\u2015\u2212]"
+    r"[-\u2010-\u2015\u2212]\s{0,4}(?:BEGIN|END) [A-Z0-9 -]{1,80}[-\u2010-\u2015\u2212]"
 )
 _AT_LINE = re.compile(r"(?:^|[\r\n])[ \t]*-----BEGIN ")
 _END = re.compile(f"-----END {_LABEL} *-----")
@@ -21,6 +21,7 @@ _QUOTED = re.compile(r"(?:^|[\r\n])[ \t]*(?:[>|] ?|- )+-----BEGIN ")
 _HEADER = re.compile(r"[!-9;-~]+:(?: |$)")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/_=-]")
 _HEXADECIMAL = re.compile(r"(?:0[xX])?[0-9A-Fa-f]{2}(?:[\s:]*[0-9A-Fa-f]{2})*:?")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _WHITE = re.compile(r"\s+")
 _GROUP = 4
 
@@ -126,13 +127,13 @@ def json_value(text: str) -> object:
 
 
 def _decoded(data: bytes, encoding: str) -> str | None:
+    """Return text; None of what is none, or in UTF-16 only by chance."""
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError:
         return None
-    return (
-        text if all(character.isprintable() or character.isspace() for character in text) else None
-    )
+    is_likely = encoding == "utf-8" or 2 * len(text.encode("ascii", "ignore")) >= len(text)
+    return text if is_likely and not _CONTROL.search(text) else None
 
 
 def _blocks(text: str) -> Iterator[Block]:
