@@ -174,7 +174,7 @@ def test_help(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "extra"),
-    [("typer", "pqkeep[cli]"), ("cryptography", "pqkeep[audit]")],
+    [("typer", ".whl[cli]"), ("cryptography", ".whl[audit]")],
 )
 def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
     """Where an extra is not installed the command says which, and ends with 1."""
