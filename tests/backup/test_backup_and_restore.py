@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import psycopg
 import pytest
 from pyotp import TOTP
 from tests.backup.conftest import QUICK, UNKNOWN, Backup, Command, Outputs, RecoveryKey
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
 from tests.sampling import IS_EXHAUSTIVE
@@ -120,6 +121,8 @@ class Restored:
     api_key: str
     outputs: Outputs
     team: Team
+    said: str
+    """By the restore."""
     mode: int
     """Of the backup's file."""
     kept: list[dict[str, Any]]
@@ -157,6 +160,10 @@ def restored(
         tenant = installation.new_tenant()
         outputs = Outputs.of(tenant, algorithms)
         team = Team.of(installation, tenant.tenant_id)
+        leaving = installation.new_tenant().tenant_id
+        operator = installation.operator()
+        assert operator.ask("PATCH", f"/tenants/{leaving}", {"status": "suspended"}).is_success
+        assert operator.ask("DELETE", f"/tenants/{leaving}", params={"days": 1}).is_success
         kept = [installation.operator().post("/audit/checkpoints", status=201)]
         log_before = log_of(here)
         status, said = command(
@@ -182,6 +189,7 @@ def restored(
             tenant.api_key,
             outputs,
             team,
+            said,
             mode,
             kept,
             log_before,
@@ -193,6 +201,13 @@ def restored(
 def test_a_backup_is_its_owner_s(restored: Restored) -> None:
     """Nobody else can read the file, or write to it."""
     assert restored.mode == 0o600
+
+
+def test_what_is_to_be_destroyed_is_listed(restored: Restored) -> None:
+    """The restore names the tenant whose deletion the backup has, with a date a week from now."""
+    (line,) = (line for line in restored.said.splitlines() if "all keys of the tenant" in line)
+    at = datetime.fromisoformat(line.split()[0])
+    assert at > datetime.now(UTC) + timedelta(days=6)
 
 
 def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
@@ -263,7 +278,7 @@ def test_versions_are_not_given_out_again(restored: Restored) -> None:
 
 
 def test_people_come_in_after_a_restore(restored: Restored, password: str) -> None:
-    """Password, TOTP and recovery codes are still right; a session, a role and an invitation last."""
+    """Password, TOTP and recovery codes are still right, roles and invitations last; no session does."""
     installation, team = restored.installation, restored.team
     named = {"tenant_id": restored.tenant_id}
     assert installation.operator().get("/team/members", **named) == team.members
@@ -278,10 +293,9 @@ def test_people_come_in_after_a_restore(restored: Restored, password: str) -> No
         token = answer.json()["error"]["challenge_token"]
         person.post("/auth/mfa/verify", {"challenge_token": token, **proof})
         assert person.get("/auth/me")["role"] == "owner"
-    person = installation.caller(None)
     refresh = {"Cookie": f"{REFRESH}={team.refresh_token}"}
-    assert person.ask("POST", "/auth/refresh", headers=refresh).is_success
-    assert person.get("/auth/me")["role"] == "viewer"
+    ended = installation.caller(None).ask("POST", "/auth/refresh", headers=refresh)
+    assert refusal_of(ended) == (401, "ERR_AUTH_001", None)
     accepted = {"token": team.invitation_token, "password": password}
     joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
     assert joined["role"] == "developer"

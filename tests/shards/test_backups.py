@@ -165,7 +165,7 @@ def test_an_installation_of_two_shards_is_restored(
     choices = settings_to_choose(two.newer.manifest, two.newer.origin.shards)
     assert not choices.keys() & {"shard", "shards", "transfer_key_file", "gateways"}
     data = tmp_path / "data"
-    logs = asyncio.run(restore(two.newer, Target(data), keep=(), report=quiet))
+    logs = asyncio.run(restore(two.newer, Target(data), keep=(), report=quiet)).logs
     origins = two.newer.origin.shards
     assert logs.keys() == origins.keys() == OTHER.keys()
     assert not {str(each) for each in logs.values()} & {each.log_id for each in origins.values()}

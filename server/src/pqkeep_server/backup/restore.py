@@ -8,9 +8,10 @@ missing.
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.checkpoints import check_log
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.storage.shard import check_shard
-from pqkeep_keyservice.succession import continue_log
+from pqkeep_keyservice.succession import DueDestruction, continue_log, list_due
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import sync
 from pqkeep_server.backup.authentication import AuthenticBackup
@@ -46,6 +47,7 @@ from pqkeep_server.backup.tables import (
     finish,
     insert,
     revision,
+    tables,
 )
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import Layout
@@ -54,6 +56,11 @@ from pqkeep_server.users import Users, give_to
 
 Report = Callable[[str], None]
 """Shows what is being done now."""
+SESSIONS = (
+    *("operator_sessions", "spent_refresh_tokens", "step_up_tokens", "challenges"),
+    *("password_resets", "sessions"),
+)
+"""Tables of what signs somebody in: it may have been ended after the backup was made."""
 
 
 class RestoreError(Exception):
@@ -70,6 +77,18 @@ class Target:
     """The databases on a PostgreSQL server, by kind; the others become files."""
     users: Users | None = None
     """Whom each process's files are given to; None: one user runs both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restored installation is to begin with."""
+
+    logs: Mapping[str, UUID]
+    """The new ids of its logs, by shard."""
+    due: Sequence[DueDestruction]
+    """What is to be destroyed, the first to be due first."""
+    tenants: Mapping[UUID, str]
+    """The names of its tenants."""
 
 
 @dataclass(slots=True)
@@ -92,24 +111,24 @@ def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Datab
 
 async def restore(
     backup: AuthenticBackup, target: Target, *, keep: Collection[str], report: Report
-) -> Mapping[str, UUID]:
-    """Restore a backup, with the settings to be kept; return the new ids of its logs, by shard.
+) -> Restored:
+    """Restore a backup, with the settings to be kept, and end all sessions.
 
     Raises RestoreError, and leaves nothing then.
     """
     try:
         with _draft(target.data) as draft:
             layout = Layout(draft)
-            logs = await _restore(backup, layout, target, keep, report)
+            restored = await _restore(backup, layout, target, keep, report)
             if target.users is not None:
-                for shard in logs:
+                for shard in restored.logs:
                     own = Layout(draft, shard).key_service
                     give_to(target.users, layout.gateway, own, layout.run)
                 draft.chmod(0o711)
             _sync_all(draft)
             draft.rename(target.data)
             sync(target.data.parent)
-            return logs
+            return restored
     except BackupFileError as error:
         raise RestoreError(f"cannot restore {backup.file}: {error}") from None
     except (ConfigError, DatabaseError, SettingsFileError) as error:
@@ -151,7 +170,7 @@ async def _restore(
     target: Target,
     keep: Collection[str],
     report: Report,
-) -> Mapping[str, UUID]:
+) -> Restored:
     shards = {shard: keys_of(shard) for shard in backup.origin.shards}
     if unknown := target.servers.keys() - {ACCOUNTS, *shards.values()}:
         raise RestoreError(f"the backup has no database {min(each.name for each in unknown)}")
@@ -180,9 +199,26 @@ async def _restore(
             await each.run(finish, each.database.kind.migrations)
         keys = {shard: restored[kind.name].run for shard, kind in shards.items()}
         await _require_agreement(backup.origin, restored[ACCOUNTS.name].run, keys)
-        return {
-            shard: await run(continue_log, backup.sealers[shard]) for shard, run in keys.items()
-        }
+        accounts = restored[ACCOUNTS.name].run
+        await accounts(_end_sessions)
+        logs: dict[str, UUID] = {}
+        due: list[DueDestruction] = []
+        for shard, run in keys.items():
+            logs[shard] = await run(continue_log, backup.sealers[shard])
+            due += await run(list_due, backup.sealers[shard])
+        return Restored(logs, sorted(due, key=attrgetter("at")), await accounts(_tenant_names))
+
+
+def _end_sessions(connection: sa.Connection) -> None:
+    by_name = {table.name: table for table in tables(connection)}
+    for name in SESSIONS:
+        connection.execute(sa.delete(by_name[name]))
+
+
+def _tenant_names(connection: sa.Connection) -> Mapping[UUID, str]:
+    (tenants,) = (table for table in tables(connection) if table.name == "tenants")
+    rows = connection.execute(sa.select(tenants.c.id, tenants.c.name))
+    return {UUID(str(tenant)): name for tenant, name in rows}
 
 
 async def _require_agreement(origin: Origin, accounts: Run, keys: Mapping[str, Run]) -> None:

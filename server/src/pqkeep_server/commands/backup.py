@@ -8,10 +8,10 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -35,6 +35,12 @@ from pqkeep_server.key_service_client import KeyServiceError
 from pqkeep_server.progress import progress
 from pqkeep_server.settings_file import SettingsFileError, parse_table
 from pqkeep_server.users import UsersError, chosen
+
+if TYPE_CHECKING:
+    from pqkeep_server.backup.restore import Restored
+
+MOST_DUE = 20
+"""Lines of what is to be destroyed."""
 
 
 def backup(
@@ -202,8 +208,9 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         kept = _settings_to_keep(settings_to_choose(backup.manifest, backup.origin.shards), keep)
         with progress("reading") as report:
             target = Target(data, servers, users)
-            logs = asyncio.run(restore_backup(backup, target, keep=kept, report=report))
-    typer.echo(_restored_to(data, logs))
+            restored = asyncio.run(restore_backup(backup, target, keep=kept, report=report))
+    typer.echo(_restored_to(data, restored.logs))
+    typer.echo("\n".join(_to_be_destroyed(restored)))
 
 
 def _by_shard(named: list[str] | None, option: str) -> dict[str, str]:
@@ -229,6 +236,22 @@ def _restored_to(data: Path, logs: Mapping[str, UUID]) -> str:
         f"restored to {data}; its audit logs have the new ids {each} and new keys: give auditors"
         " what GET /api/v1/audit/keys?shard=… returns for each"
     )
+
+
+def _to_be_destroyed(restored: "Restored") -> Iterator[str]:
+    """Yield lines that name what the restored installation is to destroy, and when."""
+    if not restored.due:
+        yield "no key and no tenant is to be destroyed"
+        return
+    yield "to be destroyed, unless somebody cancels it again:"
+    for due in restored.due[:MOST_DUE]:
+        tenant = f"{restored.tenants.get(due.tenant, 'unknown')} ({due.tenant})"
+        what = "all keys"
+        if due.key is not None:
+            what = f"{due.key.algorithm} version {due.key.version} in {due.key.keyring}"
+        yield f"  {due.at:%Y-%m-%dT%H:%M:%SZ}  {what} of the tenant {tenant}"
+    if len(restored.due) > MOST_DUE:
+        yield f"  and {len(restored.due) - MOST_DUE:,} more"
 
 
 def _settings_to_keep(settings: Mapping[str, str], keep: list[str] | None) -> set[str]:
