@@ -141,6 +141,25 @@ async def test_a_hash_is_one_user_s(pepper: Pepper) -> None:
     assert not await passwords.verify(Account(OTHER, stored), GOOD, HERE)
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "garbage",
+        "$argon2id$v=19$m=8,t=1,p=1$AAAAAAAAAAAAAAAAAAAAAA$!",
+        "$argon2id$v=19$m=8,t=x,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA",
+        "$argon2i$v=19$m=8,t=1,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA",
+        "$argon2id$v=19$m=4294967288,t=1,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA",
+        "$argon2id$v=19$m=8,t=4294967295,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA",
+        "$argon2id$v=19$m=65536,t=1,p=4096$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA",
+    ],
+)
+async def test_a_forged_hash_costs_what_any_other_does(pepper: Pepper, forged: str) -> None:
+    """A hash that no gateway wrote is nobody's: it takes no memory, no hours and no fault."""
+    async with asyncio.timeout(SECONDS):
+        assert not await Passwords(pepper, CHEAP).verify(with_hash(forged), GOOD, HERE)
+
+
 async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
     """As many as may wait are served; whoever comes on top is refused at once."""
     passwords = Passwords(pepper, CHEAP)

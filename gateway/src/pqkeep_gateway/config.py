@@ -160,15 +160,19 @@ class OpenTelemetry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """The part of all traces that is sent."""
 
 
+MAX_MEMORY_KIB, MAX_PASSES, MAX_LANES = 1024 * 1024, 16, 16
+"""The most that a password may cost: what settings can ask for, and what a stored hash can."""
+
+
 class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The costs of Argon2id, for each sign-in and for each guess at a stolen hash.
 
     The defaults are the second recommended choice of RFC 9106; the minima are OWASP's.
     """
 
-    memory_kib: Annotated[int, Meta(ge=19 * 1024, le=1024 * 1024)] = 64 * 1024
-    passes: Annotated[int, Meta(ge=2, le=16)] = 3
-    lanes: Annotated[int, Meta(ge=1, le=16)] = 4
+    memory_kib: Annotated[int, Meta(ge=19 * 1024, le=MAX_MEMORY_KIB)] = 64 * 1024
+    passes: Annotated[int, Meta(ge=2, le=MAX_PASSES)] = 3
+    lanes: Annotated[int, Meta(ge=1, le=MAX_LANES)] = 4
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -13,18 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import UUID
 
-from argon2 import PasswordHasher
-from argon2.exceptions import VerifyMismatchError
+from argon2 import PasswordHasher, Type, extract_parameters
+from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
 from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.source_address import network_of
-from pqkeep_gateway.config import PasswordCosts
+from pqkeep_gateway.config import MAX_LANES, MAX_MEMORY_KIB, MAX_PASSES, PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
 
 T = TypeVar("T")
 
@@ -116,10 +119,16 @@ class Passwords:
 
     def _verify(self, account: Account | None, password: str) -> bool:
         password_hash = self.hash_of(account)
+        if password_hash is not None and not _is_acceptable(password_hash):
+            _LOG.error("a password hash was not written by a gateway: it is ignored")
+            password_hash = None
         user = _NOBODY if account is None else account.user.id
         try:
             self._hasher.verify(password_hash or self._dummy_hash, self._digest(user, password))
         except VerifyMismatchError:
+            return False
+        except (VerificationError, InvalidHashError):
+            _LOG.error("a password hash was not written by a gateway: it is ignored")
             return False
         return password_hash is not None
 
@@ -143,6 +152,23 @@ def hasher(costs: PasswordCosts) -> PasswordHasher:
     """Return an Argon2id hasher with these costs."""
     return PasswordHasher(
         time_cost=costs.passes, memory_cost=costs.memory_kib, parallelism=costs.lanes
+    )
+
+
+def _is_acceptable(password_hash: str) -> bool:
+    """Return whether a stored hash is Argon2id's, with costs that settings can ask for.
+
+    Otherwise one row, with a password tried at it, would take all memory or a thread for hours.
+    """
+    try:
+        costs = extract_parameters(password_hash)
+    except (InvalidHashError, ValueError):
+        return False
+    return (
+        costs.type is Type.ID
+        and costs.memory_cost <= MAX_MEMORY_KIB
+        and costs.time_cost <= MAX_PASSES
+        and costs.parallelism <= MAX_LANES
     )
 
 
