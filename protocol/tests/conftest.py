@@ -28,6 +28,7 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
     MAX_KEY_VERSION,
     PRINTABLE,
     KeyInfo,
@@ -40,10 +41,12 @@ from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
     Attribution,
+    CancelDestruction,
     CiphertextFormat,
     Encrypt,
     KeyRequest,
     Mu,
+    ScheduleDestruction,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
 
@@ -123,6 +126,8 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: C901, PLR0911 - one flat 
 
 def _of(kind: type[Struct]) -> SearchStrategy[Any]:
     fields = {field.name: _field(field.type) for field in structs.fields(kind)}
+    if kind in (ScheduleDestruction, CancelDestruction):
+        fields["keyring"] = st.just(DEFAULT_KEYRING)
     if not issubclass(kind, KeyRequest) or "public_key" not in fields:
         return st.builds(kind, **fields)
     own: dict[str, SearchStrategy[Any]] = {"public_key": st.none()}

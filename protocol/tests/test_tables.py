@@ -6,6 +6,7 @@ from pqkeep_protocol.algorithms import (
     ALGORITHMS,
     LIFECYCLE,
     ON_KEYRINGS,
+    ON_TENANTS,
     Algorithm,
     Kind,
     Operation,
@@ -75,15 +76,16 @@ def test_reading_goes_on_with_retired_keys(operation: str) -> None:
 
 
 def test_no_operation_is_without_a_rule() -> None:
-    """Every operation is on a key or a keyring itself, or has its row of permitted states."""
-    assert set(USABLE) | LIFECYCLE | ON_KEYRINGS == set(Operation)
-    assert not set(USABLE) & (LIFECYCLE | ON_KEYRINGS)
+    """Every operation is on a key, a keyring or a tenant, or has its row of permitted states."""
+    others = LIFECYCLE | ON_KEYRINGS | ON_TENANTS
+    assert set(USABLE) | others == set(Operation)
+    assert not set(USABLE) & others
 
 
 def test_every_operation_has_exactly_one_request() -> None:
-    """Requests and operations are in one-to-one correspondence."""
+    """Requests and operations are in one-to-one correspondence; no request destroys a key."""
     requested = [request.operation for request in AnyRequest.__args__]
-    assert sorted(requested) == sorted(Operation)
+    assert sorted([*requested, Operation.ARCHIVE_KEY]) == sorted(Operation)
 
 
 @pytest.mark.parametrize("kind", ErrorKind)

@@ -21,6 +21,7 @@ _IS_USE = (
     AUDIT_RECORDS.c.outcome.in_(_OUTCOMES),
     AUDIT_RECORDS.c.operation.in_(USES),
     AUDIT_RECORDS.c.key_version.is_not(None),
+    AUDIT_RECORDS.c.keyring.is_not(None),  # a refusal before the keyring was known has none
 )
 
 
