@@ -344,7 +344,8 @@ MUTATIONS = (
         "the log's state outlives a lost session",
         frozenset({"no gaps", "tree", "progress"}),
         [(KeyStore, "_take_log_state", _keep_log_state)],
-        first=24,
+        seeds=160,
+        first=153,
     ),
     Mutation(
         "the schedule is early",
@@ -373,8 +374,8 @@ MUTATIONS = (
             (key_versions, "is_idempotency_key_used", lambda *_: False),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
-        seeds=80,
-        first=56,
+        seeds=210,
+        first=206,
     ),
     Mutation(
         "a tenant that has left stays, too",
