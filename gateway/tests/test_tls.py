@@ -81,7 +81,10 @@ def talk(session: TlsSession, client: ssl.SSLContext, request: bytes = b"") -> t
 def test_the_group_of_a_real_handshake(certificate: Certificate, curve: str) -> None:
     """What OpenSSL agrees on is what is read, and is counted once."""
     client = certificate.client()
-    client.set_ecdh_curve(curve)
+    try:
+        client.set_ecdh_curve(curve)
+    except ssl.SSLError:  # before 3.11.3 Python knows no curve but NIST's
+        pytest.skip(f"this Python cannot offer {curve} alone")
     handshakes: Counter[str] = Counter()
     session = TlsSession(certificate.context, handshakes)
     assert talk(session, client, GET) == (GET, "TLSv1.3")
@@ -104,7 +107,7 @@ def test_a_classical_client_is_refused_where_post_quantum_is_required(
 ) -> None:
     """It gets the alert for no common group before anything else, and is not counted."""
     client = certificate.client()
-    client.set_ecdh_curve("X25519")
+    client.set_ecdh_curve("prime256v1")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     handshakes: Counter[str] = Counter()
@@ -216,13 +219,13 @@ def test_a_request_over_tls(certificate: Certificate, tls: TlsServer) -> None:
     """It is answered, its scheme is https, and its connection's group is known."""
     server = Server(tls)
     client = certificate.client()
-    client.set_ecdh_curve("X25519")
+    client.set_ecdh_curve("prime256v1")
 
     async def do() -> None:
-        assert await ask(server, client) == b"https x25519"
+        assert await ask(server, client) == b"https secp256r1"
 
     serve(server, hello, do)
-    assert tls.handshakes == {"x25519": 1}
+    assert tls.handshakes == {"secp256r1": 1}
     assert not tls.failures
 
 

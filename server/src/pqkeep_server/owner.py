@@ -20,7 +20,7 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
     if os.geteuid() != 0 or owner.st_uid == 0:
         yield
         return
-    group, groups, home = os.getegid(), os.getgroups(), os.environ.get("HOME", "/")
+    group, groups, home = os.getegid(), os.getgroups(), os.environ.get("HOME")
     try:
         os.environ["HOME"] = str(folder.absolute())
         os.setgroups(_groups_of(owner))
@@ -31,7 +31,10 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
         os.seteuid(0)
         os.setegid(group)
         os.setgroups(groups)
-        os.environ["HOME"] = home
+        if home is None:
+            os.environ.pop("HOME", None)
+        else:
+            os.environ["HOME"] = home
 
 
 def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:
