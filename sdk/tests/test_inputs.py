@@ -735,8 +735,12 @@ def test_what_a_length_is() -> None:
         b"[" * 200_000,
         b"eyJ." * 50_000,
         b"\x30\x80" * 100_000,
+        b"\x30\x83\x06\x00\x00" + b"\x05\x00" * 196_608,
+        b"\x30\x83\x03\x00\x0c\x30\x83\x03\x00\x07\x06\x83\x03\x00\x02"
+        + b"\xff" * 196_609
+        + b"\x01",
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_no_input_takes_long(data: bytes) -> None:
     """What is made to be slow to read takes no more than a second, where most take milliseconds."""

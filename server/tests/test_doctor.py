@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.certificate import new_certificate
+from tests.fixtures.unprivileged import UID, own_folder
 from typer.testing import CliRunner
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -83,6 +84,24 @@ def test_a_database_that_does_not_answer_hides_no_other_problem(tmp_path: Path) 
     process, database = dict(examine(layout))["key service"]
     assert "127.0.0.1:1" not in process
     assert "127.0.0.1:1" in database
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_who_cannot_read_the_folders_is_told_who_can() -> None:
+    """Nothing is called good that could not be read: one line says whose the folders are."""
+    groups = os.getgroups()
+    with own_folder("doctor") as data:
+        layout = Layout(data)
+        for folder in (layout.gateway, layout.key_service):
+            folder.mkdir(mode=0o700)
+        os.setgroups([])
+        os.seteuid(int(UID or 0))
+        try:
+            ((subject, problems),) = examine(layout)
+        finally:
+            os.seteuid(0)
+            os.setgroups(groups)
+    assert (subject, problems) == ("user", [f"{data} is closed to you: run doctor as root"])
 
 
 def test_a_host_without_an_installation(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import http.client
 import os
+import pwd
 import shutil
 import socket
 import stat
@@ -71,6 +72,9 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
     if not layout.is_present:
         yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
         return
+    if (owner := _owner_of_what_is_closed(layout)) is not None:
+        yield "user", [f"{layout.directory} is closed to you: run doctor as {owner}"]
+        return
     host = Host(layout, _roles(layout))
     for subject, (roles, check) in CHECKS.items():
         if not roles <= host.roles:
@@ -80,6 +84,22 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
         except FAILURES as error:
             problems = [message_of(error)]
         yield subject, problems
+
+
+def _owner_of_what_is_closed(layout: Layout) -> str | None:
+    """Return who can read these folders where the caller cannot, else None."""
+    folders = [folder for folder in (layout.gateway, layout.key_service) if folder.exists()]
+    if all(os.access(folder, os.R_OK | os.X_OK, effective_ids=True) for folder in folders):
+        return None
+    owners = {folder.stat().st_uid for folder in folders}
+    return "root" if len(owners) > 1 else _user_name(owners.pop())
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"the user {uid}"
 
 
 def _roles(layout: Layout) -> frozenset[str]:

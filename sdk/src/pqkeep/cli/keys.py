@@ -372,7 +372,7 @@ def _require_public_key(
     if found.public_key != private_key.public_key:
         raise Refusal(
             f"{private_file} has the public key with the fingerprint {private_key.fingerprint}, "
-            f"and {file} is {sha256(found.public_key).hexdigest()}: nothing was sent",
+            f"and {file} one with {sha256(found.public_key).hexdigest()}: nothing was sent",
             "name the private key that belongs to the public key",
             OTHER,
         )

@@ -41,7 +41,7 @@ def _time(text: str, direction: int, example: str) -> datetime:
         time = datetime.fromisoformat(given.upper())
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            f"{example}, a day such as 2026-11-20, or a time such as 2026-11-20T17:31:10Z"
+            f"it must be {example}, a day such as 2026-11-20, or a time such as 2026-11-20T17:31:10Z"
             " or 2026-11-20T17:31+01:00"
         ) from None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time

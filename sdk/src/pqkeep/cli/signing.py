@@ -307,7 +307,8 @@ def _show_verified(
     if not is_valid:
         raise Refusal(
             f"{file}: the signature is not good",
-            "the file or the signature was changed, or another key made the signature",
+            "the file or the signature was changed, or another key made the signature: name it with "
+            "--keyring, --algorithm and --key-version",
             NOT_VERIFIED,
         )
     tally.done(file, **facts)

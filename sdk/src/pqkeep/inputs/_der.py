@@ -7,6 +7,10 @@ INTEGER, BIT_STRING, OCTET_STRING, OBJECT_IDENTIFIER = 0x02, 0x03, 0x04, 0x06
 SEQUENCE = 0x30
 _LONG = 0x80
 _LONGEST_LENGTH = 4
+_MOST_ELEMENTS = 64
+"""Of one constructed element. Keys, signatures and certificates have under ten."""
+_LONGEST_IDENTIFIER = 64
+"""Bytes. Those of keys have under twenty."""
 _TWO = 2
 """Under the arcs 0 and 1 there are 40 each; what is more is under 2."""
 
@@ -30,6 +34,8 @@ def elements(data: bytes) -> Sequence[Element]:
     """Return all elements of a constructed element's contents. Raises DerError."""
     found: list[Element] = []
     while data:
+        if len(found) == _MOST_ELEMENTS:
+            raise DerError("it has too many parts")
         element, data = _first(data)
         found.append(element)
     return found
@@ -69,7 +75,7 @@ def object_identifier(dotted: str) -> bytes:
 
 def dotted(content: bytes) -> str:
     """Return an object identifier with dots. Raises DerError."""
-    if not content or content[-1] & _LONG:
+    if not content or content[-1] & _LONG or len(content) > _LONGEST_IDENTIFIER:
         raise DerError("it has a damaged object identifier")
     arcs: list[int] = []
     arc = 0
