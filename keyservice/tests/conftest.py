@@ -33,8 +33,8 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
+from pqkeep_keyservice.storage.schema import migrate
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire

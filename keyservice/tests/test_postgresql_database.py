@@ -21,8 +21,7 @@ from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import find_key_versions, replace_key_versions
-from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
-from pqkeep_keyservice.storage.postgresql_lock import LOCK
+from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -17,8 +17,7 @@ from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.inserts import Inserts, NotOnlyInsertsError, Rows
-from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
-from pqkeep_keyservice.storage.postgresql_lock import RENEW_SECONDS
+from pqkeep_keyservice.storage.postgresql import RENEW_SECONDS, PostgresqlDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.keys import TenantId

@@ -17,8 +17,7 @@ from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
-from pqkeep_keyservice.storage.postgresql_lock import LOCK
+from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
 from pqkeep_keyservice.storage.schema import ROOT_KEYS
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire

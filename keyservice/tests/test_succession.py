@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.merkle import leaf_hash
 from pqkeep_keyservice.ledger.records import Row, record_text
-from pqkeep_keyservice.ledger.succession import succession_record
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.succession import continue_log
+from pqkeep_keyservice.succession import continue_log, succession_record
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     Checkpoint,

@@ -24,7 +24,7 @@ from tests.simulation.event_loop import PROCESS, Process, SimulatedLoop
 from pqkeep_keyservice.storage import postgresql
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.inserts import Rows
-from pqkeep_keyservice.storage.postgresql_lock import HELD_SECONDS, RENEW_SECONDS
+from pqkeep_keyservice.storage.postgresql import HELD_SECONDS, RENEW_SECONDS
 
 IDLE_IN_TRANSACTION_SECONDS = 10.0
 

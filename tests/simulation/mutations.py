@@ -32,11 +32,10 @@ from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.ledger.append import LogState, load_log_state
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.live.key_cache import RevisionCache
-from pqkeep_keyservice.live.moved_keys import arriving_keys
 from pqkeep_keyservice.live.tenant_gate import TenantGate
-from pqkeep_keyservice.moves import TenantMoves, _cancelled
+from pqkeep_keyservice.moves import TenantMoves, _cancelled, arriving_keys
 from pqkeep_keyservice.storage import key_versions, tenants
-from pqkeep_keyservice.storage.due_keys import list_due_keys
+from pqkeep_keyservice.storage.key_versions import list_due_keys
 from pqkeep_keyservice.storage.schema import TENANT_BUNDLES
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.audit_events import Outcome

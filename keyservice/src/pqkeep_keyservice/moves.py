@@ -6,10 +6,13 @@ other shard, once, and only if that shard knows of no later move. The bundle is 
 shard's receipt. A move is cancelled, and the tenant comes back, where the bundle was never handed
 out, or for the other shard's renunciation: its statement that it has not taken the bundle and never
 will. Every step can be asked for again after a crash, and says the same then.
+
+A private key is in memory in the open for as long as it takes to seal it again: out of this shard's
+seal into the bundle's, or back.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeGuard, TypeVar, assert_never
 
@@ -21,6 +24,7 @@ from pqkeep_keyservice.keys.changes import (
     TenantArrived,
     TenantLeft,
 )
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.keys.tenant_bundle import (
@@ -29,8 +33,10 @@ from pqkeep_keyservice.keys.tenant_bundle import (
     InvalidBundleError,
     Move,
     MovedCount,
+    MovedKey,
     MovedKeyring,
     MovedUsage,
+    MovedVersion,
     TransferKey,
     bundle_digest,
 )
@@ -38,7 +44,6 @@ from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_re
 from pqkeep_keyservice.ledger.tenant_counts import count_all, tenant_counts
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.moved_keys import arriving_keys, leaving_keys
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import list_keys
@@ -503,3 +508,49 @@ def _is_arrival_of(last: RecordedMove | None, sha256: bytes) -> TypeGuard[Record
         and last.source != last.target
         and last.sha256 == sha256
     )
+
+
+def leaving_keys(
+    material: KeyMaterial, seal: BundleSeal, keys: Iterable[KeyVersions]
+) -> tuple[MovedKey, ...]:
+    """Return keys as a bundle has them. Raises DamagedKeyError."""
+
+    def version(entry: KeyEntry) -> MovedVersion:
+        seed = None
+        if entry.sealed is not None:
+            seed = seal.seal_seed(material.unseal(seal.move.tenant, entry), entry.info)
+        return MovedVersion(
+            entry.info, seed, entry.idempotency, entry.disabled_from, entry.retired_at
+        )
+
+    return tuple(
+        MovedKey(each.keyring, each.algorithm, each.revision, tuple(map(version, each.entries)))
+        for each in keys
+    )
+
+
+def arriving_keys(
+    material: KeyMaterial, seal: BundleSeal, keys: Iterable[MovedKey], generation: int
+) -> tuple[KeyVersions, ...]:
+    """Return a bundle's keys as a database of this generation has them. Raises InvalidBundleError."""
+    tenant = seal.move.tenant
+
+    def entry(name: KeyName, moved: MovedVersion) -> KeyEntry:
+        sealed = None
+        if moved.seed is not None:
+            seed = seal.open_seed(moved.seed, moved.info)
+            sealed = material.seal(
+                seed, name, KeyVersion(moved.info.version), moved.info.public_key
+            )
+        return KeyEntry(
+            moved.info, sealed, moved.idempotency, moved.disabled_from, moved.retired_at
+        )
+
+    def key(moved: MovedKey) -> KeyVersions:
+        name = KeyName(tenant, moved.algorithm, moved.keyring)
+        entries = tuple(entry(name, each) for each in moved.versions)
+        return KeyVersions(
+            tenant, moved.algorithm, entries, moved.revision, generation, moved.keyring
+        )
+
+    return tuple(map(key, keys))

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.due_keys import DueKey, count_due_keys, list_due_keys
+from pqkeep_keyservice.storage.key_versions import DueKey, count_due_keys, list_due_keys
 from pqkeep_keyservice.storage.keyrings import list_due_destructions
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.transaction import Transactions

@@ -2,6 +2,16 @@
 
 The installation that the backup is of may have recorded more since, and may still run. If both had
 one log id and one key, they would sign two histories of one log: a fork.
+
+The first record after a restore says what is continued, in the fields of every record:
+
+    operation    continue-log
+    request_id   the id of the log that is continued
+    policy       checkpoint-SIZE-ROOT: the last checkpoint that it had signed in the backup; SIZE in
+                 decimal, ROOT in hexadecimal
+    key_version  the first version of the keys that are made from then on, and sign the new log
+
+The records before it are those of the log that is continued.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,18 +30,16 @@ from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.append import insert_statement, load_log_state
-from pqkeep_keyservice.ledger.merkle import Frontier
+from pqkeep_keyservice.ledger.merkle import EMPTY_ROOT, Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.succession import succession_record
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
-from pqkeep_keyservice.storage.due_keys import every_due_key
-from pqkeep_keyservice.storage.key_versions import find_generation, find_key_versions
+from pqkeep_keyservice.storage.key_versions import every_due_key, find_generation, find_key_versions
 from pqkeep_keyservice.storage.keyrings import every_destruction, find_keyring
 from pqkeep_keyservice.storage.store import RecordedChange, apply_changes
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import Checkpoint
-from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     INSTALLATION,
@@ -192,4 +200,20 @@ def _record(operation: Operation, key: KeyEntry) -> NewRecord:
         source_address="",
         policy="",
         keyring=DEFAULT_KEYRING,
+    )
+
+
+def succession_record(log: UUID, last: Checkpoint | None, first_version: KeyVersion) -> NewRecord:
+    """Return the record that continues a log after its last checkpoint, None if it has none."""
+    size, root = (0, EMPTY_ROOT) if last is None else (last.size, last.root)
+    return NewRecord(
+        tenant=INSTALLATION,
+        principal="operator",
+        operation=KeyServiceEvent.CONTINUE_LOG,
+        algorithm=None,
+        key_version=first_version,
+        outcome=Outcome.SUCCESS,
+        request_id=str(log),
+        source_address="",
+        policy=f"checkpoint-{size}-{root.hex()}",
     )

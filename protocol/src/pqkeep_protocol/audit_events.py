@@ -27,7 +27,7 @@ class KeyServiceEvent(StrEnum):
     ROTATE_ROOT_KEY = "rotate-root-key"
     """BEGUN, a SUCCESS for each key that is sealed again, COMPLETED."""
     CONTINUE_LOG = "continue-log"
-    """The first record of a log that continues another; see ``ledger/succession.py``."""
+    """The first record of a log that continues another; see ``keyservice/succession.py``."""
     DESTROY_TENANT = "destroy-tenant"
     """BEGUN when the time of a tenant's destruction has come; COMPLETED when no private key is left."""
     TENANT_MOVED_OUT = "tenant-moved-out"

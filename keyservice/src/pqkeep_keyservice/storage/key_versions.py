@@ -1,10 +1,13 @@
-"""Rows of keys and their versions. A change is a compare-and-swap on the key's revision."""
+"""Rows of keys and their versions. A change is a compare-and-swap on the key's revision.
+
+What is due is found by an index.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,6 +18,8 @@ from pqkeep_keyservice.keys.key_versions import (
     EPOCH,
     IDEMPOTENCY_KEY_LIFETIME,
     MICROSECOND,
+    NO_LIMITS,
+    AgeLimits,
     KeyEntry,
     KeyName,
     KeyVersions,
@@ -24,12 +29,13 @@ from pqkeep_keyservice.keys.key_versions import (
 )
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.search import newest_key_revision
-from pqkeep_keyservice.storage.age_limits import find_age_limits, is_being_destroyed
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
-from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYS
+from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
     INSTALLATION,
+    DestructionState,
     KeyInfo,
     KeyringName,
     KeyStatus,
@@ -314,3 +320,76 @@ def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
         None if disabled_from is None else KeyStatus(disabled_from),
         loaded_time(retired_at_us),
     )
+
+
+def find_age_limits(connection: sa.Connection, name: KeyName) -> AgeLimits:
+    """Return the limits of a key's keyring."""
+    limits = sa.select(KEYRINGS.c.rotation_days, KEYRINGS.c.archive_after_days)
+    is_same = KEYRINGS.c.tenant_id == name.tenant, KEYRINGS.c.name == name.keyring
+    row = connection.execute(limits.where(*is_same)).one_or_none()
+    return NO_LIMITS if row is None else AgeLimits(*row)
+
+
+def is_being_destroyed(connection: sa.Connection, tenant: TenantId) -> bool:
+    """Return whether the destruction of a tenant's private keys has begun; also once it is completed."""
+    query = sa.select(KEYRINGS.c.revision).where(
+        KEYRINGS.c.tenant_id == tenant,
+        KEYRINGS.c.name == DEFAULT_KEYRING,
+        KEYRINGS.c.destruction.in_((DestructionState.BEGUN, DestructionState.COMPLETED)),
+    )
+    return connection.execute(query).first() is not None
+
+
+_ORDER = (
+    KEY_REVISIONS.c.due_at_us,
+    KEY_REVISIONS.c.tenant_id,
+    KEY_REVISIONS.c.keyring,
+    KEY_REVISIONS.c.algorithm,
+)
+
+
+class DueKey(NamedTuple):
+    """A key of which something is due, in the order in which it is."""
+
+    due_at_us: int
+    tenant: TenantId
+    keyring: KeyringName
+    algorithm: Algorithm
+
+    @property
+    def name(self) -> KeyName:
+        """Which key it is."""
+        return KeyName(self.tenant, self.algorithm, self.keyring)
+
+
+def list_due_keys(
+    connection: sa.Connection, now: datetime, after: DueKey | None, limit: int
+) -> list[DueKey]:
+    """Return keys of which something is due, those longest due first, behind one that was listed."""
+    query = sa.select(*_ORDER).where(KEY_REVISIONS.c.due_at_us <= microseconds(now))
+    if after is not None:
+        query = query.where(sa.tuple_(*_ORDER) > sa.tuple_(*_values(after)))
+    found = connection.execute(query.order_by(*_ORDER).limit(limit))
+    return [
+        DueKey(row.due_at_us, TenantId(row.tenant_id), row.keyring, Algorithm(row.algorithm))
+        for row in found
+    ]
+
+
+def every_due_key(connection: sa.Connection) -> list[KeyName]:
+    """Return all keys of which something will be due."""
+    is_due = KEY_REVISIONS.c.due_at_us.is_not(None)
+    return [
+        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring)
+        for row in connection.execute(sa.select(*_ORDER).where(is_due).order_by(*_ORDER)).all()
+    ]
+
+
+def count_due_keys(connection: sa.Connection, now: datetime) -> int:
+    """Return of how many keys something is due."""
+    is_due = KEY_REVISIONS.c.due_at_us <= microseconds(now)
+    return connection.execute(sa.select(sa.func.count()).where(is_due)).scalar_one()
+
+
+def _values(key: DueKey) -> tuple[sa.ColumnElement[object], ...]:
+    return tuple(sa.literal(value, column.type) for value, column in zip(key, _ORDER, strict=True))

@@ -4,45 +4,144 @@ One session does all the work. It holds an advisory lock, so that no other key s
 the session is lost, for whatever reason, nothing is answered until a new one holds the lock. Another
 key service may have held it in between, so the new session starts a new epoch. A key service that
 finds the lock taken waits for it: it stands by.
+
+A lock alone is not enough: a process that is paused keeps its session, and with it the lock. So the
+session says again and again, in the one row of ``service_epoch``, until when no other may end it.
+A key service that waits for the lock ends a session whose time is over, unless the server is at
+work for it just then: that is a slow disk, and no silent process. All times are the database
+server's. Each transaction that writes locks that row and so requires that its epoch is the current
+one: what an earlier epoch's session still tried could not be committed, even without the lock.
+
+Rows that are only inserted go by one statement, which is a transaction of its own. A transaction of
+several statements is three answers that are waited for, and a row the work of a statement. Here the
+rows come as one JSON text for each table, and the statement inserts nothing unless the epoch is the
+current one, whose row it locks as every transaction that writes does.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import starmap
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import asyncpg
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.inserts import Rows
-from pqkeep_keyservice.storage.migration import migrate
-from pqkeep_keyservice.storage.postgresql_insert import insert
-from pqkeep_keyservice.storage.postgresql_lock import (
-    BUSY_SECONDS,
-    HELD_SECONDS,
-    POLL_SECONDS,
-    RENEW_SECONDS,
-    Epoch,
-    LostEpochError,
-    begin,
-    begin_epoch,
-    end_silent_holder,
-    has_epochs,
-    take_lock,
-)
-from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES
+from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES, migrate
 from pqkeep_protocol.commits import WriteProblem, problem_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
+
+LOCK = 0x7071_6B65_6570_0001
+"""The advisory lock of the key service: "pqkeep", 1."""
+HELD_SECONDS = 2.0
+"""How long a session is not ended that has not been heard of."""
+RENEW_SECONDS = 0.5
+"""Between two renewals of that time."""
+BUSY_SECONDS = 4.0
+"""How long the server may be at work on one statement of the session: as long as a transaction may
+take."""
+POLL_SECONDS = 0.2
+"""Between two looks at the lock of another key service."""
+
+_TABLE = SERVICE_EPOCH.name
+_NOW_US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_TAKE = f"SELECT pg_try_advisory_lock({LOCK})"
+_EXISTS = f"SELECT to_regclass('{_TABLE}') IS NOT NULL"
+_BEGIN_EPOCH = f"""
+    UPDATE {_TABLE} SET epoch = epoch + 1, takeovers = takeovers + $1, holder = $2,
+        backend_pid = pg_backend_pid(), held_until_us = {_NOW_US} + $3,
+        backend_start_us = (
+            SELECT (extract(epoch FROM backend_start) * 1000000)::bigint
+            FROM pg_stat_activity WHERE pid = pg_backend_pid()
+        )
+    RETURNING epoch, takeovers
+"""  # noqa: S608 - of constants
+_END_HOLDER = f"""
+    SELECT pg_terminate_backend(lock.pid, 1000) FROM {_TABLE} AS held
+    JOIN pg_locks AS lock ON lock.pid = held.backend_pid
+    JOIN pg_stat_activity AS session ON session.pid = lock.pid
+    WHERE lock.locktype = 'advisory' AND lock.granted AND lock.objsubid = 1
+        AND lock.classid = {LOCK >> 32} AND lock.objid = {LOCK & 0xFFFF_FFFF}
+        AND session.datname = current_database()
+        AND (extract(epoch FROM session.backend_start) * 1000000)::bigint = held.backend_start_us
+        AND held.held_until_us < {_NOW_US}
+        AND (
+            session.state <> 'active'
+            OR session.query_start < clock_timestamp() - interval '{BUSY_SECONDS} seconds'
+        )
+"""  # noqa: S608 - of constants
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A time during which one session is the only one that writes."""
+
+    number: int
+    takeovers: int
+    """How many epochs were begun by a key service that had waited for another."""
+
+
+async def take_lock(driver: asyncpg.Connection) -> bool:
+    """Take the lock for a session, if it is free."""
+    taken: bool = await driver.fetchval(_TAKE)
+    return taken
+
+
+async def has_epochs(driver: asyncpg.Connection) -> bool:
+    """Return whether the database has its tables."""
+    exists: bool = await driver.fetchval(_EXISTS)
+    return exists
+
+
+async def begin_epoch(driver: asyncpg.Connection, seconds: float, *, has_waited: bool) -> Epoch:
+    """Begin an epoch for a session that has the lock, and must not be ended for some seconds."""
+    holder = f"{socket.gethostname()} {os.getpid()}"[:255]
+    held_us = int(seconds * 1_000_000)
+    row = await driver.fetchrow(_BEGIN_EPOCH, int(has_waited), holder, held_us)
+    if row is None:
+        raise LostEpochError("the table of epochs is empty")
+    return Epoch(*row)
+
+
+async def end_silent_holder(driver: asyncpg.Connection) -> bool:
+    """End the session that has the lock, if its time is over; return whether it was.
+
+    Waits up to a second until it is gone, so that the next to ask for the lock is this one.
+    """
+    return bool(await driver.fetch(_END_HOLDER))
+
+
+class LostEpochError(Exception):
+    """The epoch is over: another session has begun one."""
+
+
+async def begin(driver: asyncpg.Connection, epoch: int, *, writes: bool, renews: bool) -> None:
+    """Begin a transaction. Raises LostEpochError where it must not write any more."""
+    if renews:
+        held_us = int(HELD_SECONDS * 1_000_000)
+        check = f"UPDATE {_TABLE} SET held_until_us = {_NOW_US} + {held_us} WHERE epoch = {epoch:d}"  # noqa: S608 - numbers
+    elif writes:
+        check = f"SELECT FROM {_TABLE} WHERE epoch = {epoch:d} FOR SHARE"
+    else:
+        check = f"SELECT FROM {_TABLE} WHERE epoch = {epoch:d}"
+    done = await driver.execute(f"BEGIN; {check}")
+    if not done.endswith(" 1"):
+        raise LostEpochError("another session has begun an epoch")
+
 
 LOCK_SECONDS = 15.0
 """How long a command waits for the lock: as long as a server needs to notice that the machine which
@@ -487,3 +586,49 @@ def _problem(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(getattr(error, "orig", None) or error) or type(error).__name__
+
+
+async def insert(driver: asyncpg.Connection, epoch: int, rows: Rows) -> None:
+    """Insert rows, durably on return. Raises LostEpochError where the epoch is not the current one."""
+    texts = [_text(table, of_table) for table, of_table in rows.items()]
+    *_, last = rows.values()
+    done = await driver.execute(_statement(tuple(rows)), epoch, *texts)
+    if done != f"INSERT 0 {len(last)}":
+        raise LostEpochError("another session has begun an epoch")
+
+
+def _text(table: sa.Table, rows: Any) -> str:
+    return msgspec.json.encode(list(starmap(_row_type(table), rows))).decode()
+
+
+@lru_cache
+def _row_type(table: sa.Table) -> type[msgspec.Struct]:
+    """Return what is encoded as an object with the columns that are not null, and bytes as base64."""
+    columns = [(str(column.name), Any, None) for column in table.columns]
+    return msgspec.defstruct(str(table.name), columns, omit_defaults=True, gc=False)
+
+
+@lru_cache
+def _statement(tables: tuple[sa.Table, ...]) -> str:
+    *others, last = [_insert(table, number) for number, table in enumerate(tables, 2)]
+    held = f"held AS (SELECT FROM {SERVICE_EPOCH.name} WHERE epoch = $1 FOR SHARE)"
+    inserted = [f"inserted_{number} AS ({each})" for number, each in enumerate(others)]
+    return f"WITH {', '.join([held, *inserted])} {last}"
+
+
+def _insert(table: sa.Table, parameter: int) -> str:
+    columns = [(column.name, *_types(column)) for column in table.columns]
+    names = ", ".join(f'"{name}"' for name, _, _ in columns)
+    values = ", ".join(value.format(f'"{name}"') for name, _, value in columns)
+    types = ", ".join(f'"{name}" {kind}' for name, kind, _ in columns)
+    return (
+        f'INSERT INTO "{table.name}" ({names}) '  # noqa: S608 - of a table's names
+        f"SELECT {values} FROM held, json_to_recordset(${parameter}::json) AS new ({types})"
+    )
+
+
+def _types(column: sa.Column[Any]) -> tuple[str, str]:
+    """Return a column's type in a JSON text, and its value."""
+    if isinstance(column.type, sa.LargeBinary):
+        return "text", "decode({}, 'base64')"
+    return str(column.type), "{}"

@@ -1,5 +1,6 @@
-"""The tables of keys. Migrations create them; the audit log's are in ``ledger/schema.py``."""
+"""The tables of keys, and their creation. The audit log's tables are in ``ledger/schema.py``."""
 
+import sqlalchemy as sa
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -17,6 +18,7 @@ from sqlalchemy import (
 )
 
 from pqkeep_protocol.commits import PROBE_TABLE
+from pqkeep_protocol.startup.settings import ConfigError
 
 METADATA = MetaData()
 
@@ -139,3 +141,44 @@ TENANT_BUNDLES = Table(
 )
 """The bundles of tenants that have left, in parts, until the other shard has them. The log has
 their digests."""
+
+
+NEWEST = "keys_0001"
+"""The revision of the schema that this version of pqkeep uses."""
+
+
+def migrate(connection: sa.Connection, name: str) -> None:
+    """Bring the schema up to date. Raises ConfigError, with the database's name.
+
+    A revision that is not among the migrations belongs to another version of pqkeep, older or
+    newer, or to another program: such a database is left as it is.
+    """
+    if _revision(connection) != NEWEST:
+        _migrate(connection, name)
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.exec_driver_sql(
+        "SELECT version_num FROM alembic_version"
+    ).scalar()
+    return revision
+
+
+def _migrate(connection: sa.Connection, name: str) -> None:
+    from alembic import command  # noqa: PLC0415 - slow, and most starts find the newest schema
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", "pqkeep_keyservice.storage:migrations")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, NEWEST)
+    except CommandError:
+        raise ConfigError(
+            f"the database {name} has the schema revision {_revision(connection)}, which this "
+            "version of pqkeep does not know: it was created by another version. Nothing was "
+            "changed. Use the version that created it, or a new database"
+        ) from None

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
-from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_keyservice.storage.schema import migrate
 from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.commits import problem_of
 from pqkeep_protocol.startup.logs import logger

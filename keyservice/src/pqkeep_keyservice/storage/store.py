@@ -34,8 +34,7 @@ from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_keyservice.ledger.schema import METADATA as AUDIT_METADATA
-from pqkeep_keyservice.ledger.tree import newest_record
-from pqkeep_keyservice.storage.backups import announce_backup, find_newest_backup
+from pqkeep_keyservice.ledger.tree import log_size, newest_record
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
 from pqkeep_keyservice.storage.inserts import Inserts, NotOnlyInsertsError, Rows
 from pqkeep_keyservice.storage.key_versions import (
@@ -54,7 +53,7 @@ from pqkeep_keyservice.storage.root_keys import (
     list_check_values,
     require_root_keys,
 )
-from pqkeep_keyservice.storage.schema import METADATA
+from pqkeep_keyservice.storage.schema import METADATA, NEWEST_BACKUP
 from pqkeep_keyservice.storage.shard import check_shard, claim_shard
 from pqkeep_keyservice.storage.tenants import (
     move,
@@ -399,3 +398,28 @@ def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitO
             return move(connection, sealer, change)
         case _:
             assert_never(change)
+
+
+def find_newest_backup(connection: sa.Connection) -> NewestBackup | None:
+    """Return the newest backup; None if none was announced."""
+    row = connection.execute(sa.select(NEWEST_BACKUP)).one()
+    generation, records, created_at_us = row
+    if not created_at_us:
+        return None
+    return NewestBackup(generation=generation, records=records, created_at_us=created_at_us)
+
+
+def announce_backup(connection: sa.Connection, backup: AnnounceBackup) -> NewestBackup | None:
+    """Note a backup unless a newer one is noted; return the newest.
+
+    None if it cannot be a backup of this database.
+    """
+    is_of_this_log = backup.log_id == log_id(connection)
+    is_of_this_generation = backup.generation == find_generation(connection)
+    if not (is_of_this_log and is_of_this_generation and backup.records <= log_size(connection)):
+        return None
+    new = backup.generation, backup.records, backup.created_at_us
+    is_newer = sa.tuple_(*NEWEST_BACKUP.c) < sa.tuple_(*map(sa.literal, new))
+    noted = dict(zip(NEWEST_BACKUP.c, new, strict=True))
+    connection.execute(sa.update(NEWEST_BACKUP).where(is_newer).values(noted))
+    return find_newest_backup(connection)
