@@ -12,12 +12,13 @@ from gateway.tests.world import HERE, FakeLastUses
 from pqkeep_gateway.access.admission import (
     Admission,
     Admitted,
+    Authenticator,
     Busy,
+    Found,
     RateLimitedError,
     SuspendedError,
     UnknownCredentialError,
 )
-from pqkeep_gateway.access.authentication import Authenticator, Found
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from gateway.tests.world import ROUNDS, add_tenant, count_successes, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.admission import Found
 from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
-from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.networks import Networks

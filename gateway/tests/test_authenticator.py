@@ -7,14 +7,14 @@ from uuid import uuid4
 import pytest
 from gateway.tests.world import HERE, FakeLastUses
 
-from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
-from pqkeep_gateway.access.authentication import (
+from pqkeep_gateway.access.admission import (
     RECORDED_SECONDS,
     AddressNotAllowedError,
     Authenticated,
     Authenticator,
     Found,
 )
+from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
 from pqkeep_gateway.access.credential_lookups import (
     UNKNOWN_CREDENTIALS,
     CredentialLookups,

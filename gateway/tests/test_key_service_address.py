@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.fixtures.link import ANY, CLIENT, HOST, SERVER, unchecked
 
-from pqkeep_gateway.key_service_address import RemoteHost
+from pqkeep_gateway.key_client import RemoteHost
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     TO_KEY_SERVICE,

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from gateway.tests.world import ATTRIBUTION, HERE, FakeLastUses, SettableClock, World
 
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.admission import Authenticator
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.last_uses import BATCH, LastUse, LastUses

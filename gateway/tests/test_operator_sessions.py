@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 from gateway.tests.world import ATTRIBUTION, CONCURRENCY, HERE, MOMENT, FakeLastUses, World
 
-from pqkeep_gateway.access.admission import UnknownCredentialError
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.admission import Authenticator, UnknownCredentialError
 from pqkeep_gateway.access.credential_lookups import (
     UNKNOWN_CREDENTIALS,
     CredentialLookups,

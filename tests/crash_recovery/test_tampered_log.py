@@ -31,8 +31,7 @@ from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.api import audit
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
-from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.key_service_address import UnixSocket
+from pqkeep_gateway.key_client import KeyClient, UnixSocket
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.messages import Attribution
 from pqkeep_server.initialise import Layout

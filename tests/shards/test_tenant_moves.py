@@ -18,8 +18,7 @@ from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
 from pqkeep import Client
 from pqkeep.audit import Kind, verify
 from pqkeep_gateway import config as gateway_config
-from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.key_service_address import UnixSocket
+from pqkeep_gateway.key_client import KeyClient, UnixSocket
 from pqkeep_gateway.wiring import open_placements
 from pqkeep_protocol.administration import BundlePart, ExportedTenant, ExportTenant, ReadBundle
 from pqkeep_protocol.algorithms import Algorithm

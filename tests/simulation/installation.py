@@ -19,8 +19,7 @@ from tests.simulation.database import SimulatedDatabase
 from tests.simulation.event_loop import Process, SimulatedLoop
 from tests.simulation.network import Network
 
-from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.key_service_address import NewConnection
+from pqkeep_gateway.key_client import KeyClient, NewConnection
 from pqkeep_keyservice import batch, clock, metrics, wiring
 from pqkeep_keyservice.audit import checkpoint_signer
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner

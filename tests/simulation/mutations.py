@@ -22,8 +22,7 @@ from tests.simulation.database import Server
 from tests.simulation.installation import replaced
 from tests.simulation.two_shards import TwoShards
 
-from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.key_connection import KeyConnection
+from pqkeep_gateway.key_client import KeyClient, KeyConnection
 from pqkeep_keyservice import moves, schedule
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.dispatch import Dispatcher

@@ -23,9 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
 from pqkeep_gateway.access import cedar
-from pqkeep_gateway.access.admission import Admission
+from pqkeep_gateway.access.admission import Admission, Authenticator
 from pqkeep_gateway.access.allowance import Allowances
-from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper, read_pepper
@@ -83,8 +82,7 @@ from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.http.protocol import ConnectionLimits
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.http.tls_server import TlsServer
-from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.key_service_address import KeyServiceAddress, RemoteHost, UnixSocket
+from pqkeep_gateway.key_client import KeyClient, KeyServiceAddress, RemoteHost, UnixSocket
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.management.app import Management, management_app
 from pqkeep_gateway.management.collection import (

@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any
 
 from pqkeep_gateway.access.admission import (
+    AddressNotAllowedError,
     BatchOverLimitError,
     RateLimitedError,
     SuspendedError,
     UnknownCredentialError,
 )
 from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
-from pqkeep_gateway.access.authentication import AddressNotAllowedError
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.entitlements import MfaNotInPlanError
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError

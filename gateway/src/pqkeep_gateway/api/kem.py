@@ -27,11 +27,12 @@ from pqkeep_gateway.api.key_fields import (
     check_wrapped_key,
     shortened,
 )
-from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
-from pqkeep_gateway.api.supplied_keys import (
+from pqkeep_gateway.api.key_operation import (
     ACTIVE_KEY_VERSION_OR_KEY,
     KEY_VERSION_OR_KEY,
     PUBLIC_KEY,
+    KeyCall,
+    KeyOperation,
     key_of,
     version_of,
 )

@@ -22,8 +22,14 @@ from pqkeep_gateway.api.key_fields import (
     check_digest,
     shortened,
 )
-from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
-from pqkeep_gateway.api.supplied_keys import KEY_VERSION_OR_KEY, PUBLIC_KEY, key_of, version_of
+from pqkeep_gateway.api.key_operation import (
+    KEY_VERSION_OR_KEY,
+    PUBLIC_KEY,
+    KeyCall,
+    KeyOperation,
+    key_of,
+    version_of,
+)
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -15,11 +15,11 @@ from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import (
     ENDS_ACCESS,
+    AddressNotAllowedError,
     Admission,
     SuspendedError,
     UnknownCredentialError,
 )
-from pqkeep_gateway.access.authentication import AddressNotAllowedError
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
 from pqkeep_gateway.access.idempotency import (
     MAX_LENGTH,

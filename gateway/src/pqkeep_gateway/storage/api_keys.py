@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.admission import Found
 from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
-from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from pqkeep_gateway.access.admission import UnknownCredentialError
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.admission import Authenticator, UnknownCredentialError
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential

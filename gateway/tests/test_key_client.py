@@ -13,8 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from gateway.tests.world import ATTRIBUTION
 
-from pqkeep_gateway.key_connection import KeyConnection
-from pqkeep_gateway.key_service_address import UnixSocket
+from pqkeep_gateway.key_client import KeyConnection, UnixSocket
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.codec import TO_KEY_SERVICE, Call, FrameDecoder, Ping, Pong, encode
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
