@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pqkeep_gateway.http.compression import GzipStream, accepts_gzip
+from pqkeep_gateway.http.responses import GzipStream, accepts_gzip
 
 ACCEPTED = {
     b"gzip": True,

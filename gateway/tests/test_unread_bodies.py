@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from pqkeep_gateway.http.connections import UnreadBodies
 from pqkeep_gateway.http.transport import GatheringTransport
-from pqkeep_gateway.http.unread_bodies import UnreadBodies
 
 
 class Transport(asyncio.Transport):

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from contextlib import closing
 
-from pqkeep_gateway.http.waiting_connections import take
+from pqkeep_gateway.process import take_waiting
 
 SECONDS = 60.0
 
@@ -31,7 +31,7 @@ async def test_a_connection_that_was_accepted_is_served_though_no_more_are_taken
 
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(b"answered?")
-        taking = asyncio.create_task(take([listener], last_connection))
+        taking = asyncio.create_task(take_waiting([listener], last_connection))
         async with asyncio.timeout(SECONDS):
             assert await reader.read() == b"answered?"
         assert taking.cancelled()

@@ -27,8 +27,7 @@ from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS
 from pqkeep_gateway.http.static_document import PIECE
-from pqkeep_gateway.http.unread_answers import to_end
-from pqkeep_gateway.http.watching import CHECK_SECONDS
+from pqkeep_gateway.http.watching import CHECK_SECONDS, to_end
 from pqkeep_gateway.process import OTHER_FILES
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_file import edited

@@ -24,7 +24,6 @@ from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
 from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
-from pqkeep_gateway.http.waiting_connections import take
 from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
@@ -48,6 +47,9 @@ OTHER_FILES = 256
 """File descriptors for everything but connections: databases, the key service, mail."""
 UNSENT = 32_768
 """Bytes of answers that the kernel takes before the client's window has room for them."""
+TAKE_SECONDS = 0.1
+MOST_TAKEN = 32
+"""Connections of one socket that are taken at a time, so that others take some, too."""
 ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
 
 
@@ -157,7 +159,7 @@ class _Server(uvicorn.Server):
         own = (each for server in self.servers for each in server.sockets)
         for listener in (*own, *self._others):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
-        self._leave_others = self.tasks.begin(take(self._others, self._new_connection))
+        self._leave_others = self.tasks.begin(take_waiting(self._others, self._new_connection))
         self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -317,3 +319,25 @@ async def _until_reachable(clients: Iterable[_Reachable], seconds: float) -> Non
             for each in clients:
                 while not await each.is_reachable():  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_SECONDS)
+
+
+async def take_waiting(
+    listeners: Sequence[socket.socket], protocol: Callable[[], asyncio.Protocol]
+) -> None:
+    """Take the connections that wait at other gateways' sockets on the port, until cancelled.
+
+    What was accepted by then is served. The kernel divides new connections among the sockets, also of
+    a gateway that was killed and is being started again, or that hangs. One that serves leaves
+    nothing waiting for so long.
+    """
+    loop = asyncio.get_running_loop()
+    for each in listeners:
+        each.settimeout(0)
+    while listeners:
+        await asyncio.sleep(TAKE_SECONDS)
+        for each in listeners:
+            with suppress(OSError):  # none waits, or no more files may be opened
+                for _ in range(MOST_TAKEN):
+                    connection, _ = each.accept()
+                    connection.settimeout(0)
+                    await asyncio.shield(loop.connect_accepted_socket(protocol, connection))

@@ -6,17 +6,65 @@ trusted proxy's address has no limit of its own. What is of no use is found as i
 algorithm for pages of memory: the oldest goes, unless it has been used since it was looked at last.
 """
 
-from collections.abc import Container
+import asyncio
+from collections import deque
+from collections.abc import Callable, Container
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.source_budget import SourceBudget
-from pqkeep_gateway.http.turns import Turns
-from pqkeep_gateway.http.unread_bodies import UnreadBodies
+from pqkeep_gateway.http.transport import GatheringTransport
 
 MAX_EXAMINED = 64
 """How many connections are looked at, at most, to find one that can go."""
+
+
+class Turns:
+    """Does one piece of work of many connections in each turn, in the order in which they came.
+
+    What costs little for one client would keep everybody else waiting if hundreds sent it at once.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    def wait(self, work: Callable[[], object]) -> None:
+        """Have some work done when it is its turn."""
+        self._waiting.append(work)
+        if len(self._waiting) == 1:
+            self._next_turn()
+
+    def _go_on(self) -> None:
+        work = self._waiting.popleft()
+        if self._waiting:
+            self._next_turn()
+        work()
+
+    def _next_turn(self) -> None:
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+
+class UnreadBodies:
+    """Reads bodies that were refused and are sent all the same, and throws them away, in turns.
+
+    Whoever refuses a body has to take it from the client, which could lose the answer otherwise. A
+    hundred clients that send as fast as they can would have the event loop do nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._turns = Turns()
+
+    def wait(self, transport: GatheringTransport) -> None:
+        """Read nothing more of a connection until it is its turn."""
+        transport.pause_reading()
+        self._turns.wait(partial(_read_on, transport))
+
+
+def _read_on(transport: GatheringTransport) -> None:
+    if not transport.is_gone():
+        transport.resume_reading()
 
 
 class Connection(Protocol):

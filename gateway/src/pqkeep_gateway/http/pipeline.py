@@ -4,14 +4,15 @@ route -> credential -> rate limit -> suspension -> cross-site -> access table ->
 -> fields -> handler -> envelope
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.types import Receive, Scope, Send
+from starlette import routing
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import (
     ENDS_ACCESS,
@@ -34,7 +35,6 @@ from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.http.body import read_json_object
-from pqkeep_gateway.http.compression import accepts_gzip
 from pqkeep_gateway.http.cookies import ACCESS, NO_COOKIES, SAFE_METHODS, Cookies, SentCookies
 from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.endpoint import (
@@ -60,7 +60,13 @@ from pqkeep_gateway.http.field import Field, FieldError, Problem, sent_twice, un
 from pqkeep_gateway.http.large_bodies import LargeBodies, LargeBody
 from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.refusals import UNREAD, is_refusal, refusal_event
-from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
+from pqkeep_gateway.http.responses import (
+    accepts_gzip,
+    request_id_of,
+    send_error,
+    send_not_found,
+    send_response,
+)
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.rehearsal import rehearse
@@ -72,6 +78,7 @@ from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
+API = "/api/v1"
 MAX_PARAMETERS = 64
 """Of a query. No endpoint has as many."""
 
@@ -448,3 +455,40 @@ def _idempotency_key(
     if endpoint.answers_secret:
         request.append(str(principal))
     return idempotency_key(text, principal, source_address, request)
+
+
+def create_app(
+    api: Iterable[Endpoint],
+    outside: Iterable[Endpoint],
+    documents: Mapping[str, ASGIApp],
+    pipeline: Pipeline,
+    wrap: Callable[[str, ASGIApp], ASGIApp] = lambda _, resource: resource,
+) -> ASGIApp:
+    """Route requests to the API's endpoints, to those outside of it, and to documents.
+
+    ``wrap`` gets each endpoint's path and application, and returns what is called in its place.
+
+    Starlette tries its routes one by one, so only the paths with parameters are left to it.
+    """
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for prefix, endpoints in ((API, api), ("", outside)):
+        for endpoint in endpoints:
+            by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
+    resources = {
+        path: wrap(path, Resource(path, methods, pipeline)) for path, methods in by_path.items()
+    }
+    served: dict[str, ASGIApp] = {
+        **resources,
+        **{path: pipeline.observer.watch(document) for path, document in documents.items()},
+    }
+    fixed = {path: each for path, each in served.items() if "{" not in path}
+    others = routing.Router(
+        [routing.Route(path, each) for path, each in served.items() if path not in fixed],
+        redirect_slashes=False,
+        default=pipeline.observer.watch(send_not_found, NONE),
+    )
+
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return fixed.get(scope["path"], others)(scope, receive, send)
+
+    return app
