@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -173,6 +174,8 @@ def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
     spoil(layout, shard)
     problems = dict(examine(layout))
     assert any(expected in each for each in problems[subject]), problems
+    is_lost = any("back from its safe place" in each for each in problems["settings"])
+    assert is_lost == (what == "root key")
     assert not any(key.hex() in str(problems) for key in keys)
 
 
@@ -215,3 +218,27 @@ def test_a_root_key_without_a_key_service(is_lost: bool, tmp_path: Path) -> None
         layout.root_key.chmod(0o400)
     problems = dict(examine(layout))["settings"]
     assert ["safe place" in problem for problem in problems] == ([True] if is_lost else [])
+
+
+@pytest.mark.parametrize("command", ["doctor --data {}", "config check {}"])
+def test_a_warning_is_a_sentence(
+    command: str, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """What the product logs on the way is text for people, and no line of JSON."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    expired = new_certificate(tmp_path, expires=timedelta(days=-1))
+    _change(
+        layout.gateway_settings,
+        {"tls_certificate": str(expired.path), "tls_key": str(expired.key)},
+    )
+    ended = subprocess.run(
+        [*pqkeepd_command, *command.format(layout.directory).split()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert str(expired.path) in ended.stdout + ended.stderr
+    assert "pqkeepd: warning: " in ended.stderr
+    assert "{" not in ended.stdout + ended.stderr

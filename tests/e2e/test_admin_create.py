@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import uuid
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.caller import Caller
+from tests.fixtures.certificate import new_certificate
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -86,7 +88,7 @@ def test_the_command_lets_one_person_in(
     """It prints a link and a command with the same token; who uses it is the owner, once."""
     email = _email()
     status, said, errors = create(email)
-    link, command = said.splitlines()
+    _, link, _, command = (line.strip() for line in said.splitlines())
     assert (status, errors) == (0, "")
     assert link == f"https://keep.example.com/portal/invitation#{_token(said)}"
     assert command.startswith("curl -sS https://keep.example.com/api/v1/auth/accept-invitation ")
@@ -97,6 +99,16 @@ def test_the_command_lets_one_person_in(
     refusal = installation.caller(None).refusal("/auth/accept-invitation", fields)
     assert refusal == (401, "ERR_AUTH_001", "token")
     assert person.get("/team/invitations")["total"] == 0
+
+
+def test_the_command_trusts_the_same_authority(create: Create, tmp_path: Path) -> None:
+    """The printed command has the authority that this one was given, quoted for the shell."""
+    own = tmp_path / "the authority.pem"
+    own.write_bytes(new_certificate(tmp_path).path.read_bytes())
+    status, said, errors = create(_email(), **{"ca-file": own})
+    assert (status, errors) == (0, "")
+    words = shlex.split(said.splitlines()[-1])
+    assert words[words.index("--cacert") + 1] == str(own)
 
 
 def test_a_later_command_is_the_one_that_holds(

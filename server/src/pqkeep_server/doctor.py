@@ -24,7 +24,7 @@ from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.shards import DEFAULT_SHARD
-from pqkeep_protocol.startup.secret_files import read_secret_file
+from pqkeep_protocol.startup.secret_files import SecretFileAccessError, read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials
 from pqkeep_server.exit_status import message_of
@@ -161,6 +161,9 @@ def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[s
             continue
         try:
             root_key = read_root_key(source.file, also_owned_by=owner)
+        except SecretFileAccessError as error:
+            yield str(error)
+            continue
         except ConfigError as error:
             yield f"{error}. {_rescue(shard, settings)}"
             continue
@@ -252,8 +255,11 @@ def _key_service(layout: Layout) -> Iterator[str]:
         yield f"{its} can gain privileges"
     if status.get("VmLck", ["0"])[0] == "0":
         yield (
-            f"the memory of {its} is not locked: raise its limit (LimitMEMLOCK=infinity in a unit,"
-            " ulimit -l unlimited before pqkeepd start)"
+            f"the memory of {its} is not locked, so that keys may be written to swap: start it with"
+            " the memlock limit infinite (LimitMEMLOCK=infinity in a unit, ulimit -l unlimited before"
+            " pqkeepd start). Where ulimit refuses, the hard limit is lower: raise it for root in"
+            " /etc/security/limits.conf, or start the container with --ulimit memlock=-1; where it"
+            " cannot be raised, turn swap off (swapoff -a)"
         )
 
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import shlex
 import ssl
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,12 @@ def invitation_link(base_url: str, token: str) -> str:
     return f"{base_url.rstrip('/')}/portal/invitation#{token}"
 
 
-def accept_invitation_command(base_url: str, token: str) -> str:
+def accept_invitation_command(base_url: str, token: str, ca_file: Path | None = None) -> str:
     """Return the shell command that accepts an invitation; the password is left to choose."""
+    trusted = "" if ca_file is None else f" --cacert {shlex.quote(str(ca_file))}"
     body = json.dumps({"token": token, "password": PASSWORD}, separators=(",", ":"))
     return (
-        f"curl -sS {base_url.rstrip('/')}/api/v1/auth/accept-invitation -c cookies.txt"
+        f"curl -sS{trusted} {base_url.rstrip('/')}/api/v1/auth/accept-invitation -c cookies.txt"
         f" -H 'Content-Type: application/json' -d '{body}'"
     )
 

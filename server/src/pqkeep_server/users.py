@@ -102,9 +102,22 @@ def require_program(users: Users) -> None:
             can_run = False
         if not can_run:
             raise UsersError(
-                f"the user {user.uid} cannot run pqkeep by {sys.executable}: Python and pqkeep must"
+                f"the user {_name(user.uid)} cannot run pqkeep by {_python()}: Python and pqkeep must"
                 " be where every user may read them, such as /opt, and not in root's home directory"
             )
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return str(uid)
+
+
+def _python() -> str:
+    """Return the path of the running Python, and the file that it leads to."""
+    real = os.path.realpath(sys.executable)
+    return sys.executable if real == sys.executable else f"{sys.executable}, which is {real}"
 
 
 def _by_ids(gateway: int, key_service: int, group: int) -> Users:

@@ -74,6 +74,20 @@ def logger(name: str) -> BoundLogger:
     return bound
 
 
+def write_warnings() -> None:
+    """Write warnings to standard error as sentences, for a command that people read."""
+
+    def sentence(_: WrappedLogger, __: str, event: EventDict) -> str:
+        fields = ", ".join(f"{name}: {value}" for name, value in event.items() if name != "event")
+        return f"pqkeepd: warning: {event['event']}" + (f" ({fields})" if fields else "")
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        ProcessorFormatter(processors=[ProcessorFormatter.remove_processors_meta, sentence])
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
 def write_logs(
     process: str, form: LogFormat = "auto", which: Mapping[str, str | int] | None = None
 ) -> None:

@@ -31,6 +31,10 @@ _ACL_USER, _ACL_GROUPS = 0x02, frozenset({0x04, 0x08})
 """A user by id; the file's group, and a group by id."""
 
 
+class SecretFileAccessError(ConfigError):
+    """A secret file has another owner or mode than it must have. Its content was not read."""
+
+
 def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None) -> bytes:
     """Return the content of a file, at most 64 KiB, to which no other user has access.
 
@@ -101,13 +105,13 @@ def _check(path: Path, what: str, descriptor: int, owners: set[int | None]) -> N
             f"it belongs to another user ({status.st_uid}); this process runs as user"
             f" {os.geteuid()}"
         )
-        raise _refusal(path, what, problem)
+        raise _refusal(path, what, problem, SecretFileAccessError)
     if _is_open_to_others(descriptor, status, owners):
         problem = (
             f"other users have access to it (mode {stat.S_IMODE(status.st_mode):04o}); its mode must"
             f" be 0400 or 0600: run chmod 0400 {shlex.quote(str(path))}"
         )
-        raise _refusal(path, what, problem)
+        raise _refusal(path, what, problem, SecretFileAccessError)
 
 
 def _is_open_to_others(descriptor: int, status: os.stat_result, owners: set[int | None]) -> bool:
@@ -146,5 +150,7 @@ def _is_of_one_user(group: int, owners: set[int | None]) -> bool:
     return len(members - owners) <= is_root
 
 
-def _refusal(path: Path, what: str, problem: str) -> ConfigError:
-    return ConfigError(f"cannot use the {what} in {path}: {problem}")
+def _refusal(
+    path: Path, what: str, problem: str, kind: type[ConfigError] = ConfigError
+) -> ConfigError:
+    return kind(f"cannot use the {what} in {path}: {problem}")

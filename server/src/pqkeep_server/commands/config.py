@@ -4,7 +4,7 @@ import os
 
 import typer
 
-from pqkeep_protocol.startup.logs import write_logs
+from pqkeep_protocol.startup.logs import write_warnings
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import SettingsOrData
 from pqkeep_server.exit_status import fail_on
@@ -16,7 +16,7 @@ def check(settings: SettingsOrData) -> None:
 
     Of a data directory all settings are checked: the gateway's, every shard's, and those of start.
     """
-    write_logs("pqkeepd")
+    write_warnings()
     with fail_on(ConfigError, OSError, status=os.EX_CONFIG):
         for file in settings_files(settings):
             checked = check_settings(file)

@@ -47,5 +47,6 @@ def create(
     with fail_on(ConfigError, GatewayError):
         gateway = GatewayClient(url, read_credential(operator_key_file), ca_file)
         token = gateway.invite(tenant, email, role)
-    typer.echo(invitation_link(public_url or url, token))
-    typer.echo(accept_invitation_command(public_url or url, token))
+    command = accept_invitation_command(public_url or url, token, ca_file)
+    typer.echo(f"A link, for a browser:\n  {invitation_link(public_url or url, token)}")
+    typer.echo(f"Or a command, in which the password is yet to choose:\n  {command}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_protocol.startup.logs import write_logs
+from pqkeep_protocol.startup.logs import write_logs, write_warnings
 from pqkeep_server import users
 from pqkeep_server.commands.arguments import Data, UserIds
 from pqkeep_server.doctor import Note, examine
@@ -93,7 +93,7 @@ def start(*, data: Data) -> None:
 
 def doctor(*, data: Data) -> None:
     """Look at an installation, running as it should be; status 1 where something is wrong."""
-    write_logs("pqkeepd")
+    write_warnings()
     is_well = True
     for subject, problems in examine(Layout(data.absolute())):
         is_good = all(isinstance(problem, Note) for problem in problems)
