@@ -385,6 +385,21 @@ async def test_one_that_fails_holds_no_other_up(world: World, keys: FakeKeys) ->
     assert await status(world) is TenantStatus.SUSPENDED
 
 
+async def test_an_outage_is_logged_once(
+    world: World, keys: FakeKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key service that has not answered yet is not worth a line; each outage later is worth one."""
+    found = deletions(world, keys)
+    for outages in range(3):
+        keys.is_down = True
+        for _ in range(3):
+            await found.compare()
+        assert len(caplog.records) == outages
+        keys.is_down = False
+        await found.compare()
+        assert len(caplog.records) == outages
+
+
 async def test_more_than_are_tried_at_once_have_their_turn(world: World, keys: FakeKeys) -> None:
     """Which of those that are scheduled are tried is left to chance."""
     store = SqlDeletions(world.engine)

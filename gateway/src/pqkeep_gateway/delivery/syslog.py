@@ -5,6 +5,7 @@ server has ended the connection after it, with TLS by close_notify: what only le
 lost. Datagrams are not acknowledged.
 """
 
+import select
 import socket
 import ssl
 from collections.abc import Sequence
@@ -58,11 +59,36 @@ class StreamSyslog:
             messages = (message(record, self._host) for record in records)
             server.sendall(b"".join(b"%d " % len(text) + text for text in messages))
             if isinstance(server, ssl.SSLSocket):
-                server.unwrap()  # the server answers close_notify (RFC 5425, 4.4)
+                _end_tls(server)
                 return
             server.shutdown(socket.SHUT_WR)
             if server.recv(1):
                 raise SinkError("the server sends data, which syslog does not")
+
+
+def _end_tls(server: ssl.SSLSocket) -> None:
+    """Send close_notify, and wait for the server's (RFC 5425, 4.4). Raises OSError without one."""
+    waiting = select.poll()
+    waiting.register(server, select.POLLIN)
+    server.settimeout(0)
+    while _peek(server) != b"":
+        try:
+            server.unwrap().close()
+        except ssl.SSLWantReadError:
+            if not waiting.poll(STEP_SECONDS * 1000):
+                raise TimeoutError("the server does not end the connection") from None
+        else:
+            return
+    # Python 3.11.2 calls it a success where the connection ends without close_notify.
+    raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "the server ends the connection without close_notify")
+
+
+def _peek(server: ssl.SSLSocket) -> bytes | None:
+    """Return the next byte, which stays to be read; none at the end, and None while there is none."""
+    try:
+        return socket.socket.recv(server, 1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
 
 
 def _connected(address: tuple[str, int] | str) -> socket.socket:

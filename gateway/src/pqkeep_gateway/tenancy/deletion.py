@@ -110,6 +110,8 @@ class Deletions:
         self._announce_change = announce_change
         self._audit_delivery = audit_delivery
         self._clock = clock
+        self._answering: set[int] = set()
+        """The key services that answered when they were asked last, by their place among all."""
 
     async def schedule(self, tenant: TenantId, days: int, attribution: Attribution) -> Tenant:
         """Have a suspended tenant deleted after so many days, or more if the key service waits longer.
@@ -155,11 +157,13 @@ class Deletions:
         tenant that fails holds no other up.
         """
         known: dict[TenantId, Destruction] = {}
-        for key_service in self._shards.all:
+        for number, key_service in enumerate(self._shards.all):
             try:
                 await self._compare_all(key_service, known)
             except KeyServiceError as error:
-                _LOG.warning("a key service does not say what it destroys", error=str(error))
+                self._note_failure(number, error)
+            else:
+                self._answering.add(number)
         for scheduled in await self._store.list_scheduled(AT_ONCE):
             try:
                 await self._carry_on(scheduled, known.get(scheduled.tenant))
@@ -169,6 +173,12 @@ class Deletions:
                     tenant=str(scheduled.tenant),
                     error=str(error),
                 )
+
+    def _note_failure(self, number: int, error: KeyServiceError) -> None:
+        """Log that a key service does not answer: once in an outage, and not before it has once."""
+        if number in self._answering:
+            self._answering.remove(number)
+            _LOG.warning("a key service does not say what it destroys", error=str(error))
 
     async def _compare_all(
         self, key_service: KeyService, known: dict[TenantId, Destruction]
