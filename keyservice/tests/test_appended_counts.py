@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pqkeep_keyservice.ledger.appended import MAX_RECORDS, Appended, Commit
+from pqkeep_keyservice.ledger.append import MAX_RECORDS, Appended, Commit
 from pqkeep_keyservice.ledger.records import NewRecord, target_text
 from pqkeep_keyservice.ledger.tenant_counts import count_all
 from pqkeep_protocol.algorithms import Algorithm, Operation

@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey, MLDSA87PublicKey
 from pqcrypto.sign import ml_dsa_65, ml_dsa_87
 
-from pqkeep_keyservice.crypto import prehash
+from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -147,8 +147,8 @@ async def test_a_mu_hides_what_it_stands_for(
     public_key = await generate(keys, tenant, algorithm, attribution)
     named: Any = {"tenant": tenant, "algorithm": algorithm, "version": ONE}
     digest = sha256(MESSAGE).digest()
-    represented = prehash.represent(HashAlgorithm.SHA_256, digest)
-    mu = mu_of(public_key, represented, prehash.CONTEXT)
+    represented = represent_digest(HashAlgorithm.SHA_256, digest)
+    mu = mu_of(public_key, represented, HASH_CONTEXT)
     signed = await keys.execute(SignMu(**named, mu=mu), attribution)
     hashed: Any = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": digest}
     await keys.execute(VerifyHash(**named, **hashed, signature=signed.signature), attribution)

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from pqkeep_keyservice.audit import checkpoint_signer
-from pqkeep_keyservice.crypto import dem, prehash
+from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.binding import key_info
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
@@ -22,6 +22,7 @@ from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.operations.kem_dem import Purpose
+from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm
 from pqkeep_protocol.envelopes import read_header
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo, KeyStatus, KeyVersion, TenantId
@@ -148,8 +149,8 @@ def test_what_is_signed_for_a_digest_is_what_it_was(hash_algorithm: HashAlgorith
     """A digest of zeros is signed as these bytes, under this context."""
     signed = VECTORS["prehash"][hash_algorithm]
     digest = bytes(len(bytes.fromhex(signed)) - 11)
-    assert prehash.represent(hash_algorithm, digest).hex() == signed
-    assert prehash.CONTEXT == b"pqkeep/v1/sign-hash"
+    assert represent_digest(hash_algorithm, digest).hex() == signed
+    assert HASH_CONTEXT == b"pqkeep/v1/sign-hash"
 
 
 def test_what_a_checkpoint_signs_is_what_it_was() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.sampling import SLOW_ALGORITHMS, fast_algorithms_first
 
 from pqkeep_keyservice.audit import checkpoint_signer
-from pqkeep_keyservice.crypto import pairwise, prehash, selftest
+from pqkeep_keyservice.crypto import pairwise, selftest
+from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
     MAX_CONTEXT,
@@ -93,8 +94,8 @@ async def test_no_context_makes_a_signature_over_a_digest(
     await keys.execute(GenerateKey(**named, quota=None), attribution)
     digest = sha256(MESSAGE).digest()
     hashed: Any = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": digest}
-    represented = prehash.represent(HashAlgorithm.SHA_256, digest)
-    for context in (b"", b"pqkeep", prehash.CONTEXT[1:], b" " + prehash.CONTEXT):
+    represented = represent_digest(HashAlgorithm.SHA_256, digest)
+    for context in (b"", b"pqkeep", HASH_CONTEXT[1:], b" " + HASH_CONTEXT):
         sign = Sign(**named, version=ONE, message=represented, context=context)
         signature = (await keys.execute(sign, attribution)).signature
         assert not await holds(VerifyHash(**named, version=ONE, **hashed, signature=signature))
@@ -127,7 +128,10 @@ def test_a_reserved_context_cannot_even_be_asked_for(behind: bytes) -> None:
             msgspec.msgpack.decode(encoded, type=kind)
 
 
-@pytest.mark.parametrize("module", [prehash, pairwise, selftest, checkpoint_signer])
-def test_every_context_of_ours_is_reserved(module: Any) -> None:
+@pytest.mark.parametrize(
+    "context",
+    [HASH_CONTEXT, pairwise.CONTEXT, selftest.CONTEXT, checkpoint_signer.CONTEXT],
+)
+def test_every_context_of_ours_is_reserved(context: bytes) -> None:
     """What pqkeep itself signs with a tenant's kind of key, no caller can have signed."""
-    assert module.CONTEXT.startswith(RESERVED_CONTEXT)
+    assert context.startswith(RESERVED_CONTEXT)

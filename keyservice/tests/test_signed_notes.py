@@ -14,9 +14,9 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
-from pqkeep_keyservice.crypto import note_key
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.ledger import signed_notes
+from pqkeep_keyservice.live.key_material import derive_note_key
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     AuditKeys,
@@ -118,7 +118,7 @@ def log(service: InProcessService, attribution: Attribution) -> Log:
 
 def test_the_vector() -> None:
     """The derived key, its name, its id and what it signs are those of the vector."""
-    key = note_key.derive(Secret(bytes.fromhex(VECTOR["checkpoint_key_seed"])))
+    key = derive_note_key(Secret(bytes.fromhex(VECTOR["checkpoint_key_seed"])))
     name = signed_notes.origin(UUID(VECTOR["log_id"]))
     assert name == VECTOR["origin"]
     assert signed_notes.verifier_key(name, key.public_bytes()) == VECTOR["vkey"]

@@ -17,7 +17,7 @@ from pqkeep_keyservice.crypto.signature import (
 )
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName
 from pqkeep_keyservice.keys.sealing import Sealer
-from pqkeep_keyservice.live.in_process import InProcess
+from pqkeep_keyservice.live.executors import InProcess
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.signables import Message
 from pqkeep_keyservice.threads import Threads

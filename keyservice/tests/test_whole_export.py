@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from pqkeep_keyservice.audit.service import MAX_BYTES
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.whole_export import MAX_BYTES
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import MAX_EXPORTED, ExportRecords, GetSubtrees

@@ -11,9 +11,9 @@ from tests.sampling import fast_algorithms_first
 
 from pqkeep.errors import how_to_install
 from pqkeep.verification import verify, verify_hash
-from pqkeep_keyservice.crypto.prehash import CONTEXT, represent
 from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 
 MESSAGE = b"a message"
@@ -65,8 +65,8 @@ def test_hashes() -> None:
     """A signature over a hash holds for that hash function, and is none over the same bytes."""
     key = SCHEMES[Algorithm.ML_DSA_65].generate()
     digest = hashlib.sha512(MESSAGE).digest()
-    signed = represent(HashAlgorithm.SHA_512, digest)
-    signature, public_key = key.sign(signed, CONTEXT), key.public_bytes()
+    signed = represent_digest(HashAlgorithm.SHA_512, digest)
+    signature, public_key = key.sign(signed, HASH_CONTEXT), key.public_bytes()
 
     def holds(digest: bytes, hash_algorithm: str) -> bool:
         return verify_hash(

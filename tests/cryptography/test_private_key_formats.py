@@ -10,7 +10,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, MLDSA87PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM1024PrivateKey
 
-from pqkeep_keyservice.crypto import pkcs8
+from pqkeep_keyservice.crypto.key_wrapping import (
+    EXPANDED_SIZE,
+    SEED_SIZE,
+    PrivateKeyError,
+    decode_pkcs8,
+)
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.der import BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, der
@@ -30,11 +35,11 @@ def test_slh_dsa_keys_of_openssl(openssl_library: str) -> None:
         key = crypto.EVP_PKEY_Q_keygen(None, None, algorithm.encode())
         out = c_void_p()
         data = ctypes.string_at(out, crypto.i2d_PrivateKey(key, byref(out)))
-        size = pkcs8.SEED_SIZE[algorithm]
+        size = SEED_SIZE[algorithm]
         raw, length = ctypes.create_string_buffer(size), ctypes.c_size_t(size)
         assert crypto.EVP_PKEY_get_raw_private_key(key, raw, byref(length)) == 1
         crypto.EVP_PKEY_free(key)
-        assert bytes(pkcs8.decode(algorithm, Secret(data)).seed.reveal()) == raw.raw
+        assert bytes(decode_pkcs8(algorithm, Secret(data)).seed.reveal()) == raw.raw
 
 
 LIBRARY: dict[Algorithm, Any] = {
@@ -44,7 +49,7 @@ LIBRARY: dict[Algorithm, Any] = {
     Algorithm.ML_DSA_87: MLDSA87PrivateKey,
 }
 expanding = pytest.mark.parametrize("algorithm", LIBRARY)
-SEEDS = {algorithm: bytes(range(pkcs8.SEED_SIZE[algorithm])) for algorithm in Algorithm}
+SEEDS = {algorithm: bytes(range(SEED_SIZE[algorithm])) for algorithm in Algorithm}
 Kind = ErrorKind
 
 
@@ -59,10 +64,10 @@ def document(
 def decoded(algorithm: Algorithm, data: bytes, public_key: bytes = b"") -> bytes | ErrorKind:
     """Return the seed of a document that agrees with a public key, or why there is none."""
     try:
-        private_key = pkcs8.decode(algorithm, Secret(data))
+        private_key = decode_pkcs8(algorithm, Secret(data))
         if public_key:
             private_key.require(public_key)
-    except pkcs8.PrivateKeyError as error:
+    except PrivateKeyError as error:
         return error.kind
     return bytes(private_key.seed.reveal())
 
@@ -87,7 +92,7 @@ def expanded(openssl_library: str) -> Callable[[Algorithm], bytes]:
         buffer = ctypes.create_string_buffer(data, len(data))
         place = c_void_p(ctypes.addressof(buffer))
         key = crypto.d2i_AutoPrivateKey(None, byref(place), len(data))
-        size = pkcs8.EXPANDED_SIZE[algorithm]
+        size = EXPANDED_SIZE[algorithm]
         raw, length = ctypes.create_string_buffer(size), ctypes.c_size_t(size)
         assert crypto.EVP_PKEY_get_raw_private_key(key, raw, byref(length)) == 1
         crypto.EVP_PKEY_free(key)
@@ -108,7 +113,7 @@ def test_each_container_of_a_seed_is_read(algorithm: Algorithm) -> None:
     seed = SEEDS[algorithm]
     public_key = bytes(ALGORITHMS[algorithm].public_key_size)
     forms = [seed, der(OCTET_STRING, seed)]
-    if algorithm in pkcs8.EXPANDED_SIZE:
+    if algorithm in EXPANDED_SIZE:
         forms.append(der(0x80, seed))
     attributes = der(0xA0, der(SEQUENCE, b"anything"))
     implicit = der(0x81, b"\0" + public_key)
@@ -153,7 +158,7 @@ def test_a_seed_with_its_expanded_key_is_compared(
 @expanding
 def test_an_expanded_key_alone_is_named(algorithm: Algorithm) -> None:
     """An expanded key without a seed is refused as that, in each container, with a public key too."""
-    data = bytes(pkcs8.EXPANDED_SIZE[algorithm])
+    data = bytes(EXPANDED_SIZE[algorithm])
     with_public_key = data + bytes(ALGORITHMS[algorithm].public_key_size)
     for form in (der(OCTET_STRING, data), data, with_public_key):
         assert decoded(algorithm, document(algorithm, form)) is Kind.PRIVATE_KEY_WITHOUT_SEED

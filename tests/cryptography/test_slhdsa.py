@@ -18,10 +18,10 @@ from slhdsa import PublicKey, SecretKey
 from slhdsa.lowlevel import parameters
 from tests.sampling import IS_EXHAUSTIVE
 
-from pqkeep_keyservice.crypto import prehash
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS, Implementation, sign_checked
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
 from pqkeep_protocol.algorithms import DIGEST_SIZE, Algorithm, HashAlgorithm
 
 Count = Callable[[Algorithm, int], None]
@@ -159,8 +159,8 @@ def test_signatures_over_digests_hold_in_an_independent_implementation(
     used = HashAlgorithm if algorithm is FASTEST else (HashAlgorithm.SHA_384,)
     for hash_algorithm in used:
         digest = DIGEST[: DIGEST_SIZE[hash_algorithm]]
-        represented = prehash.represent(hash_algorithm, digest)
-        private_key, signature = signed(PQCRYPTO, algorithm, represented, prehash.CONTEXT)
+        represented = represent_digest(hash_algorithm, digest)
+        private_key, signature = signed(PQCRYPTO, algorithm, represented, HASH_CONTEXT)
         public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
         oid = bytes.fromhex("06096086480165030402") + OID_ENDS[hash_algorithm]
         assert public.verify_pure(oid + digest, signature, b"pqkeep/v1/sign-hash")
@@ -239,13 +239,13 @@ def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("algorithm", SIGNED)
-@pytest.mark.parametrize("context", [b"", prehash.CONTEXT], ids=["sign", "sign-hash"])
+@pytest.mark.parametrize("context", [b"", HASH_CONTEXT], ids=["sign", "sign-hash"])
 def test_a_signature_changed_anywhere_does_not_hold(
     algorithm: Algorithm, context: bytes, signed: Signed
 ) -> None:
     """A flipped bit anywhere in a signature is noticed."""
     digest = DIGEST[: DIGEST_SIZE[HashAlgorithm.SHA_384]]
-    message = prehash.represent(HashAlgorithm.SHA_384, digest) if context else MESSAGE
+    message = represent_digest(HashAlgorithm.SHA_384, digest) if context else MESSAGE
     private_key, signature = signed(PQCRYPTO, algorithm, message, context)
     changed = bytearray(signature)
     positions = _nodes(algorithm, context)

@@ -5,7 +5,11 @@ another change of the key was committed first, is run again on its new versions.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
+from weakref import WeakValueDictionary
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.dispatch import Dispatcher
@@ -13,8 +17,8 @@ from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChan
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
+from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
-from pqkeep_keyservice.live.key_locks import KeyLocks
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.lifecycle import VersionChange
@@ -41,6 +45,44 @@ _LOG = logger(__name__)
 
 KeyChanging = GenerateKey | ImportPrivateKey | RotateKey | VersionChange
 """Requests that change a key: one after the other."""
+
+
+MAX_PER_TENANT = 64
+
+
+class KeyLocks:
+    """A bounded queue of changes for each key."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[KeyName, asyncio.Lock] = WeakValueDictionary()
+        self._changes: Counter[TenantId] = Counter()
+
+    @asynccontextmanager
+    async def lock(self, name: KeyName, deadline: float) -> AsyncIterator[None]:
+        """Hold the key's lock.
+
+        Raises OVERLOADED if too many changes wait or run, and DEADLINE_EXCEEDED if the lock is not free
+        before the deadline (in the event loop's time).
+        """
+        tenant = name.tenant
+        if self._changes[tenant] >= MAX_PER_TENANT or self._changes.total() >= MAX_WAITING:
+            raise KeyServiceError(ErrorKind.OVERLOADED)
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        self._changes[tenant] += 1
+        try:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await lock.acquire()
+            except TimeoutError:
+                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            self._changes[tenant] -= 1
+            if not self._changes[tenant]:
+                del self._changes[tenant]
 
 
 class Transactions:

@@ -19,8 +19,7 @@ from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
-from pqkeep_keyservice.live.executors import executors
-from pqkeep_keyservice.live.in_process import InProcess
+from pqkeep_keyservice.live.executors import InProcess, executors
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.tenant_gate import TenantGate

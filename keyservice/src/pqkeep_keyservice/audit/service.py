@@ -13,11 +13,21 @@ from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
-from pqkeep_keyservice.ledger import checkpoints, search, whole_export
+from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
+from pqkeep_keyservice.ledger.merkle import frontier
 from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
-from pqkeep_keyservice.ledger.records import NewRecord, event_record
-from pqkeep_keyservice.ledger.tree import DamagedLogError
+from pqkeep_keyservice.ledger.records import (
+    FORMATS,
+    Formats,
+    NewRecord,
+    Row,
+    event_record,
+    record_text,
+)
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
+from pqkeep_keyservice.ledger.search import Page
+from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
@@ -134,10 +144,10 @@ class AuditService:
                 proofs = await self._store.query(search.prove_successions, request.size)
                 return Proofs(proofs=proofs)
             case ExportRecords():
-                page = await self._search(request.tenant, whole_export.export_records, request)
+                page = await self._search(request.tenant, export_records, request)
                 return Records(lines=page.lines, next=page.next)
             case GetSubtrees():
-                return Subtrees(hashes=await self._store.query(whole_export.subtrees_of, request))
+                return Subtrees(hashes=await self._store.query(subtrees_of, request))
             case ListCheckpoints():
                 return Checkpoints(
                     checkpoints=await self._store.query(checkpoints.list_checkpoints, request)
@@ -217,3 +227,37 @@ class AuditService:
         versions.entry(request.version)
         uses, last = await self._store.query(find_key_usage, request)
         return Usage(uses=uses, last_used_us=last)
+
+
+MAX_BYTES = 1024 * 1024
+"""Of the texts in one message: a quarter of a frame, and the last text more."""
+
+
+def export_records(
+    connection: sa.Connection, request: ExportRecords, formats: Formats = FORMATS
+) -> Page:
+    """Return the next records. Raises DamagedLogError if the log is smaller than the tree."""
+    if request.size > log_size(connection):
+        raise DamagedLogError
+    id_ = AUDIT_RECORDS.c.id
+    query = sa.select(AUDIT_RECORDS).where(
+        has_format(formats), id_ > request.after, id_ <= request.size
+    )
+    lines: list[bytes] = []
+    length, last = 0, request.size
+    rows = connection.execute(query.order_by(id_).limit(request.limit)).all()
+    for row in map(Row._make, rows):
+        lines.append(record_text(row, formats))
+        length, last = length + len(lines[-1]), row.id
+        if length >= MAX_BYTES:
+            break
+    return Page(tuple(lines), last if last < request.size else None)
+
+
+def subtrees_of(
+    connection: sa.Connection, request: GetSubtrees, formats: Formats = FORMATS
+) -> tuple[bytes, ...]:
+    """Return the complete subtrees of a tree. Raises DamagedLogError."""
+    if request.size > log_size(connection):
+        raise DamagedLogError
+    return frontier(request.size, subtrees(connection, formats)).hashes

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.ledger.appended import Appended
+from pqkeep_keyservice.ledger.append import Appended
 from pqkeep_keyservice.ledger.dialects import add_all, execute
 from pqkeep_keyservice.ledger.key_usage import add_key_usage, count_key_usage
 from pqkeep_keyservice.ledger.merkle import range_hash

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.ledger.appended import Commit, Kind
+from pqkeep_keyservice.ledger.append import Commit, Kind
 from pqkeep_keyservice.ledger.dialects import add_all, insert_or_update
 from pqkeep_keyservice.ledger.records import target_of, target_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, KEY_USAGE, is_uncounted_of

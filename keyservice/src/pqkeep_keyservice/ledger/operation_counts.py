@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.ledger.appended import Commit, Kind
+from pqkeep_keyservice.ledger.append import Commit, Kind
 from pqkeep_keyservice.ledger.dialects import add_all, execute, insert_or_update
 from pqkeep_keyservice.ledger.schema import (
     AUDIT_RECORDS,

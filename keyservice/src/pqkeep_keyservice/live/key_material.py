@@ -10,9 +10,11 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from cachetools import LRUCache, TTLCache
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from pqkeep_keyservice.crypto import note_key
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
+from pqkeep_keyservice.crypto.mldsa import ML_DSA_44
 from pqkeep_keyservice.crypto.mldsa import SigningKey as NoteKey
 from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
 from pqkeep_keyservice.crypto.secret import Secret
@@ -96,7 +98,7 @@ class KeyMaterial:
     def note_key(self, tenant: TenantId, entry: KeyEntry) -> NoteKey:
         """Return the key that signs notes beside a key that signs checkpoints."""
         with self.unseal(tenant, entry) as seed:
-            return note_key.derive(seed)
+            return derive_note_key(seed)
 
     def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Check, once, that a public key is the one that was stored with its seed.
@@ -219,3 +221,18 @@ def _cached(cache: MutableMapping[KeyId, T], key_id: KeyId, load: Callable[[], T
     if key is None:
         key = cache[key_id] = load()
     return key
+
+
+_NOTE_INFO = b"pqkeep/v1/signed-note"
+_NOTE_SEED_SIZE = 32
+
+
+def derive_note_key(seed: Secret) -> NoteKey:
+    """Return the ML-DSA-44 key that signs notes, from the seed of a key that signs checkpoints.
+
+    It is HKDF-SHA-256(seed of the checkpoint key, salt = "", info = "pqkeep/v1/signed-note", 32): sealed,
+    backed up and replaced with that key. Nothing further is stored.
+    """
+    kdf = HKDF(SHA256(), length=_NOTE_SEED_SIZE, salt=None, info=_NOTE_INFO)
+    with Secret(kdf.derive(seed.reveal())) as derived:
+        return ML_DSA_44.load_seed(derived)

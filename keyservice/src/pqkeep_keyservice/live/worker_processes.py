@@ -6,9 +6,10 @@ key pair it returns the private key, which this process seals. Both cross by the
 """
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal
+from typing import Literal, TypeVar, TypeVarTuple
 
 from pqkeep_keyservice import hardening
 from pqkeep_keyservice.config import Config
@@ -20,12 +21,14 @@ from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl, is_installed
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealed_keys import generate_key, load_key, require_pair
+from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_keyservice.live.executors import SuppliedKey
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.signables import Signable, sign, verify
-from pqkeep_keyservice.live.worker_pool import WorkerPool
 from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
 from pqkeep_protocol.keys import KeyInfo, KeyVersion, TenantId
 
 LOW_PRIORITY = 4
@@ -62,6 +65,53 @@ def schemes_of(settings: WorkerSettings) -> SignatureSchemes:
     if settings.slh_dsa == "openssl":
         return signature_schemes(OpenSsl(settings.openssl_library))
     return signature_schemes(Pqcrypto())
+
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+class WorkerPool:
+    """Runs functions in worker processes. No tenant has more than ``per_tenant`` running at once."""
+
+    def __init__(self, workers: Sequence[WorkerProcess], *, per_tenant: int) -> None:
+        self._workers = workers
+        self._queue = FairQueue[TenantId, WorkerProcess](
+            workers, per_subject=per_tenant, max_waiting=MAX_WAITING
+        )
+
+    @property
+    def waiting(self) -> int:
+        """How many functions wait for a worker."""
+        return self._queue.waiting
+
+    async def run(
+        self,
+        tenant: TenantId,
+        deadline: float,
+        function: Callable[[*Arguments], T],
+        *arguments: *Arguments,
+    ) -> T:
+        """Run a function as soon as the tenant may have a worker.
+
+        Raises OVERLOADED if too much of the tenant's waits, DEADLINE_EXCEEDED if no worker is free
+        before the deadline (in the event loop's time), UNAVAILABLE if the worker dies.
+        """
+        try:
+            worker = await self._queue.acquire(tenant, deadline)
+        except QueueFullError:
+            raise KeyServiceError(ErrorKind.OVERLOADED) from None
+        except QueueTimeoutError:
+            raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+        try:
+            return await worker.run(function, *arguments)
+        finally:
+            self._queue.release(tenant, worker)
+
+    def close(self) -> None:
+        """Wait for what runs and end the processes."""
+        for worker in self._workers:
+            worker.close()
 
 
 class WorkerProcesses:

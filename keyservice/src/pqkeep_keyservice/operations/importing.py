@@ -1,9 +1,12 @@
 """Import keys, and private keys that were made elsewhere."""
 
 from pqkeep_keyservice import clock
-from pqkeep_keyservice.crypto import pkcs8
-from pqkeep_keyservice.crypto.key_wrapping import UnwrappingError, import_info
-from pqkeep_keyservice.crypto.pkcs8 import PrivateKeyError
+from pqkeep_keyservice.crypto.key_wrapping import (
+    PrivateKeyError,
+    UnwrappingError,
+    decode_pkcs8,
+    import_info,
+)
 from pqkeep_keyservice.keys.changes import KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyVersions
 from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError
@@ -43,7 +46,7 @@ async def import_key(
     info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
     try:
         with wrapping.unwrap(request.wrapped_private_key, info) as data:
-            private_key = pkcs8.decode(versions.algorithm, data)
+            private_key = decode_pkcs8(versions.algorithm, data)
         made = await executor.adopt(versions.name, version, private_key.seed, deadline)
         private_key.require(made[0])
     except UnwrappingError:

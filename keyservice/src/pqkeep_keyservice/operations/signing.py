@@ -2,16 +2,30 @@
 
 A signature over a message has the caller's context or an empty one, so that any verifier of the
 standard can check it; one over a mu is the same (FIPS 204, algorithm 7). One over a digest is
-described in ``crypto/prehash``.
+described here:
+
+    signature = Sign(OID(hash function) || digest, context = "pqkeep/v1/sign-hash")
+
+The OID binds the hash function, and the context makes sure that such a signature never verifies as
+one over a message.
+
+A JSON Web Signature (RFC 7515) is in compact form, with ML-DSA (RFC 9964). Its header names the
+algorithm and the key, by its thumbprint; nothing of it is the caller's.
+
+    signing input = BASE64URL(header) || "." || BASE64URL(payload)
+    JWS           = signing input || "." || BASE64URL(Sign(signing input, context = ""))
 """
 
+from collections.abc import Mapping
+
+import msgspec
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.crypto import jws, prehash
 from pqkeep_keyservice.keys.key_versions import KeyVersions
 from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.signables import ExternalMu, Message, Signable
 from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
     Jws,
@@ -25,6 +39,7 @@ from pqkeep_protocol.messages import (
     VerifyHash,
     VerifyMu,
 )
+from pqkeep_protocol.public_keys import JWK_ALGORITHM, base64url, thumbprint
 
 _Sign = Sign | SignHash | SignMu
 VerifyRequest = Verify | VerifyHash | VerifyMu
@@ -45,10 +60,10 @@ async def sign_jws(
 ) -> OperationResult:
     """Sign a payload as JWS. The context is empty, so a signature over its signing input is one."""
     key = versions.key_for(request.operation, request.version)
-    header = jws.protected_header(versions.algorithm, key.info.public_key)
-    message = jws.signing_input(header, request.payload)
+    header = _protected_header(versions.algorithm, key.info.public_key)
+    message = _signing_input(header, request.payload)
     signature = await executor.sign(versions.tenant, key, Message(message), deadline)
-    made = jws.compact(header, None if request.detached else request.payload, signature)
+    made = _compact(header, None if request.detached else request.payload, signature)
     version = key.info.version
     return OperationResult(Jws(jws=made, version=version), version)
 
@@ -72,5 +87,39 @@ def signable_of(request: _Sign | VerifyRequest) -> Signable:
         return Message(request.message, request.context)
     if isinstance(request, SignMu | VerifyMu):
         return ExternalMu(request.mu)
-    represented = prehash.represent(request.hash_algorithm, request.digest)
-    return Message(represented, prehash.CONTEXT)
+    represented = represent_digest(request.hash_algorithm, request.digest)
+    return Message(represented, HASH_CONTEXT)
+
+
+HASH_CONTEXT = b"pqkeep/v1/sign-hash"
+
+_OID: Mapping[HashAlgorithm, bytes] = {
+    HashAlgorithm.SHA_256: bytes.fromhex("0609608648016503040201"),
+    HashAlgorithm.SHA_384: bytes.fromhex("0609608648016503040202"),
+    HashAlgorithm.SHA_512: bytes.fromhex("0609608648016503040203"),
+}
+"""DER of the object identifiers in NIST's hashAlgs arc (FIPS 204, section 5.4.1)."""
+
+
+def represent_digest(hash_algorithm: HashAlgorithm, digest: bytes) -> bytes:
+    """Return what is signed for a digest."""
+    return _OID[hash_algorithm] + digest
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+def _protected_header(algorithm: Algorithm, public_key: bytes) -> str:
+    """Return the header of what a key signs, in base64url."""
+    alg = JWK_ALGORITHM[algorithm]
+    return base64url(_ENCODER.encode({"alg": alg, "kid": thumbprint(alg, public_key)}))
+
+
+def _signing_input(header: str, payload: bytes) -> bytes:
+    """Return what is signed (RFC 7515, section 5.1)."""
+    return f"{header}.{base64url(payload)}".encode("ascii")
+
+
+def _compact(header: str, payload: bytes | None, signature: bytes) -> str:
+    """Return the compact form; without the payload where it is None (RFC 7515, appendix F)."""
+    return f"{header}.{base64url(payload or b'')}.{base64url(signature)}"
