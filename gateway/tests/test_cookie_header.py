@@ -8,6 +8,7 @@ import pytest
 from pqkeep_gateway.http.cookies import ACCESS, MAX_DELETIONS, REFRESH, Cookies
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.protocol import MAX_HEAD
+from pqkeep_gateway.people.sessions import Tokens
 
 SECURE = Cookies()
 LOOPBACK = Cookies(secure=False)
@@ -49,6 +50,7 @@ def test_cookies_by_name(header: bytes, cookies: dict[str, str]) -> None:
         REFRESH,
         SECURE.operator,
         SECURE.single_sign_on,
+        SECURE.binding,
         SECURE.proof,
         SECURE.reauthentication,
     ],
@@ -145,13 +147,84 @@ def test_a_request_with_a_cookie_twice_is_refused() -> None:
     """It is 401, names the cookie, says what to do, and repeats no value."""
     sent = SECURE.read([(b"cookie", f"{ACCESS}=secret; {ACCESS}=planted".encode())])
     with pytest.raises(ApiError) as refused:
-        SECURE.require_once(sent, HOST, PATH)
+        SECURE.require_once(sent, HOST, PATH, needs_session=True)
     error = refused.value
     assert error.code.code == "ERR_AUTH_001"
     assert ACCESS in error.message
     assert error.cookies
     assert "secret" not in error.message + "".join(error.cookies)
-    SECURE.require_once(SECURE.read([(b"cookie", f"{ACCESS}=secret".encode())]), HOST, PATH)
+    once = SECURE.read([(b"cookie", f"{ACCESS}=secret".encode())])
+    SECURE.require_once(once, HOST, PATH, needs_session=True)
+
+
+MINE = Tokens("pqa_mine", "pqr_mine")
+OTHERS = Tokens("pqa_others", "pqr_others")
+
+
+def bound(tokens: Tokens) -> str:
+    """Return the cookie that binds a session's tokens to this host."""
+    return next(each.split(";")[0] for each in SECURE.of(tokens) if SECURE.binding in each)
+
+
+@pytest.mark.parametrize(
+    ("header", "access", "refresh"),
+    [
+        ("{ACCESS}=pqa_mine; {REFRESH}=pqr_mine; {mine}", "pqa_mine", "pqr_mine"),
+        ("{ACCESS}=pqa_others; {REFRESH}=pqr_others", None, None),
+        ("{ACCESS}=pqa_others; {REFRESH}=pqr_others; {mine}", None, None),
+        ("{ACCESS}=pqr_mine; {REFRESH}=pqa_mine; {mine}", None, None),
+        ("{ACCESS}=pqa_others; {ACCESS}=pqa_mine; {mine}", "pqa_mine", None),
+        ("{ACCESS}=pqa_mine; {mine}; {ACCESS}=pqa_others; {ACCESS}=", "pqa_mine", None),
+        ("{REFRESH}=pqr_mine; {REFRESH}=pqr_others; {mine}", None, "pqr_mine"),
+        ("{ACCESS}=pqa_mine; {ACCESS}=pqa_mine; {mine}", "pqa_mine", None),
+        ("{ACCESS}=pqa_mine; {REFRESH}=pqr_mine; {mine}; {others}", None, None),
+        ("{ACCESS}=pqa_mine; {binding}=", None, None),
+        ("{ACCESS}=; {REFRESH}=; {binding}=.", None, None),
+        ("{ACCESS}=pqa_mine; {binding}=" + "é" * 43, None, None),
+        ("{ACCESS}=pqa_others; {plain_others}", None, None),
+    ],
+)
+def test_only_tokens_that_this_host_has_set_count(
+    header: str, access: str | None, refresh: str | None
+) -> None:
+    """A token that another host can have set, in whatever place and number, is no token."""
+    names = {
+        "ACCESS": ACCESS,
+        "REFRESH": REFRESH,
+        "binding": SECURE.binding,
+        "mine": bound(MINE),
+        "others": bound(OTHERS),
+        "plain_others": bound(OTHERS).removeprefix("__Host-"),
+    }
+    values = read(header.format_map(names).encode("latin-1"))
+    assert (values.get(ACCESS), values.get(REFRESH)) == (access, refresh)
+
+
+def test_where_cookies_are_not_secure_none_binds_another() -> None:
+    """On loopback any host could set the cookie that binds: the tokens count as they are sent."""
+    assert not [each for each in LOOPBACK.of(MINE) if LOOPBACK.binding in each]
+    assert read(f"{ACCESS}=pqa_mine".encode(), cookies=LOOPBACK)[ACCESS] == "pqa_mine"
+
+
+def test_a_request_without_need_of_a_session_ignores_what_is_not_bound() -> None:
+    """Signing in works beside planted tokens; a cookie that no other host can set is there once."""
+    sent = SECURE.read([(b"cookie", f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode())])
+    SECURE.require_once(sent, HOST, PATH, needs_session=False)
+    twice = SECURE.read([(b"cookie", f"{SECURE.binding}=1; {SECURE.binding}=2".encode())])
+    with pytest.raises(ApiError):
+        SECURE.require_once(twice, HOST, PATH, needs_session=False)
+
+
+def test_on_loopback_one_response_deletes_all() -> None:
+    """No proxy stands before it, so that what a browser sends is deleted by one response."""
+    sent = LOOPBACK.read(
+        [(b"cookie", f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode())]
+    )
+    deleted = LOOPBACK.deletions(sent, HOST, "/api/v1/auth/refresh")
+    for name in (ACCESS, REFRESH, ""):
+        for path in ("/", "/api", "/api/v1", "/api/v1/auth/", "/api/v1/auth/refresh"):
+            start = f"{name}={'' if name else 'gone'}; Path={path}; Max-Age=0; Domain="
+            assert {f"{start}keep.example.org", f"{start}example.org"} <= set(deleted)
 
 
 @pytest.mark.parametrize(

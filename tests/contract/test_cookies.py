@@ -104,7 +104,7 @@ def answers(closed: Installation, password: str) -> dict[str, httpx2.Response]:
 
 @pytest.mark.parametrize("what", AGES)
 def test_cookies_go_over_tls_only(answers: dict[str, httpx2.Response], what: str) -> None:
-    """Both cookies are Secure, httpOnly, SameSite=Lax, of one path, for this host, as long as said."""
+    """The cookies are Secure, httpOnly, SameSite=Lax, of one path, for this host, as long as said."""
     assert answers[what].is_success, answers[what].text
     shown = {name: dict(each) for name, each in _cookies(answers[what]).items()}
     wanted = {"secure": True, "httponly": True, "samesite": "Lax", "domain": "", "expires": ""}
@@ -114,6 +114,7 @@ def test_cookies_go_over_tls_only(answers: dict[str, httpx2.Response], what: str
     expected = {
         "service_access_token": {**wanted, "path": "/", "max-age": access},
         "service_refresh_token": {**wanted, "path": "/api/v1/auth/refresh", "max-age": refresh},
+        Cookies().binding: {**wanted, "path": "/", "max-age": refresh},
     }
     assert {
         name: {attribute: value for attribute, value in each.items() if attribute in expected[name]}

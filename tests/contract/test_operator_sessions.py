@@ -78,6 +78,7 @@ def test_the_cookie_is_for_this_host_and_no_script(closed: Installation) -> None
         OPERATOR: ("/", "28800", True, "Strict", True, ""),
         ACCESS: ("/", "0", True, "Lax", True, ""),
         REFRESH: ("/api/v1/auth/refresh", "0", True, "Lax", True, ""),
+        Cookies().binding: ("/", "0", True, "Lax", True, ""),
         Cookies().proof: ("/", "0", True, "Strict", True, ""),
     }
     assert OPERATOR.startswith("__Host-")
@@ -213,8 +214,7 @@ def test_an_unknown_operators_token_does_not_hide_a_person(
 ) -> None:
     """A person with a planted operator's cookie stays who they are, and no change is the operator's."""
     person = closed.person(closed.new_tenant().tenant_id)
-    mine = f"{ACCESS}={person.client.cookies[ACCESS]}"
-    both = {"Cookie": f"{mine}; {OPERATOR}={token}"}
+    both = {"Cookie": f"{person.session_cookies}; {OPERATOR}={token}"}
     me = thief.get("/auth/me", headers=both)
     assert me.json()["data"]["tenant_id"] == person.tenant_id
     assert thief.post("/auth/logout", headers=both).status_code == 200

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from typing import Self
 
 import httpx2
 import pytest
-from tests.fixtures.caller import API, REQUEST_SECONDS, TLS, Caller, read_envelope
+from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller, read_envelope
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.http.cookies import ACCESS, REFRESH, Cookies
 
 NAMES = Cookies(secure=False)
+"""Their names on loopback: without a prefix, so that any host of the domain could set them."""
+SECURE = Cookies()
 OPERATOR = NAMES.operator
 PATHS = (
     ("GET", "/auth/me"),
@@ -95,3 +99,132 @@ def test_pages_say_so_and_delete(installation: Installation) -> None:
         assert f"{ACCESS}=; Path=/; Max-Age=0" in answer.headers.get_list("set-cookie")
     assert "sent more than once" in _ask(installation, "GET", "/portal/keys", twice).text
     assert "set-cookie" not in _ask(installation, "GET", "/portal/sign-in", f"{ACCESS}=a").headers
+
+
+class Kept(dict[str, str]):
+    """The cookies that a browser keeps of somebody who has signed in over TLS."""
+
+    @classmethod
+    def of(cls, person: Caller) -> Self:
+        """Take a person's cookies."""
+        return cls({each.name: each.value or "" for each in person.client.cookies.jar})
+
+    def header(self, *names: str) -> str:
+        """Return those with some names, or all."""
+        return "; ".join(f"{name}={self[name]}" for name in names or self)
+
+
+@pytest.fixture
+def two(closed: Installation) -> tuple[Kept, Kept, str]:
+    """Return the cookies of a person and of an attacker, and the person's address."""
+    email = f"{uuid.uuid4()}@example.com"
+    person = closed.person(closed.new_tenant().tenant_id, email=email)
+    attacker = closed.person(closed.new_tenant().tenant_id)
+    return Kept.of(person), Kept.of(attacker), email
+
+
+def _email(answer: httpx2.Response) -> str | None:
+    """Return the address of who is signed in; None after a refusal for want of a credential."""
+    body = read_envelope(answer)
+    if answer.status_code == 401:
+        assert body["error"]["error_code"] == "ERR_AUTH_001"
+        return None
+    email: str = body["data"]["email"]
+    return email
+
+
+def test_a_planted_session_signs_nobody_in(
+    closed: Installation, two: tuple[Kept, Kept, str]
+) -> None:
+    """Without a session of this host, another one's tokens are no credential, once or twice."""
+    mine, others, email = two
+    tokens = others.header(ACCESS, REFRESH)
+    binding = f"{NAMES.binding}={others[SECURE.binding]}"
+    for planted in (tokens, f"{tokens}; {tokens}", f"{tokens}; {binding}"):
+        me = _ask(closed, "GET", f"{API}/auth/me", planted)
+        assert _email(me) is None
+        deleted = f"{ACCESS}=; Path=/; Max-Age=0; Secure" in me.headers.get_list("set-cookie")
+        assert deleted == (planted.count(ACCESS) > 1)
+        assert _email(_ask(closed, "POST", f"{API}/auth/refresh", planted)) is None
+        page = _ask(closed, "GET", "/portal/keys", planted)
+        assert (page.status_code, page.headers["location"].partition("?")[0]) == (
+            303,
+            "/portal/resume",
+        )
+        credentials = {"email": email, "password": PASSWORD}
+        signed_in = closed.caller(None).ask(
+            "POST", "/auth/login", credentials, headers={"Cookie": planted}
+        )
+        assert signed_in.status_code == 200
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", mine.header())) == email
+
+
+def test_a_planted_session_takes_no_other_s_place(
+    closed: Installation, two: tuple[Kept, Kept, str]
+) -> None:
+    """Beside a person's session any number of planted cookies leaves them who they are."""
+    mine, others, email = two
+    planted = others.header(ACCESS, REFRESH)
+    operator = closed.operator().ask(
+        "POST", "/auth/operator", {"operator_key": closed.ready["operator_key"]}
+    )
+    token = operator.cookies[SECURE.operator]
+    unprefixed = "; ".join(
+        (
+            f"{NAMES.operator}={token}",
+            f"{NAMES.binding}={others[SECURE.binding]}",
+            f"{NAMES.proof}=pqd_x",
+        )
+    )
+    for sent in (
+        f"{planted}; {mine.header()}",
+        f"{mine.header()}; {planted}; {planted}",
+        f"{unprefixed}; {mine.header()}; {unprefixed}",
+        f"{planted}; {mine.header()}; {ACCESS}=; {REFRESH}=",
+        f"{mine.header(ACCESS, SECURE.binding)}; {planted}; {planted}",
+    ):
+        assert _email(_ask(closed, "GET", f"{API}/auth/me", sent)) == email
+    without = others.header(ACCESS, REFRESH) + "; " + mine.header(SECURE.binding)
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", without)) is None
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", unprefixed)) is None
+
+
+def test_a_planted_refresh_token_is_not_exchanged(
+    closed: Installation, two: tuple[Kept, Kept, str]
+) -> None:
+    """The person's own token is, beside planted ones; alone a planted one ends and begins nothing."""
+    mine, others, email = two
+    alone = f"{mine.header(SECURE.binding)}; {others.header(REFRESH)}"
+    assert _email(_ask(closed, "POST", f"{API}/auth/refresh", alone)) is None
+    refreshed = _ask(
+        closed, "POST", f"{API}/auth/refresh", f"{others.header(REFRESH)}; {mine.header()}"
+    )
+    assert refreshed.status_code == 200
+    now = Kept(refreshed.cookies.items())
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", now.header())) == email
+    crossed = f"{now.header(ACCESS)}; {mine.header(SECURE.binding)}"
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", crossed)) is None
+    assert _ask(closed, "GET", f"{API}/auth/me", others.header()).status_code == 200
+
+
+def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, Kept, str]) -> None:
+    """An attacker's own proof, under the name that another host can set or the real one, is none."""
+    mine, others, _ = two
+    generated = {"algorithm": "Kyber768"}
+    asked = {"headers": {"Cookie": mine.header()}}
+    assert closed.caller(None).ask("POST", "/kms/keys/generate", generated, **asked).is_success
+    proved = closed.caller(None).ask(
+        "POST",
+        "/auth/step-up",
+        {"password": PASSWORD, "for_session": True},
+        headers={"Cookie": others.header()},
+    )
+    proof = proved.cookies[SECURE.proof]
+    for name in (NAMES.proof, SECURE.proof):
+        answer = closed.caller(None).ask(
+            "POST",
+            "/kms/keys/rotate",
+            generated,
+            headers={"Cookie": f"{mine.header()}; {name}={proof}"},
+        )
+        assert read_envelope(answer)["error"]["error_code"] == "ERR_MFA_013"

@@ -149,7 +149,7 @@ def test_a_token_leaves_no_cookie_unless_it_is_asked_for(prepared: Prepared) -> 
 def test_the_cookie_is_this_hosts_and_no_scripts(prepared: Prepared, closed: Installation) -> None:
     """It is HttpOnly, SameSite=Strict, host-only and good for 300 seconds; over TLS it is __Host-."""
     secure = closed.person(closed.new_tenant().tenant_id)
-    access = {"Cookie": f"{ACCESS}={secure.client.cookies[ACCESS]}"}
+    access = {"Cookie": secure.session_cookies}
     body = {"password": PASSWORD, "for_session": True}
     for caller, name, last in (
         (prepared.owner, PROOF, "SameSite=Strict"),

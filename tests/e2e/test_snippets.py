@@ -177,16 +177,25 @@ def test_each_program_works(
 
 
 def test_commands_of_people_work(
-    address: str, new_person: Callable[..., Caller], new_tenant: Callable[..., Caller]
+    address: str,
+    new_person: Callable[..., Caller],
+    new_tenant: Callable[..., Caller],
+    tmp_path: Path,
 ) -> None:
-    """With a session's access token, and a step-up token where it is needed, they do theirs."""
+    """With a file of a session's cookies, and a step-up token where it is needed, they do theirs."""
     tenant = new_tenant()
     algorithm = {"algorithm": "Kyber768"}
     tenant.post("/kms/keys/generate", algorithm, status=201)
     tenant.post("/kms/keys/rotate", algorithm, status=201)
     person = new_person(tenant.tenant_id)
+    cookies = tmp_path / "cookies.txt"
+    kept = [
+        "\t".join((each.domain, "FALSE", each.path, "FALSE", "0", each.name, each.value or ""))
+        for each in person.client.cookies.jar
+    ]
+    cookies.write_text("\n".join(["# Netscape HTTP Cookie File", *kept, ""]))
     session = {
-        "ACCESS_TOKEN": person.client.cookies["service_access_token"],
+        "COOKIES": str(cookies),
         "STEP_UP_TOKEN": person.post("/auth/step-up", {"password": PASSWORD})["step_up_token"],
     }
     for name in ("me", "list_members", "list_invitations", "archive_key"):

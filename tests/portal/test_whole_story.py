@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
 import time
 import uuid
 from base64 import b64encode
-from collections.abc import Iterator
 from contextlib import closing
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -20,15 +18,12 @@ from tests.fixtures.browser import Visit, go_to
 from tests.fixtures.caller import API, PASSWORD, Caller, client_of
 from tests.fixtures.certificate import Certificate
 from tests.fixtures.installation import Installation
-from tests.fixtures.preloaded import running_forked
-from tests.fixtures.processes import HOST
 from tests.portal.visitors import allowed, keep_api_key, operations_on, prove
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.http.cookies import ACCESS, REFRESH
 from pqkeep_server.initialise import Layout
-from pqkeep_server.settings_file import edited
 
 KEYRING = "payments.cards"
 CHOSEN = "another horse prefers hay"
@@ -231,30 +226,12 @@ def _look_around(page: Page) -> None:
         assert found == allowed(Role.VIEWER, found)
 
 
-@pytest.fixture(scope="module")
-def secured(installation: Installation, certificate: Certificate) -> Iterator[str]:
-    """A second gateway of the installation, with TLS and secure cookies."""
-    settings = Layout(installation.data).gateway_settings
-    own = settings.with_name("secured.toml")
-    changes = {
-        "tls_certificate": str(certificate.path),
-        "tls_key": str(certificate.key),
-        "cookies": "secure",
-    }
-    own.write_text(edited(settings.read_text(), changes))
-    with socket.create_server((HOST, 0)) as listener:
-        words = ["pqkeep_gateway", str(own), "--fd", str(listener.fileno())]
-        output = installation.output_file.with_name("secured")
-        with running_forked(words, output, pass_fds=[listener.fileno()]):
-            yield f"https://{HOST}:{listener.getsockname()[1]}"
-
-
 @pytest.fixture
 def address(request: pytest.FixtureRequest, installation: Installation) -> str:
     """Where people and programs reach the service: over loopback HTTP, or over HTTPS."""
     if request.param == "http":
         return installation.base_url
-    return str(request.getfixturevalue("secured"))
+    return str(request.getfixturevalue("secured_gateway"))
 
 
 @pytest.mark.parametrize(
@@ -320,12 +297,12 @@ def test_the_whole_story(
 
 
 def test_the_story_begins_over_https(
-    visit: Visit, installation: Installation, secured: str
+    visit: Visit, installation: Installation, secured_gateway: str
 ) -> None:
     """With secure cookies: keys, a keyring, a trial, an API key, a proof, and an access that ends."""
     email = f"{uuid.uuid4()}@example.com"
     installation.person(installation.new_tenant().tenant_id, email=email)
-    visitor = visit(secured, ignore_https_errors=True)
+    visitor = visit(secured_gateway, ignore_https_errors=True)
     page = visitor.open("/portal/keys")
     page.wait_for_url("**/portal/sign-in?next=%2Fportal%2Fkeys")
     _sign_in(page, email, PASSWORD)
@@ -351,7 +328,7 @@ def test_the_story_begins_over_https(
     prove(page)
     expect(page.locator("#made")).to_be_visible()
     lines = page.locator('[data-made="environment"] code').inner_text()
-    assert lines.startswith(f"export PQKEEP_URL={secured}\n")
+    assert lines.startswith(f"export PQKEEP_URL={secured_gateway}\n")
     keep_api_key(page)
     page.get_by_role("link", name="Audit log", exact=True).click()
     page.get_by_role("row", name="create-api-key").get_by_role("link").last.click()

@@ -152,8 +152,8 @@ class _Visit:
         )
 
     def require_cookies_once(self) -> None:
-        """Raise RefusedError if a cookie of ours is there more than once."""
-        if self.sent_cookies.twice:
+        """Raise RefusedError if a cookie of ours is there more than once, and not to be ignored."""
+        if self.sent_cookies.refused:
             raise RefusedError(Refusal.COOKIES)
 
     def __getitem__(self, name: str) -> str:

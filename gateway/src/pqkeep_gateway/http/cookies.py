@@ -5,15 +5,21 @@ that has both all the same is the operator's, if the operator's session is known
 
 Any host of a domain can set cookies for all of its hosts, and a request does not say who set them.
 Where cookies are Secure, names of our own begin with ``__Host-``: browsers accept these from the
-host itself only. The two names that the interface specification gives have no prefix. Browsers
-send two cookies with one name if they were set for different domains or paths. One of the two is not
-ours then, and the order does not say which: such a request is refused, and both are deleted.
+host itself only. The two names that the interface specification gives have no prefix. They are bound
+by a third cookie that has one: it carries the digests of both tokens, and a token without its digest
+there is ignored, as if it had not been sent.
+
+Browsers send two cookies with one name if they were set for different domains or paths. Where no
+digest tells which one is ours, the request is refused, and both are deleted.
 """
 
 import re
+from base64 import urlsafe_b64encode
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 from itertools import product
 from secrets import SystemRandom
 from typing import NamedTuple
@@ -27,10 +33,13 @@ from pqkeep_gateway.tenancy.operator_sessions import LIFETIME as OPERATOR_LIFETI
 
 ACCESS = "service_access_token"
 REFRESH = "service_refresh_token"
+BOUND = frozenset({ACCESS, REFRESH})
+"""The cookies whose digests another one carries, where cookies are Secure."""
 REFRESH_PATH = "/api/v1/auth/refresh"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 MAX_DELETIONS = 28
-"""Set-Cookie headers that delete cookies in one response. A proxy may take no head of more than 4 KiB."""
+"""Set-Cookie headers that delete cookies in one response, where cookies are Secure and there may be
+a proxy: some take no head of more than 4 KiB."""
 _HOST_PREFIX = "__Host-"
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8}")
 _PATH = re.compile(r"[A-Za-z0-9/._~-]{1,128}")
@@ -44,9 +53,12 @@ class SentCookies(NamedTuple):
     """The cookies of a request."""
 
     values: Mapping[str, str]
-    """By name; without those in ``twice``."""
+    """By name; without those in ``twice``, and without tokens that are not bound."""
     twice: frozenset[str] = frozenset()
-    """Names of ours that are there more than once."""
+    """Names of ours that are there more than once, where nothing tells which one is ours."""
+    refused: frozenset[str] = frozenset()
+    """Those of ``twice`` with which no request is served. The others belong to no session of this
+    host, so that a request that needs no session is served without them."""
 
 
 NO_COOKIES = SentCookies({})
@@ -62,12 +74,13 @@ class Cookies:
 
     def of(self, tokens: Tokens) -> tuple[str, ...]:
         """Return the headers' values that hand a person's tokens out."""
+        refresh_seconds = int(REFRESH_LIFETIME.total_seconds())
+        bound = f"{_digest(tokens.access)}.{_digest(tokens.refresh)}"
         return (
             *self.operator_gone(),
             self._cookie(ACCESS, tokens.access, "/", int(ACCESS_LIFETIME.total_seconds())),
-            self._cookie(
-                REFRESH, tokens.refresh, REFRESH_PATH, int(REFRESH_LIFETIME.total_seconds())
-            ),
+            self._cookie(REFRESH, tokens.refresh, REFRESH_PATH, refresh_seconds),
+            *((self._cookie(self.binding, bound, "/", refresh_seconds),) if self.secure else ()),
         )
 
     def gone(self) -> tuple[str, ...]:
@@ -75,6 +88,7 @@ class Cookies:
         return (
             self._cookie(ACCESS, "", "/", 0),
             self._cookie(REFRESH, "", REFRESH_PATH, 0),
+            *((self._cookie(self.binding, "", "/", 0),) if self.secure else ()),
             self._cookie(self.proof, "", "/", 0, same_site="Strict"),
         )
 
@@ -111,6 +125,11 @@ class Cookies:
         return self._name("pqkeep_sso")
 
     @property
+    def binding(self) -> str:
+        """The name of the cookie that binds a session's tokens to this host, where it is Secure."""
+        return self._name("pqkeep_session")
+
+    @property
     def proof(self) -> str:
         """The name of the cookie of a session's proof of identity."""
         return self._name("pqkeep_proof")
@@ -130,30 +149,40 @@ class Cookies:
             REFRESH,
             self.operator,
             self.single_sign_on,
+            self.binding,
             self.proof,
             self.reauthentication,
         }
-        found: dict[str, str] = {}
-        twice: set[str] = set()
+        found: defaultdict[str, list[str]] = defaultdict(list)
         for name, value in _pairs(sent):
-            if name in ours and name in found:
-                twice.add(name)
-            found[name] = value
-        values = {name: value for name, value in found.items() if name not in twice}
-        return SentCookies(values, frozenset(twice))
+            found[name].append(value)
+        twice = {name for name in ours if len(found.get(name, ())) > 1}
+        values = {name: sent_values[-1] for name, sent_values in found.items() if name not in twice}
+        if not self.secure:
+            return SentCookies(values, frozenset(twice), frozenset(twice))
+        access_digest, _, refresh_digest = values.get(self.binding, "").partition(".")
+        for name, digest in ((ACCESS, access_digest), (REFRESH, refresh_digest)):
+            values.pop(name, None)
+            for value in found.get(name, ()):
+                if _digest(value) == digest:
+                    values[name] = value
+                    twice.discard(name)
+        return SentCookies(values, frozenset(twice), frozenset(twice - BOUND))
 
-    def require_once(self, sent: SentCookies, host: bytes, path: str) -> None:
+    def require_once(
+        self, sent: SentCookies, host: bytes, path: str, *, needs_session: bool
+    ) -> None:
         """Raise ApiError, which deletes them, if a request has cookies of ours more than once."""
-        if not sent.twice:
-            return
-        raise ambiguous_cookies(sorted(sent.twice), self.deletions(sent, host, path))
+        twice = sent.refused | (sent.twice & {ACCESS} if needs_session else frozenset())
+        if twice:
+            raise ambiguous_cookies(sorted(twice), self.deletions(sent, host, path))
 
     def deletions(self, sent: SentCookies, host: bytes, path: str) -> tuple[str, ...]:
         """Return the headers' values that delete the cookies that were sent more than once.
 
         A cookie is deleted by its name, domain and path. Those that a request has are for a domain
         of its host, and for a part of its path. A nameless cookie can look like one of ours. Where
-        these are too many for one response, it has some, and the next response has others.
+        cookies are Secure and these are too many for one response, it has some of them.
         """
         if not sent.twice:
             return ()
@@ -167,7 +196,7 @@ class Cookies:
             ),
             *(self._gone("", path, domain) for path, domain in product(paths, domains)),
         ]
-        if len(deleted) <= MAX_DELETIONS:
+        if not self.secure or len(deleted) <= MAX_DELETIONS:
             return tuple(deleted)
         return tuple(SystemRandom().sample(deleted, MAX_DELETIONS))
 
@@ -240,6 +269,11 @@ def _pairs(header: bytes) -> Iterator[tuple[str, str]]:
         name, equals, value = each.partition("=")
         if equals:
             yield name.strip(" \t"), value.strip(" \t")
+
+
+def _digest(token: str) -> str:
+    """Return what binds a token (43 characters): its SHA-256, as it has 32 random bytes itself."""
+    return urlsafe_b64encode(sha256(token.encode("latin-1")).digest()).decode().rstrip("=")
 
 
 def _paths(path: str) -> tuple[str, ...]:

@@ -102,13 +102,14 @@ class Pipeline:
     observer: RequestObserver
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
-    def read_cookies(self, scope: Scope, headers: Headers) -> SentCookies:
+    def read_cookies(self, scope: Scope, headers: Headers, permission: Permission) -> SentCookies:
         """Return the cookies of a request. Raises ApiError if it depends on one that is there twice."""
         if b"cookie" not in headers:
             return NO_COOKIES
         sent = self.cookies.read(scope["headers"])
         if b"x-api-key" not in headers:
-            self.cookies.require_once(sent, headers.get(b"host", b""), scope["path"])
+            host, needs_session = headers.get(b"host", b""), permission is not Permission.PUBLIC
+            self.cookies.require_once(sent, host, scope["path"], needs_session=needs_session)
         return sent
 
     async def admit(
@@ -305,7 +306,7 @@ class Resource:
         values = UNREAD
         answer: ApiError | int | None = None
         try:
-            cookies = pipeline.read_cookies(scope, headers)
+            cookies = pipeline.read_cookies(scope, headers, endpoint.permission)
             principal, usage = await pipeline.admit(
                 endpoint.permission, headers, cookies.values, client, endpoint.audit_operation
             )

@@ -163,7 +163,7 @@ class PageResource:
         if not page.is_public:
             try:
                 self._pipeline.cookies.require_once(
-                    cookies, headers.get(b"host", b""), scope["path"]
+                    cookies, headers.get(b"host", b""), scope["path"], needs_session=False
                 )
                 principal, usage = await self._pipeline.admit(
                     page.permission, headers, cookies.values, Client(attribution.source_address)

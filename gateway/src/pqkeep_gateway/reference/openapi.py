@@ -139,7 +139,8 @@ def document(
                     "type": "apiKey",
                     "in": "cookie",
                     "name": ACCESS,
-                    "description": "What login hands out: somebody who has signed in.",
+                    "description": "What login hands out: somebody who has signed in."
+                    f" Over HTTPS it counts only beside the cookie {Cookies().binding}.",
                 },
                 "OperatorSession": {
                     "type": "apiKey",

@@ -16,7 +16,6 @@ import msgspec
 
 from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.http.cookies import ACCESS
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.field import Field, InvalidValueError, decode_base64
 from pqkeep_gateway.http.pipeline import API
@@ -163,7 +162,7 @@ def _credentials(row: Endpoint) -> Iterator[str]:
     if takes_api_key(row):
         yield '-H "X-API-Key: $PQKEEP_API_KEY"'
     elif GRANTS[row.permission] != frozenset(CALLERS):
-        yield f'-H "Cookie: {ACCESS}=$ACCESS_TOKEN"'
+        yield '-b "$COOKIES"'
         if row.needs_step_up:
             yield f'-H "{STEP_UP_TOKEN}: $STEP_UP_TOKEN"'
 
