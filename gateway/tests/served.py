@@ -9,14 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connection import LIMITS, Listener, application
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
-from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
-from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
 
 
@@ -26,29 +24,18 @@ class Server:
     def __init__(self, tls: TlsServer | None = None, per_address: int = LIMITS.per_address) -> None:
         self._tls = tls
         self._per_address = per_address
-        self.state = ServerState()
+        self.state: Listener
         self.port = 0
 
     @asynccontextmanager
     async def serving(self, app: ASGIApp) -> AsyncIterator[None]:
         """Accept connections."""
-        config = configuration(app)
-        config.load()
         arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
         counted = Connections(LIMITS.connections, self._per_address, arrivals)
-
-        def protocol() -> BoundedHttpProtocol:
-            return BoundedHttpProtocol(
-                config,
-                self.state,
-                {},
-                limits=LIMITS,
-                counted=counted,
-                observer=RequestObserver(),
-                tls=self._tls,
-            )
-
-        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        self.state = Listener(application(app), counted, RequestObserver(), tls=self._tls)
+        server = await asyncio.get_running_loop().create_server(
+            self.state.connection, "127.0.0.1", 0
+        )
         async with server:
             self.port = server.sockets[0].getsockname()[1]
             yield
@@ -64,5 +51,5 @@ class Server:
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Let the event loop go on until something is so."""
-        while not is_so():  # noqa: ASYNC110 - uvicorn has no events for it
+        while not is_so():  # noqa: ASYNC110 - there are no events for it
             await asyncio.sleep(0.001)

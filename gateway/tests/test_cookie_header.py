@@ -5,9 +5,9 @@ from time import process_time
 
 import pytest
 
+from pqkeep_gateway.http.connection import MAX_HEAD
 from pqkeep_gateway.http.cookies import ACCESS, MAX_DELETIONS, REFRESH, Cookies
 from pqkeep_gateway.http.errors import ApiError
-from pqkeep_gateway.http.protocol import MAX_HEAD
 from pqkeep_gateway.people.sessions import Tokens
 
 SECURE = Cookies()

@@ -13,10 +13,9 @@ import pytest
 import uvloop
 from gateway.tests.served import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from pqkeep_gateway.http.connection import HttpConnection, Request
 from pqkeep_gateway.http.endpoint import JsonLines
-from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.http.responses import send_response
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -37,7 +36,7 @@ def leave(client: socket.socket, *, reset: bool) -> None:
 def protocols() -> int:
     """Return how many connections' objects there are."""
     gc.collect()
-    return sum(type(each) is BoundedHttpProtocol for each in gc.get_objects())
+    return sum(type(each) is HttpConnection for each in gc.get_objects())
 
 
 async def _leave_before_the_first_answer(server: Server, requests: int, *, reset: bool) -> int:
@@ -105,7 +104,7 @@ def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: boo
             else:
                 await _leave_before_the_first_answer(server, 2, reset=reset)
             await asyncio.sleep(0)  # in which uvloop lets go of it
-            return sum(type(each) is BoundedHttpProtocol for each in gc.get_objects()) - before
+            return sum(type(each) is HttpConnection for each in gc.get_objects()) - before
         finally:
             gc.enable()
 
@@ -127,7 +126,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
         async with server.serving(app):
             client = await server.sent(10 * GET)
             await begun.wait()
-            parsed = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+            parsed = sum(isinstance(each, Request) for each in gc.get_objects())
             go_on.set()
             await _answers(client, 10)
             client.close()
@@ -149,7 +148,7 @@ def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
             await _echo(scope, receive, send)
             answered += 1
             for each in server.state.connections:
-                assert isinstance(each, BoundedHttpProtocol)
+                assert isinstance(each, HttpConnection)
                 most = max(most, len(each.flow.waiting))
 
         def send_much(client: socket.socket) -> None:
@@ -252,14 +251,14 @@ def test_line_ends_are_parsed_together(
     sent: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mebibyte of line ends is parsed in some hundred pieces, not in one for each."""
-    pieces, parse = 0, BoundedHttpProtocol._parse
+    pieces, parse = 0, HttpConnection._parse
 
-    def counted(protocol: BoundedHttpProtocol, piece: bytes) -> None:
+    def counted(protocol: HttpConnection, piece: bytes) -> None:
         nonlocal pieces
         pieces += 1
         parse(protocol, piece)
 
-    monkeypatch.setattr(BoundedHttpProtocol, "_parse", counted)
+    monkeypatch.setattr(HttpConnection, "_parse", counted)
 
     async def ask() -> list[bytes]:
         server = Server()
@@ -288,14 +287,14 @@ CHUNKS = CHUNKED.removesuffix(b"0\r\n\r\n") + MANY * b"1\r\nx\r\n" + b"0\r\n"
 )
 def test_too_many_headers_are_not_parsed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of forty thousand headers some are parsed before the request is refused, not all."""
-    parsed, parse = 0, BoundedHttpProtocol.on_header
+    parsed, parse = 0, HttpConnection.on_header
 
-    def counted(protocol: BoundedHttpProtocol, name: bytes, value: bytes) -> None:
+    def counted(protocol: HttpConnection, name: bytes, value: bytes) -> None:
         nonlocal parsed
         parsed += 1
         parse(protocol, name, value)
 
-    monkeypatch.setattr(BoundedHttpProtocol, "on_header", counted)
+    monkeypatch.setattr(HttpConnection, "on_header", counted)
     (answer,) = uvloop.run(_ask(_echo, sent, 1))
     assert b"ERR_INVALID_001" in answer
     assert parsed < MANY / 20
@@ -359,13 +358,13 @@ def test_a_body_in_small_chunks_may_be_cut_anywhere() -> None:
 def _counted_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return what gets the size of each chunk that is parsed."""
     chunks: list[int] = []
-    parse = BoundedHttpProtocol.on_body
+    parse = HttpConnection.on_body
 
-    def counted(protocol: BoundedHttpProtocol, body: bytes) -> None:
+    def counted(protocol: HttpConnection, body: bytes) -> None:
         chunks.append(len(body))
         parse(protocol, body)
 
-    monkeypatch.setattr(BoundedHttpProtocol, "on_body", counted)
+    monkeypatch.setattr(HttpConnection, "on_body", counted)
     return chunks
 
 

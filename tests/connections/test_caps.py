@@ -24,8 +24,8 @@ from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
+from pqkeep_gateway.http.connection import LIMITS
 from pqkeep_gateway.http.connections import Connections
-from pqkeep_gateway.http.protocol import LIMITS
 from pqkeep_gateway.http.static_document import PIECE
 from pqkeep_gateway.http.watching import CHECK_SECONDS, to_end
 from pqkeep_gateway.process import OTHER_FILES

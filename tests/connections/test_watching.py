@@ -6,14 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connection import HttpConnection, Listener, application
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
-from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
 from pqkeep_gateway.http.watching import CHECKED_AT_ONCE, ENDED_AT_ONCE, watch_connections
 
 HALF = b"GET / HTTP/1.1\r\n"
@@ -66,14 +64,10 @@ class Setting:
     """One connection, checked at the times that a test says."""
 
     def __init__(self) -> None:
-        config = uvicorn.Config(_answer, log_config=None)
-        config.load()
-        self.state = ServerState()
         self.transport = Transport()
         counted = Connections(8, 8, SourceBudget(Limit(8, 1), lambda: 1000.0))
-        self.connection = BoundedHttpProtocol(
-            config, self.state, {}, limits=LIMITS, counted=counted, observer=RequestObserver()
-        )
+        self.state = Listener(application(_answer), counted, RequestObserver())
+        self.connection = self.state.connection()
         self.connection.connection_made(self.transport)
 
     def ended_at(self, *times: float) -> str:
@@ -146,7 +140,7 @@ async def test_what_ends_together_is_ended_in_turns() -> None:
     """However many connections' time is over at once, others get their turn after a few of them."""
     ended = 0
 
-    class Expired(BoundedHttpProtocol):
+    class Expired(HttpConnection):
         """A connection whose time is over."""
 
         def check_deadline(self, now: float) -> bool:
@@ -172,7 +166,7 @@ async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
     """The others are checked again and again, however many there are."""
     checked = asyncio.Event()
 
-    class Last(BoundedHttpProtocol):
+    class Last(HttpConnection):
         """The last connection of many."""
 
         def check_deadline(self, now: float) -> bool:
@@ -180,7 +174,7 @@ async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
             checked.set()
             return False
 
-    class Faulty(BoundedHttpProtocol):
+    class Faulty(HttpConnection):
         """A connection with a fault."""
 
         def check_deadline(self, now: float) -> bool:

@@ -12,17 +12,21 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from functools import partial
+from email.utils import formatdate
 from pathlib import Path
 from typing import Protocol
 
-import uvicorn
 import uvloop
 
 from pqkeep_gateway import config
 from pqkeep_gateway.config import Config
-from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
-from pqkeep_gateway.http.server import configuration
+from pqkeep_gateway.http.connection import (
+    LIMITS,
+    ConnectionLimits,
+    Listener,
+    application,
+    lines_of,
+)
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_gateway.management.listener import open_listener, serving
@@ -50,7 +54,11 @@ UNSENT = 32_768
 TAKE_SECONDS = 0.1
 MOST_TAKEN = 32
 """Connections of one socket that are taken at a time, so that others take some, too."""
-ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
+ON_EVERY_ANSWER = [(b"x-content-type-options", b"nosniff")]
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+FORCED = 2
+"""Signals after which nothing more is waited for."""
 
 
 def main(limits: ConnectionLimits = LIMITS) -> int:
@@ -125,23 +133,29 @@ class _Reachable(Protocol):
     async def is_reachable(self) -> bool: ...
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, which knows nothing of TLS here, shares its port with others, and can leave."""
+class _Server:
+    """Listens, and ends its connections: at once, or each with its next request."""
 
     def __init__(
         self,
-        configuration: uvicorn.Config,
-        scheme: str,
+        listener: Listener,
         started: Callable[[], None],
         others: Sequence[socket.socket],
     ) -> None:
-        super().__init__(configuration)
-        self.tasks = BackgroundTasks(self._stop)
-        self._scheme = scheme
+        self.tasks = BackgroundTasks(self.stop)
+        self._listener = listener
         self._started = started
         self._others = others
+        self._servers: list[asyncio.Server] = []
         self._leave_others: Callable[[], object] = lambda: None
         self._is_leaving = False
+        self._wake = asyncio.Event()
+        self._stops = 0
+
+    def stop(self) -> None:
+        """Take nothing more, and end when what is under way is answered; asked again: now."""
+        self._stops += 1
+        self._wake.set()
 
     def leave(self) -> None:
         """Accept no more connections, and end when there is none.
@@ -150,45 +164,66 @@ class _Server(uvicorn.Server):
         the client may be sending one just now.
         """
         self._is_leaving = True
-        self._leave_others()
-        for server in self.servers if self.started else ():
-            server.close()
+        self._wake.set()
+        self._close()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        own = (each for server in self.servers for each in server.sockets)
-        for listener in (*own, *self._others):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
-        self._leave_others = self.tasks.begin(take_waiting(self._others, self._new_connection))
+    async def serve(self, host: str, port: int, given: socket.socket | None, scheme: str) -> None:
+        """Serve until ``stop`` is called, on a socket that is given or a new one.
+
+        Raises ConfigError where it cannot listen.
+        """
+        accept, loop = self._listener.connection, asyncio.get_running_loop()
+        if given is None:
+            try:
+                server = await loop.create_server(accept, host, port, backlog=BACKLOG)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot listen on {_address(scheme, host, port)}: {error}"
+                ) from None
+            own = server.sockets[0].getsockname()[1]
+            _LOG.info("running on", address=_address(scheme, host, own))
+        else:
+            server = await loop.create_server(accept, sock=given, backlog=BACKLOG)
+        self._servers = [server]
+        for each in (*server.sockets, *self._others):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+        self._leave_others = self.tasks.begin(take_waiting(self._others, accept))
         self._started()
+        await self._until_stopped()
+        self._close()
+        await self._drain()
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._leave_others()
-        await super().shutdown(sockets)
-
-    def _stop(self) -> None:
-        self.should_exit = True
-
-    def _new_connection(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-            _loop=None,
-        )
-
-    async def on_tick(self, counter: int) -> bool:
-        if await super().on_tick(counter):
-            return True
-        if self._is_leaving:
-            for connection in self.server_state.connections:
-                if isinstance(connection, BoundedHttpProtocol):
+    async def _until_stopped(self) -> None:
+        """Return when it is to stop, or has left. Every answer has the time, which changes."""
+        connections = self._listener.connections
+        while not self._stops and not (self._is_leaving and not connections):
+            now = formatdate(usegmt=True).encode()
+            self._listener.lines = lines_of([(b"date", now), *ON_EVERY_ANSWER])
+            if self._is_leaving:
+                for connection in connections:
                     connection.leave()
-        return self._is_leaving and not self.server_state.connections
+            self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), 0.1 if self._is_leaving else 1)
 
-    def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
-        port = listeners[0].getsockname()[1]
-        _LOG.info("running on", address=_address(self._scheme, self.config.host, port))
+    async def _drain(self) -> None:
+        """Return when everything is answered, or after a while."""
+        listener = self._listener
+        for connection in list(listener.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while (listener.connections or listener.tasks) and self._stops < FORCED:  # noqa: ASYNC110 - two sets and a count
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            _LOG.error("requests are not answered any more", requests=len(listener.tasks))
+        for task in listener.tasks:
+            task.cancel()
+
+    def _close(self) -> None:
+        self._leave_others()
+        for server in self._servers:
+            server.close()
 
 
 def _address(scheme: str, host: str, port: int) -> str:
@@ -227,26 +262,8 @@ async def serve(
     tls = _tls(settings)
     scheme = "http" if tls is None else "https"
     gateway = await assemble(settings, _address(scheme, host, port), limits, tls)
-    protocol = partial(
-        BoundedHttpProtocol,
-        limits=limits,
-        counted=gateway.connections,
-        observer=gateway.observer,
-        tls=tls,
-    )
-    server = _Server(
-        configuration(
-            gateway.app,
-            protocol=protocol,
-            host=settings.host,
-            port=settings.port,
-            headers=ON_EVERY_ANSWER,
-            drain_seconds=DRAIN_SECONDS,
-        ),
-        scheme,
-        started=lambda: _tell(ready),
-        others=others,
-    )
+    http = Listener(application(gateway.app), gateway.connections, gateway.observer, limits, tls)
+    server = _Server(http, started=lambda: _tell(ready), others=others)
     collect_rarely()
     tasks = server.tasks
     jobs = _begin(
@@ -264,12 +281,12 @@ async def serve(
         gateway.management.collection,
         *(() if gateway.link is None else (gateway.link,)),
     )
-    tasks.begin(watch_connections(server.server_state.connections, limits))
+    tasks.begin(watch_connections(http.connections, limits))
     managing = AsyncExitStack()
 
-    def stop(number: int, frame: object) -> None:
+    def stop() -> None:
         gateway.management.readiness.stop()
-        server.should_exit = True
+        server.stop()
 
     def leave() -> None:
         server.leave()
@@ -280,7 +297,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, tls, gateway.link)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)  # uvicorn raises the signal again when it has drained
+        loop.add_signal_handler(number, stop)
     try:
         await _until_reachable(gateway.key_clients.values(), 0 if ready is None else PATIENCE)
         async with managing:
@@ -288,7 +305,7 @@ async def serve(
                 served = serving(gateway.management.app, management, tasks)
                 await managing.enter_async_context(served)
             loop.add_signal_handler(LEAVE, leave)
-            await server.serve(None if listener is None else [listener])
+            await server.serve(settings.host, settings.port, listener, scheme)
     finally:
         await tasks.end()  # their writes end before the database closes
         await gateway.close()

@@ -73,12 +73,12 @@ from pqkeep_gateway.delivery.http_collector import HttpCollector
 from pqkeep_gateway.delivery.mailbox import Mailbox
 from pqkeep_gateway.delivery.sink_connection import trusting
 from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog
+from pqkeep_gateway.http.connection import ConnectionLimits
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.pipeline import Pipeline, create_app
-from pqkeep_gateway.http.protocol import ConnectionLimits
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.key_client import KeyClient, KeyServiceAddress, RemoteHost, UnixSocket

@@ -97,7 +97,7 @@ async def send_response(
     is_head: bool = False,
     gzip: bool = False,
 ) -> None:
-    """Send what a handler returned. uvicorn leaves the body of an answer to HEAD out."""
+    """Send what a handler returned. The body of an answer to HEAD is left out where it is sent."""
     headers = () if usage is None else _usage_headers(usage)
     match response:
         case JsonLines():

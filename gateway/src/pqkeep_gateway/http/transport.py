@@ -13,8 +13,8 @@ GATHERED = 32_768
 class GatheringTransport(asyncio.Transport):
     """Another transport, written to once a turn of the event loop.
 
-    uvicorn writes a response's head and its body one after the other, and the event loop sends at
-    once what it is given: two calls of the kernel, two packets, and a client woken for the head.
+    Pages send a response's head and its body one after the other, and the event loop sends at once
+    what it is given: two calls of the kernel, two packets, and a client woken for the head.
     """
 
     def __init__(
@@ -42,6 +42,14 @@ class GatheringTransport(asyncio.Transport):
         self._size += len(data)
         if self._size >= GATHERED:
             self._flush()
+
+    def send(self, data: bytes) -> None:
+        """Send a whole answer: at once, unless something is gathered before it."""
+        if self._gathered or self._tls is not None or self.is_closed:
+            self.write(data)
+            self._flush()
+        elif not self._transport.is_closing():
+            self._transport.write(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send some bytes as ``write`` does."""

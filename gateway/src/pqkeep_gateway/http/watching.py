@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Protocol, TypeVar
 
 from pqkeep_gateway.access.source_address import network_of
-from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
+from pqkeep_gateway.http.connection import LIMITS, ConnectionLimits, HttpConnection
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -21,7 +21,7 @@ ENDED_AT_ONCE = 4
 
 
 async def watch_connections(
-    connections: Collection[object], limits: ConnectionLimits = LIMITS
+    connections: Collection[HttpConnection], limits: ConnectionLimits = LIMITS
 ) -> None:
     """Check all connections, again and again, until cancelled: their deadlines, and what is unread.
 
@@ -37,9 +37,8 @@ async def watch_connections(
             await asyncio.sleep(CHECK_SECONDS / slices)
             ended = 0
             for connection in watched[number::slices]:
-                if isinstance(connection, BoundedHttpProtocol):
-                    ended += _check(connection, loop.time())
-                    unread += connection.unread
+                ended += _check(connection, loop.time())
+                unread += connection.unread
                 if ended == ENDED_AT_ONCE:
                     ended = 0
                     await asyncio.sleep(0)
@@ -47,16 +46,15 @@ async def watch_connections(
             await _end_unread(watched, limits.unread)
 
 
-async def _end_unread(connections: Iterable[object], at_most: int) -> None:
+async def _end_unread(connections: Iterable[HttpConnection], at_most: int) -> None:
     """End connections whose clients do not read, until the answers to all others fit."""
-    http = [each for each in connections if isinstance(each, BoundedHttpProtocol)]
-    chosen = to_end(http, at_most)
+    chosen = to_end(connections, at_most)
     for connection in chosen:
         connection.end_unread()
         await asyncio.sleep(CHECK_SECONDS / len(chosen))
 
 
-def _check(connection: BoundedHttpProtocol, now: float) -> bool:
+def _check(connection: HttpConnection, now: float) -> bool:
     """Check one connection; return whether it was ended."""
     try:
         return connection.check_deadline(now)

@@ -8,14 +8,12 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connection import ConnectionLimits, Listener, application
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
-from pqkeep_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits
-from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 from pqkeep_protocol.startup.logs import logger
@@ -55,25 +53,17 @@ async def serving(
     host, port = listener.getsockname()[:2]
     if not ip_address(host).is_loopback:
         _LOG.warning("the management address can be reached from other machines", address=host)
-    config = configuration(app)
-    config.load()
-    state = ServerState()
     arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
-    connections = Connections(LIMITS.connections, LIMITS.per_address, arrivals)
+    counted = Connections(LIMITS.connections, LIMITS.per_address, arrivals)
     observer = RequestObserver()  # nobody asks for the metrics of metrics
-
-    def protocol() -> BoundedHttpProtocol:
-        return BoundedHttpProtocol(
-            config, state, {}, limits=LIMITS, counted=connections, observer=observer
-        )
-
-    server = await asyncio.get_running_loop().create_server(protocol, sock=listener)
-    end_watch = tasks.begin(watch_connections(state.connections, LIMITS))
+    http = Listener(application(app), counted, observer, LIMITS)
+    server = await asyncio.get_running_loop().create_server(http.connection, sock=listener)
+    end_watch = tasks.begin(watch_connections(http.connections, LIMITS))
     _LOG.info("serving on the management address", host=host, port=port)
     try:
         yield
     finally:
         end_watch()
         server.close()
-        for connection in list(state.connections):
+        for connection in list(http.connections):
             connection.transport.abort()
