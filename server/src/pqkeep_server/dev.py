@@ -23,6 +23,7 @@ from pqkeep_server.gateways import ListenError, gateway_programs, listening
 from pqkeep_server.initialise import Layout, Stores
 from pqkeep_server.key_services import is_listening, key_service_programs
 from pqkeep_server.programs import Program
+from pqkeep_server.readiness import place_of, wait_until_ready, what_is_missing
 from pqkeep_server.supervise import FatalExitError, Supervisor
 from pqkeep_server.valkey import (
     NoValkeyError,
@@ -133,6 +134,7 @@ class Dev:
             raise DevError(str(error)) from None
         self._url = _url(listeners[0].public)
         self._management = [_url(each.management) for each in listeners if each.management]
+        self._places = [place_of(each, is_tls=False) for each in listeners]
         self._gateway = GatewayClient(self._url, self._credentials.operator_key)
         try:
             key_services = tuple(key_service_programs(self._layout, None))
@@ -189,12 +191,15 @@ class Dev:
         await self.wait()
 
     async def _until_ready(self) -> Ready:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + READY_SECONDS
-        while not (self._have_key_services() and await asyncio.to_thread(self._gateway.is_ready)):
-            if loop.time() > deadline:
-                raise GatewayError("it was not ready in time")
-            await asyncio.sleep(POLL_SECONDS)
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await wait_until_ready(self._places)
+                while not self._have_key_services():  # noqa: ASYNC110 - other processes
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            missing = await asyncio.to_thread(what_is_missing, self._places)
+            problem = "; ".join(missing) or "a shard has no key service"
+            raise GatewayError(f"it was not ready in time: {problem}") from None
         return await asyncio.to_thread(self._welcome)
 
     def _have_key_services(self) -> bool:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.http.tls_server import TlsServer, certificate_problem
 from pqkeep_keyservice import config as key_service_config
@@ -32,6 +30,7 @@ from pqkeep_server.initialise import Layout
 from pqkeep_server.key_services import is_listening
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted
+from pqkeep_server.readiness import Place, ask
 from pqkeep_server.settings_check import check_settings
 from pqkeep_server.shards import ShardError, ShardMoves
 from pqkeep_server.start import users_of
@@ -47,8 +46,6 @@ CLOCK_SECONDS = 5.0
 """By how much clocks may differ."""
 SOON_DAYS = 14
 """How long before its end a certificate is said to expire soon."""
-MOST_READ = 64 * 1024
-"""Bytes of an answer."""
 FAILURES = (ConfigError, UsersError, OSError, http.client.HTTPException, ImportError)
 """What a check can raise; ImportError where the user whose rights it takes cannot read a library."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -305,23 +302,15 @@ def _gateway(host: Host) -> Iterator[str]:
     address = _management(host.layout)
     if address is None:
         return
-    connection = http.client.HTTPConnection(*address, timeout=SECONDS)
     try:
-        try:
-            connection.connect()
-        except OSError as error:
-            name, port = address
-            yield f"the gateway does not answer at {name} port {port}: {message_of(error)}"
-            return
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        told = _readiness(answer)
-        if answer.status != http.client.OK:
-            yield from (f"the gateway is not ready: {each}" for each in told.said(told.reasons))
-        lost = [name for name in told.degraded if name.partition(":")[0] in LOST]
-        yield from (f"requests are answered 503: {each}" for each in told.said(lost))
-    finally:
-        connection.close()
+        told = ask(Place(*address), SECONDS)
+    except OSError as error:
+        name, port = address
+        yield f"the gateway does not answer at {name} port {port}: {message_of(error)}"
+        return
+    yield from (f"the gateway is not ready: {reason}" for reason in told.said(told.reasons))
+    lost = [name for name in told.degraded if name.partition(":")[0] in LOST]
+    yield from (f"requests are answered 503: {reason}" for reason in told.said(lost))
 
 
 def _refused_events(host: Host) -> Iterator[str]:
@@ -363,29 +352,6 @@ def _management(layout: Layout) -> tuple[str, int] | None:
         return gateway_config.read(layout.gateway_settings).management
     url = urlsplit(read_credentials(layout.development_credentials).management_url)
     return None if url.hostname is None or url.port is None else (url.hostname, url.port)
-
-
-def _text(answer: http.client.HTTPResponse) -> str:
-    return answer.read(MOST_READ).decode(errors="replace").strip()
-
-
-def _readiness(answer: http.client.HTTPResponse) -> "_Readiness":
-    text = _text(answer)
-    try:
-        return msgspec.json.decode(text, type=_Readiness)
-    except msgspec.MsgspecError:
-        return _Readiness(reasons=[text])
-
-
-class _Readiness(msgspec.Struct):
-    reasons: list[str] = []
-    degraded: list[str] = []
-    causes: dict[str, str] = {}
-
-    def said(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield each name with its cause."""
-        for name in names:
-            yield f"{name}: {self.causes[name]}" if name in self.causes else name
 
 
 def _placements(host: Host) -> Iterator[str]:

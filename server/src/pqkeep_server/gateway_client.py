@@ -15,7 +15,6 @@ from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
-READY_SECONDS = 1.0
 MAX_ANSWER = 64 * 1024
 """Bytes of an answer that are read."""
 SAFE_ADDRESS = r"^(https://[^/?#@]+|http://127\.0\.0\.1(:[0-9]+)?)/?$"
@@ -71,14 +70,6 @@ class GatewayClient:
         except OSError as error:
             raise ConfigError(f"cannot use the CA file {ca_file}: {error.strerror}") from None
 
-    def is_ready(self) -> bool:
-        """Return whether gateway and key service both answer."""
-        try:
-            self._request("GET", "/healthz", timeout=READY_SECONDS)
-        except GatewayError:
-            return False
-        return True
-
     def create_tenant(self, name: str, plan: str) -> str:
         """Create a tenant; return its id. Raises GatewayError."""
         return str(self._request("POST", "/api/v1/tenants", {"name": name, "plan": plan})["id"])
@@ -93,11 +84,9 @@ class GatewayClient:
         answer = self._request("POST", f"/api/v1/tenants/{tenant}/invitations", body)
         return str(answer["invitation_token"])
 
-    def _request(
-        self, method: str, path: str, body: object = None, timeout: float = TIMEOUT_SECONDS
-    ) -> Any:
+    def _request(self, method: str, path: str, body: object = None) -> Any:
         headers = {"X-API-Key": self._credential, "Content-Type": "application/json"}
-        connection = self._connection(timeout)
+        connection = self._connection()
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
             body = connection.getresponse().read(MAX_ANSWER)
@@ -118,8 +107,10 @@ class GatewayClient:
             raise GatewayError("what answers at the address is not a gateway of pqkeep")
         raise GatewayError(str(refusal.get("message")), str(refusal.get("error_code")))
 
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+    def _connection(self) -> http.client.HTTPConnection:
         host, port = self._address.hostname or "", self._address.port
         if self._address.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
-        return http.client.HTTPConnection(host, port, timeout=timeout)
+            return http.client.HTTPSConnection(
+                host, port, timeout=TIMEOUT_SECONDS, context=self._tls
+            )
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)

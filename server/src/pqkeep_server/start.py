@@ -28,6 +28,7 @@ from pqkeep_server.initialise import Layout
 from pqkeep_server.key_services import NAME as KEY_SERVICE
 from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.programs import Identity, Program
+from pqkeep_server.readiness import Place, ServiceManager, place_of, wait_until_ready
 from pqkeep_server.start_settings import StartSettings
 from pqkeep_server.supervise import FatalExitError, Supervisor
 from pqkeep_server.users import User, Users, UsersError, require_program
@@ -61,6 +62,7 @@ def start(layout: Layout) -> None:
             " them their users, it runs pqkeepd gateway and pqkeepd keyservice; to try pqkeep"
             " without root, there is pqkeepd dev"
         )
+    manager = ServiceManager(os.environ)
     try:
         if not layout.is_present:
             raise StartError(f"{layout.directory} has no installation; pqkeepd init makes one")
@@ -75,7 +77,9 @@ def start(layout: Layout) -> None:
                 listening((settings.host, settings.port), settings.management, chosen.gateway_count)
             )
             programs = tuple(_programs(layout, users, chosen, settings, listeners))
-            asyncio.run(_run(Supervisor(programs), layout, settings))
+            is_tls = settings.tls_certificate is not None
+            places = [place_of(gateway, is_tls=is_tls) for gateway in listeners]
+            asyncio.run(_run(Supervisor(programs), layout, settings, places, manager))
     except BlockingIOError:
         raise StartError(f"another pqkeepd uses the data directory {layout.directory}") from None
     except (ConfigError, FatalExitError, ListenError, NoValkeyError, UsersError) as error:
@@ -168,7 +172,13 @@ def _identity(user: User, group: int, home: Path) -> Identity:
     return Identity(user.uid, user.gid, group, environment)
 
 
-async def _run(supervisor: Supervisor, layout: Layout, settings: Config) -> None:
+async def _run(
+    supervisor: Supervisor,
+    layout: Layout,
+    settings: Config,
+    places: Sequence[Place],
+    manager: ServiceManager,
+) -> None:
     with suppress(OSError, ValueError):  # in a container it can be forbidden
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
     stop = asyncio.Event()
@@ -188,7 +198,19 @@ async def _run(supervisor: Supervisor, layout: Layout, settings: Config) -> None
             supervisor.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)
-    await supervisor.run(stop)
+    announcement = asyncio.create_task(_announce(places, manager))
+    try:
+        await supervisor.run(stop)
+    finally:
+        announcement.cancel()
+
+
+async def _announce(places: Sequence[Place], manager: ServiceManager) -> None:
+    """Say that requests are answered, once they are."""
+    await wait_until_ready(places, manager.tell)
+    _LOG.info("ready: requests are answered")
+    manager.tell("READY=1")
+    manager.tell("STATUS=requests are answered")
 
 
 def _check(layout: Layout, running: Config) -> None:

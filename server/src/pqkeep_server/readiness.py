@@ -1,0 +1,141 @@
+"""Whether gateways are ready, as they say themselves; waiting until they are, and telling systemd."""
+
+import asyncio
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from pqkeep_protocol.startup.logs import logger
+from pqkeep_server.exit_status import message_of
+from pqkeep_server.gateways import Listeners
+
+_LOG = logger(__name__)
+
+ANSWER_SECONDS = 3.0
+"""A gateway finds out within two seconds."""
+POLL_SECONDS = 0.05
+FIRST_REPORT_SECONDS = 2.0
+LAST_REPORT_SECONDS = 30.0
+MOST_READ = 64 * 1024
+"""Bytes of an answer."""
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
+"""The variable by which systemd says where it is told of readiness; see sd_notify(3)."""
+
+
+class Place(NamedTuple):
+    """Where a gateway says whether it is ready: its management address, or else the public one."""
+
+    host: str
+    port: int
+    path: str = "/readyz"
+    is_tls: bool = False
+
+
+def place_of(gateway: Listeners, *, is_tls: bool) -> Place:
+    """Return where a gateway with these sockets says whether it is ready."""
+    if gateway.management is not None:
+        host, port = gateway.management.getsockname()[:2]
+        return Place(host, port)
+    host, port = gateway.public.getsockname()[:2]
+    return Place(host, port, "/healthz", is_tls)
+
+
+class Readiness(msgspec.Struct):
+    """What /readyz says."""
+
+    reasons: list[str] = []
+    degraded: list[str] = []
+    causes: dict[str, str] = {}
+
+    def said(self, names: Iterable[str]) -> Iterator[str]:
+        """Yield each name with its cause."""
+        for name in names:
+            yield f"{name}: {self.causes[name]}" if name in self.causes else name
+
+
+def ask(place: Place, seconds: float = ANSWER_SECONDS) -> Readiness:
+    """Return what a gateway says. One that is ready has no reasons. Raises OSError, HTTPException."""
+    connection = _connection(place, seconds)
+    try:
+        connection.request("GET", place.path)
+        answer = connection.getresponse()
+        text = answer.read(MOST_READ).decode(errors="replace").strip()
+    finally:
+        connection.close()
+    try:
+        told = msgspec.json.decode(text, type=Readiness)
+    except msgspec.MsgspecError:
+        told = Readiness()
+    if answer.status == HTTPStatus.OK:
+        told.reasons = []
+    elif not told.reasons:
+        told.reasons = [f"{place.path} is {answer.status} {text[:200]}".strip()]
+    return told
+
+
+async def wait_until_ready(
+    places: Sequence[Place], tell: Callable[[str], None] = lambda _: None
+) -> None:
+    """Return when every gateway is ready.
+
+    What is missing is logged after two seconds, then less and less often, and when it changes;
+    ``tell`` gets the same as a STATUS= of sd_notify(3).
+    """
+    loop = asyncio.get_running_loop()
+    pause = FIRST_REPORT_SECONDS
+    report_at, reported = loop.time() + pause, list[str]()
+    while missing := await asyncio.to_thread(what_is_missing, places):
+        now = loop.time()
+        if now >= report_at or (reported and missing != reported):
+            _LOG.warning("requests are not answered yet", missing="; ".join(missing))
+            tell(f"STATUS=not ready: {'; '.join(missing)}")
+            pause = pause if missing != reported else min(2 * pause, LAST_REPORT_SECONDS)
+            report_at, reported = now + pause, missing
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def what_is_missing(places: Sequence[Place]) -> list[str]:
+    """Return why gateways are not ready, each reason once; nothing where all are."""
+    found: dict[str, None] = {}
+    for place in places:
+        try:
+            told = ask(place)
+        except (OSError, http.client.HTTPException) as error:
+            problem = message_of(error) or type(error).__name__
+            found[f"gateway: no answer at {place.host} port {place.port}: {problem}"] = None
+        else:
+            found |= dict.fromkeys(told.said(told.reasons))
+    return list(found)
+
+
+class ServiceManager:
+    """What is told of readiness: systemd, where it started this process as Type=notify."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        """Take its address out of an environment, so that no process under this one has it."""
+        self._address = environment.pop(NOTIFY_SOCKET, "")
+
+    def tell(self, state: str) -> None:
+        """Tell a state, such as READY=1; see sd_notify(3)."""
+        if not self._address:
+            return
+        is_abstract = self._address.startswith("@")
+        address = f"\0{self._address[1:]}" if is_abstract else self._address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer, suppress(OSError):
+            peer.connect(address)
+            peer.send(state.replace("\n", " ").encode())
+
+
+def _connection(place: Place, seconds: float) -> http.client.HTTPConnection:
+    if not place.is_tls:
+        return http.client.HTTPConnection(place.host, place.port, timeout=seconds)
+    context = ssl.create_default_context()
+    context.check_hostname = False  # it is this host's own listening socket
+    context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(place.host, place.port, timeout=seconds, context=context)
