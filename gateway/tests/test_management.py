@@ -578,3 +578,26 @@ async def test_an_inspection_asks_once_however_often_it_is_asked() -> None:
     inspection = inspection_of(parts)
     await asyncio.gather(*(inspection.inspect() for _ in range(MANY)))
     assert parts.asked == alone.asked
+
+
+async def test_an_end_logs_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """A request that is under way when the address is closed is dropped, and is no fault in the log."""
+    asked = asyncio.Event()
+
+    async def hangs(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    before = asyncio.all_tasks()
+    tasks = BackgroundTasks(lambda: None)
+    with listening() as listener:
+        async with serving(hangs, listener, tasks), asyncio.timeout(60):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asked.wait()
+        writer.close()
+        await tasks.end()
+        for task in asyncio.all_tasks() - before:  # as the end of the process does
+            task.cancel()
+            await asyncio.wait([task])
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
