@@ -33,7 +33,7 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
+from pqkeep_keyservice.storage.postgresql import open_postgresql
 from pqkeep_keyservice.storage.schema import migrate
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
@@ -173,7 +173,7 @@ def _location(
     name = server.new_database(ROLE, template and request.getfixturevalue(template))
     url = server.url(ROLE, name)
     yield Location(
-        lambda: PostgresqlDatabase.open(url, lock_seconds=0),
+        lambda: open_postgresql(url, lock_seconds=0),
         _postgresql(url),
         url.replace("postgresql", "postgresql+psycopg", 1),
     )

@@ -16,7 +16,8 @@ from pqkeep_keyservice.audit.log import MAX_BATCH, AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
+from pqkeep_keyservice.storage.fenced_database import FencedDatabase
+from pqkeep_keyservice.storage.postgresql import PostgresqlSession
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
@@ -64,9 +65,10 @@ def transactions(database: Database) -> list[str]:
         if statement.rstrip(";") in {"COMMIT", "ROLLBACK"}:
             ends.append(statement.rstrip(";"))
 
-    if isinstance(database, PostgresqlDatabase):
-        assert database._session
-        database._session.driver.add_query_logger(lambda logged: note(logged.query))
+    if isinstance(database, FencedDatabase):
+        session = database._session
+        assert isinstance(session, PostgresqlSession)
+        session.driver.add_query_logger(lambda logged: note(logged.query))
     else:
         assert isinstance(database, SqliteDatabase)
         database._driver.set_trace_callback(note)

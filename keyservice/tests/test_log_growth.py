@@ -181,7 +181,7 @@ async def test_time_never_runs_backwards(
     await store.commit([(new_record(tenant), None)])
     future = time.time_ns() // 1000 + 3_600_000_000
     location.sql("UPDATE audit_records SET recorded_at_us = ?", future)
-    again = KeyStore(store._database, sealer)
+    again = KeyStore(store.database, sealer)
     for _ in range(2):
         await again.commit([(new_record(tenant), None), (new_record(tenant), None)])
     times = [at for (at,) in sql("SELECT recorded_at_us FROM audit_records ORDER BY id")]
@@ -245,7 +245,7 @@ async def test_the_root_is_that_of_the_rows(
     await store.commit([(new_record(tenant, f"{n}"), None) for n in range(size)])
     _, grown = await store.frontier()
     assert (grown.size, grown.root()) == (size, root_of(sql))
-    again = KeyStore(store._database, sealer)
+    again = KeyStore(store.database, sealer)
     await again.check()
     assert again.size == size
     assert (await again.frontier())[1] == grown

@@ -20,8 +20,9 @@ from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.fenced_database import FencedDatabase
 from pqkeep_keyservice.storage.key_versions import find_key_versions, replace_key_versions
-from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
+from pqkeep_keyservice.storage.postgresql import LOCK, open_postgresql
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -67,9 +68,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_back(database: PostgresqlDatabase, epoch: int) -> None:
+async def until_back(database: FencedDatabase, epoch: int) -> None:
     """Wait for the end of an epoch."""
-    await until(lambda: database.epoch > epoch)
+    await until(lambda: database.writer.epoch > epoch)
 
 
 @pytest.fixture
@@ -80,19 +81,19 @@ def name(sql: Sql) -> str:
 
 
 async def test_a_lost_session_is_found_again(
-    database: PostgresqlDatabase, postgres_server: PostgresServer, name: str
+    database: FencedDatabase, postgres_server: PostgresServer, name: str
 ) -> None:
     """When the server hangs up a new session begins by itself, and with it an epoch."""
-    assert database.epoch == 1
+    assert database.writer.epoch == 1
     for epoch in (2, 3):
         await asyncio.to_thread(postgres_server.end_connections, name)
         await until_back(database, epoch - 1)
-        assert database.epoch == epoch
+        assert database.writer.epoch == epoch
         assert await database.write(one) == 1
 
 
 async def test_a_server_that_hangs_is_out_of_reach(
-    database: PostgresqlDatabase, postgres_server: PostgresServer, name: str
+    database: FencedDatabase, postgres_server: PostgresServer, name: str
 ) -> None:
     """A transaction without an answer is given up; afterwards the next one is answered."""
     with postgres_server.frozen(name):
@@ -138,7 +139,7 @@ class Rival:
 
 async def test_what_another_key_service_changed_is_seen(
     keys: KeyService,
-    database: PostgresqlDatabase,
+    database: FencedDatabase,
     postgres_server: PostgresServer,
     name: str,
     rival: Rival,
@@ -170,7 +171,7 @@ async def test_what_another_key_service_changed_is_seen(
 
 
 async def test_work_of_an_earlier_epoch_is_stale(
-    database: PostgresqlDatabase,
+    database: FencedDatabase,
     store: KeyStore,
     postgres_server: PostgresServer,
     name: str,
@@ -188,7 +189,7 @@ async def test_work_of_an_earlier_epoch_is_stale(
 
 async def test_a_key_survives_every_hang_up_or_is_not_made(
     keys: KeyService,
-    database: PostgresqlDatabase,
+    database: FencedDatabase,
     postgres_server: PostgresServer,
     name: str,
     tenant: TenantId,
@@ -320,13 +321,13 @@ async def test_a_password_comes_from_its_file(
     with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the file the database opens, without it or with another password it does not."""
-    database = await PostgresqlDatabase.open(with_password, password_file)
-    assert PASSWORD not in repr(vars(database))
+    database = await open_postgresql(with_password, password_file)
+    assert PASSWORD not in repr([vars(database), vars(database._server)])
     await database.close()
     password_file.write_text("*:*:*:with_password:wrong-horse\n")  # noqa: ASYNC240 - a few bytes
     for file in (password_file, None):
         with pytest.raises(ConfigError, match="with_password") as refused:
-            await PostgresqlDatabase.open(with_password, file)
+            await open_postgresql(with_password, file)
         assert "horse" not in str(refused.value)
     assert "horse" not in caplog.text
 
@@ -338,13 +339,13 @@ async def test_a_password_file_open_to_others_is_refused(
     """Others could read it: the file is named, and nothing is connected to."""
     password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
     with pytest.raises(ConfigError, match="passwords: other users have access"):
-        await PostgresqlDatabase.open("postgresql://nobody@127.0.0.1:9/none", password_file)
+        await open_postgresql("postgresql://nobody@127.0.0.1:9/none", password_file)
 
 
 async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
     """Where nobody listens the database is out of reach, which is no fault of the settings."""
     with pytest.raises(DatabaseUnavailableError, match=r"127\.0\.0\.1"):
-        await PostgresqlDatabase.open("postgresql://pqkeep_keyservice@127.0.0.1:9/pqkeep_keys")
+        await open_postgresql("postgresql://pqkeep_keyservice@127.0.0.1:9/pqkeep_keys")
 
 
 async def test_a_database_that_is_not_there_is_a_clear_error(
@@ -353,4 +354,4 @@ async def test_a_database_that_is_not_there_is_a_clear_error(
     """A name that the server does not know is a fault of the settings."""
     for role, name in (("pqkeep_keyservice", "missing"), ("missing", "pqkeep_keys")):
         with pytest.raises(ConfigError, match="missing"):
-            await PostgresqlDatabase.open(postgres_server.url(role, name))
+            await open_postgresql(postgres_server.url(role, name))

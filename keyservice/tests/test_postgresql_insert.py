@@ -16,9 +16,11 @@ import sqlalchemy as sa
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.fenced_database import FencedDatabase
 from pqkeep_keyservice.storage.inserts import Inserts, NotOnlyInsertsError, Rows
-from pqkeep_keyservice.storage.postgresql import RENEW_SECONDS, PostgresqlDatabase
+from pqkeep_keyservice.storage.postgresql import PostgresqlSession
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.storage.writer import RENEW_SECONDS
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.keys import TenantId
 
@@ -66,12 +68,12 @@ def of(*rows: Row) -> tuple[Rows, int]:
 
 
 @pytest.fixture(autouse=True)
-def renewed(database: PostgresqlDatabase) -> None:
+def renewed(database: FencedDatabase) -> None:
     """Have no renewal of the session become due, so that nothing is inserted in another way."""
-    database._renewed_at = inf
+    database.writer.renewed(inf)
 
 
-async def test_what_is_inserted_is_read_again(database: PostgresqlDatabase, sql: Sql) -> None:
+async def test_what_is_inserted_is_read_again(database: FencedDatabase, sql: Sql) -> None:
     """Texts of all kinds, bytes, large numbers and nothing are stored as they are."""
     rows = [row(number, principal=text, target=text) for number, text in enumerate(TEXTS, 1)]
     full = row(len(rows) + 1, number=2**62, algorithm="Kyber768", key_version=7, keyring="default")
@@ -84,13 +86,14 @@ async def test_what_is_inserted_is_read_again(database: PostgresqlDatabase, sql:
 
 
 async def test_a_commit_of_records_is_one_statement(
-    database: PostgresqlDatabase, store: KeyStore, sql: Sql
+    database: FencedDatabase, store: KeyStore, sql: Sql
 ) -> None:
     """Once the log is known, the server is asked once for a commit, with tiles and without."""
     await store.commit([(record(), None)] * 200)
     asked: list[str] = []
-    assert database._session is not None
-    database._session.driver.add_query_logger(lambda said: asked.append(said.query))
+    session = database._session
+    assert isinstance(session, PostgresqlSession)
+    session.driver.add_query_logger(lambda said: asked.append(said.query))
     for count in (1, 50, 50):
         await store.commit([(record(), None)] * count)
     of_records = [query for query in asked if "audit" in query]  # and not of the heartbeat
@@ -108,20 +111,20 @@ async def test_a_commit_without_records_is_no_insert(store: KeyStore, sql: Sql) 
 
 
 async def test_nothing_is_inserted_where_a_renewal_is_due(
-    database: PostgresqlDatabase, sql: Sql
+    database: FencedDatabase, sql: Sql
 ) -> None:
     """Every half second the session's time is renewed instead, by a transaction of the usual kind."""
     assert database._heartbeat is not None
     database._heartbeat.cancel()
-    database._renewed_at = asyncio.get_running_loop().time() - RENEW_SECONDS
+    database.writer.renewed(asyncio.get_running_loop().time() - RENEW_SECONDS)
     assert await database.insert(lambda: of(row(1))) is None
     assert sql(COUNT) == [(0,)]
     await database.write(lambda _: None)
-    database._renewed_at += SECONDS
+    database.writer.renewed(inf)
     assert await database.insert(lambda: of(row(1))) == 1
 
 
-async def test_an_earlier_epoch_inserts_nothing(database: PostgresqlDatabase, sql: Sql) -> None:
+async def test_an_earlier_epoch_inserts_nothing(database: FencedDatabase, sql: Sql) -> None:
     """A session that believes to have the lock inserts nothing once another epoch has begun."""
     sql("UPDATE service_epoch SET epoch = epoch + 1")
     with pytest.raises(DatabaseUnavailableError):
@@ -131,7 +134,7 @@ async def test_an_earlier_epoch_inserts_nothing(database: PostgresqlDatabase, sq
 
 @pytest.mark.parametrize(("ends", "inserted"), [("commit", 0), ("rollback", 1)])
 async def test_an_epoch_that_is_about_to_begin_is_waited_for(
-    ends: str, inserted: int, database: PostgresqlDatabase, location: Location, sql: Sql
+    ends: str, inserted: int, database: FencedDatabase, location: Location, sql: Sql
 ) -> None:
     """Rows are inserted before another epoch begins, or never: its row is locked for them."""
     with closing(psycopg.connect(location.url.replace("+psycopg", "", 1))) as other:
@@ -147,7 +150,7 @@ async def test_an_epoch_that_is_about_to_begin_is_waited_for(
 
 
 async def test_rows_that_cannot_be_committed_are_refused(
-    database: PostgresqlDatabase, sql: Sql
+    database: FencedDatabase, sql: Sql
 ) -> None:
     """What fails when the server commits, after the rows were inserted, is not taken for durable."""
     await asyncio.to_thread(sql, FAILS_TO_COMMIT)
@@ -156,13 +159,13 @@ async def test_rows_that_cannot_be_committed_are_refused(
     assert sql(COUNT) == [(0,)]
 
 
-async def test_a_record_that_is_there_is_refused(database: PostgresqlDatabase, sql: Sql) -> None:
+async def test_a_record_that_is_there_is_refused(database: FencedDatabase, sql: Sql) -> None:
     """The server's refusal of a number that is taken is no loss of the session."""
     assert await database.insert(lambda: of(row(1))) == 1
     with pytest.raises(Exception, match="duplicate key"):
         await database.insert(lambda: of(row(2), row(1)))
     assert await database.insert(lambda: of(row(2))) == 1
-    assert (database.epoch, sql(COUNT)) == (1, [(2,)])
+    assert (database.writer.epoch, sql(COUNT)) == (1, [(2,)])
 
 
 def test_other_statements_than_inserts_are_refused() -> None:

@@ -17,7 +17,8 @@ from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
+from pqkeep_keyservice.storage.fenced_database import FencedDatabase
+from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlServer, stand_by_postgresql
 from pqkeep_keyservice.storage.schema import ROOT_KEYS
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
-Open = Callable[[], Awaitable[PostgresqlDatabase]]
+Open = Callable[[], Awaitable[FencedDatabase]]
 SECONDS = 60.0
 KEM = Algorithm.ML_KEM_768
 TENANT = TenantId(UUID(int=7))
@@ -53,6 +54,12 @@ async def until(condition: Callable[[], bool], meanwhile: Callable[[], object] =
         while not condition():
             await asyncio.to_thread(meanwhile)
             await asyncio.sleep(0.01)
+
+
+async def next_epoch(database: FencedDatabase, after: int) -> int:
+    """Wait for another epoch than that, and return its number."""
+    await until(lambda: database.writer.epoch not in {0, after})
+    return database.writer.epoch
 
 
 def one(connection: sa.Connection) -> object:
@@ -74,8 +81,8 @@ async def opened(
     url = postgres_server.url("pqkeep_keyservice", name)
     async with AsyncExitStack() as stack:
 
-        async def open_() -> PostgresqlDatabase:
-            database = await PostgresqlDatabase.open_or_stand_by(url)
+        async def open_() -> FencedDatabase:
+            database = await stand_by_postgresql(url)
             stack.push_async_callback(database.close)
             return database
 
@@ -85,48 +92,52 @@ async def opened(
 async def test_a_standby_takes_over_what_is_given_up(opened: Open) -> None:
     """The second waits without an error, answers nothing, and begins the next epoch."""
     active, standby = await opened(), await opened()
-    assert (active.is_open, active.epoch, active.takeovers) == (True, 1, 0)
-    await until(lambda: standby.is_standing_by)
-    assert not standby.is_open
+    assert (active.writer.epoch, active.writer.takeovers) == (1, 0)
+    await until(lambda: standby.writer.is_standing_by)
+    assert not standby.writer.epoch
     for run in (standby.write, standby.read, standby.query):
         with pytest.raises(DatabaseUnavailableError):
             await run(one)
     assert await standby.peek(one) == 1
     await active.close()
-    assert await standby.next_epoch(0) == 2
-    assert (await standby.write(one), standby.takeovers, standby.is_standing_by) == (1, 1, False)
+    assert await next_epoch(standby, 0) == 2
+    assert (await standby.write(one), standby.writer.takeovers, standby.writer.is_standing_by) == (
+        1,
+        1,
+        False,
+    )
 
 
 async def test_a_holder_that_is_heard_of_is_left_alone(opened: Open, sql: Sql) -> None:
     """While nothing else is written the holder renews its time itself."""
     active, standby = await opened(), await opened()
-    await until(lambda: standby.is_standing_by)
+    await until(lambda: standby.writer.is_standing_by)
     renewed = set[int]()
     await until(
         lambda: len(renewed) >= 3,
         lambda: renewed.update(row[0] for row in sql("SELECT held_until_us FROM service_epoch")),
     )
-    assert (active.epoch, standby.is_standing_by) == (1, True)
+    assert (active.writer.epoch, standby.writer.is_standing_by) == (1, True)
 
 
 async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None:
     """Its session is ended, and it waits for the other one in turn."""
     active, standby = await opened(), await opened()
-    await until(lambda: standby.is_open, lambda: sql(SILENT))
-    epoch = standby.epoch
-    assert (epoch > 1, standby.takeovers) == (True, 1)
-    await until(lambda: active.is_standing_by)
+    await until(lambda: bool(standby.writer.epoch), lambda: sql(SILENT))
+    epoch = standby.writer.epoch
+    assert (epoch > 1, standby.writer.takeovers) == (True, 1)
+    await until(lambda: active.writer.is_standing_by)
     with pytest.raises(DatabaseUnavailableError):
         await active.write(add_root_key)
     assert sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(0,)]
     await standby.close()
-    assert await active.next_epoch(epoch) > epoch
+    assert await next_epoch(active, epoch) > epoch
 
 
 async def test_a_holder_that_the_server_works_for_is_left_alone(opened: Open, sql: Sql) -> None:
     """A statement that takes long, as on a slow disk, is no silence."""
     active, standby = await opened(), await opened()
-    await until(lambda: standby.is_standing_by)
+    await until(lambda: standby.writer.is_standing_by)
     await active.write(one)
 
     def wait(connection: sa.Connection) -> object:
@@ -143,14 +154,14 @@ async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql
     first = await opened()
     await first.read(lambda c: c.exec_driver_sql("SELECT pg_advisory_unlock_all()").scalar())
     second = await opened()
-    assert (first.is_open, second.is_open, second.epoch) == (True, True, 2)
+    assert (first.writer.epoch, second.writer.epoch) == (1, 2)
     with pytest.raises(DatabaseUnavailableError):
         await first.query(one)
     with pytest.raises(DatabaseUnavailableError):
         await first.write(add_root_key)
     assert sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(0,)]
     assert await second.write(one) == 1
-    await until(lambda: first.is_standing_by)
+    await until(lambda: first.writer.is_standing_by)
 
 
 async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
@@ -171,7 +182,7 @@ async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
 
     async def begin_second() -> None:
         await asyncio.sleep(0.1)
-        await (await opened()).next_epoch(0)
+        await next_epoch(await opened(), 0)
         order.append("begun")
 
     await asyncio.gather(write_first(), begin_second(), return_exceptions=True)
@@ -182,26 +193,28 @@ async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
 async def test_only_a_key_service_s_session_is_ended(opened: Open, sql: Sql) -> None:
     """A restore that has the lock is waited for, however long ago a key service was heard of."""
     active = await opened()
-    url = active._name
+    server = active._server
+    assert isinstance(server, PostgresqlServer)
+    url = server.name
     await active.close()
     with closing(psycopg.connect(url, autocommit=True)) as restore:
         restore.execute("SELECT pg_advisory_lock(%s)", [LOCK])
         standby = await opened()
-        await until(lambda: standby.is_standing_by)
+        await until(lambda: standby.writer.is_standing_by)
         sql(SILENT)
         for _ in range(5):
             await asyncio.sleep(0.1)
             assert restore.execute("SELECT 1").fetchone() == (1,)
-    assert await standby.next_epoch(0) == 2
+    assert await next_epoch(standby, 0) == 2
 
 
 @pytest.fixture
 def wired(
     sealer: Sealer, worker_settings: WorkerSettings, settings: Path
-) -> Callable[[PostgresqlDatabase], KeyServiceParts]:
+) -> Callable[[FencedDatabase], KeyServiceParts]:
     """Make a key service on a database that is open or waited for."""
 
-    def new(database: PostgresqlDatabase) -> KeyServiceParts:
+    def new(database: FencedDatabase) -> KeyServiceParts:
         return wire(
             KeyStore(database, sealer),
             sealer,
@@ -220,7 +233,7 @@ async def running(activation: Activation) -> asyncio.Task[None]:
 
 
 async def test_a_key_service_that_took_over_knows_what_the_other_did(
-    opened: Open, wired: Callable[[PostgresqlDatabase], KeyServiceParts], sql: Sql
+    opened: Open, wired: Callable[[FencedDatabase], KeyServiceParts], sql: Sql
 ) -> None:
     """Each serves once its checks are made, continues the log, and uses no key from before."""
     async with AsyncExitStack() as stack:
@@ -236,7 +249,7 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
         async def run(service: KeyServiceParts, request: Any) -> Any:
             return await service.transactions.execute(request, WHO, deadline)
 
-        assert (first.activation.epoch, second.activation.epoch) == (1, 0)
+        assert [each.writer.serving for each in databases] == [1, 0]
         await run(first, GenerateKey(**KEY, quota=None))
         await run(first, RotateKey(**KEY))
         blob = (await run(first, Encrypt(**KEY, version=None, plaintext=b"text"))).ciphertext
@@ -244,12 +257,12 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
         with pytest.raises(KeyServiceError) as refused:
             await run(second, Encrypt(**KEY, version=None, plaintext=b"text"))
         assert refused.value.kind is ErrorKind.UNAVAILABLE
-        await until(lambda: second.activation.is_serving, lambda: sql(SILENT))
+        await until(lambda: bool(databases[1].writer.serving), lambda: sql(SILENT))
         await run(second, ScheduleArchive(days=0, **KEY, version=KeyVersion(1)))
         rotated = await run(second, RotateKey(**KEY))
         assert rotated.key.version == 3
         await databases[1].close()
-        await until(lambda: first.activation.is_serving)
+        await until(lambda: bool(databases[0].writer.serving))
         with pytest.raises(KeyServiceError) as refused:
             await run(first, Encrypt(**KEY, version=KeyVersion(1), plaintext=b"text"))
         assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
@@ -259,7 +272,7 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
 
 async def test_a_standby_with_another_root_key_does_not_start(
     opened: Open,
-    wired: Callable[[PostgresqlDatabase], KeyServiceParts],
+    wired: Callable[[FencedDatabase], KeyServiceParts],
     worker_settings: WorkerSettings,
     settings: Path,
 ) -> None:
@@ -268,7 +281,7 @@ async def test_a_standby_with_another_root_key_does_not_start(
     with closing(first):
         await first.activation.start()
         database, wrong = await opened(), Sealer({1: Secret(bytearray(32))})
-        await until(lambda: database.is_standing_by)
+        await until(lambda: database.writer.is_standing_by)
         with (
             closing(wire(KeyStore(database, wrong), wrong, worker_settings, settings)) as second,
             pytest.raises(ConfigError, match="not the one that sealed"),

@@ -1,9 +1,10 @@
-"""A database server, with sessions that are lost, and the key service's database on it.
+"""A database server, with sessions that are lost, as ``storage/fenced_database.py`` needs one.
 
 The server runs the real SQL on a real SQLite file. Its lock belongs to one session; where the
-session ends, so do its transaction and its lock. The key service's side does what
-``storage/postgresql.py`` does: one transaction at a time on one session, an epoch for each session.
-Whoever waits for the lock ends a session that has not been heard of for some time.
+session ends, so do its transaction and its lock. Whoever waits for the lock ends a session that has
+not been heard of for some time. A transaction begins only in the newest epoch.
+
+The key service's side is the product's own: ``FencedDatabase`` with its state machine.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from math import inf, nextafter
 from pathlib import Path
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 from tests.simulation.choices import Choices
 from tests.simulation.event_loop import PROCESS, Process, SimulatedLoop
 
-from pqkeep_keyservice.storage import postgresql
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
+from pqkeep_keyservice.storage.fenced_database import LostEpochError
 from pqkeep_keyservice.storage.inserts import Rows
-from pqkeep_keyservice.storage.postgresql import HELD_SECONDS, RENEW_SECONDS
+from pqkeep_keyservice.storage.writer import HELD_SECONDS, Epoch
+from pqkeep_protocol.startup.settings import ConfigError
+
+Answer = TypeVar("Answer")
 
 IDLE_IN_TRANSACTION_SECONDS = 10.0
 
@@ -54,18 +59,13 @@ class LostError(Exception):
     """The session is over."""
 
 
-class InUseError(Exception):
-    """Another session has the lock."""
-
-
 class Session:
-    """A connection to the server."""
+    """A connection to the server: a ``fenced_database.Session``."""
 
     def __init__(self, server: Server, process: Process, number: int) -> None:
         self.server = server
         self.process = process
         self.number = number
-        self.epoch = 0
         self.commits = 0
         """The number of its last commit."""
         self.changes = 0
@@ -76,19 +76,19 @@ class Session:
         """For the server, which has rolled its transaction back then."""
         self.is_closed = False
         """For the client, which gets no answer any more."""
-        self.on_lost: Callable[[], None] = lambda: None
+        self._on_end: Callable[[], None] = lambda: None
         self.connection = server.connection()
         self.timer: asyncio.Handle = server.loop.call_soon(lambda: None)
         """Of its transaction."""
         self._newest_arrival = 0.0
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[Any] | None = None
 
-    async def ask(self, do: Callable[[], object]) -> None:
-        """Have the server do something, and wait until it says so. Raises LostError."""
+    async def ask(self, do: Callable[[], Answer]) -> Answer:
+        """Have the server do something, and wait until it says what. Raises what it raises."""
         if self.is_closed:
             raise LostError
         loop, choices = self.server.loop, self.server.choices
-        answer: asyncio.Future[None] = loop.create_future()
+        answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting = answer
         when = max(loop.time() + self.server.delay(), nextafter(self._newest_arrival, inf))
         self._newest_arrival = when
@@ -97,23 +97,65 @@ class Session:
             if self.is_over:
                 return
             try:
-                do()
-            except sqlite3.Error as error:
+                said = do()
+            except (sqlite3.Error, LostEpochError) as error:
                 if not answer.done():
                     answer.set_exception(error)
                 return
             if not self.is_over:
-                loop.call_later(choices.delay(0.00005, 0.001), self._answer, answer)
+                loop.call_later(choices.delay(0.00005, 0.001), self._answer, answer, said)
 
         loop.call_at(when, arrive, context=self.server.context)
-        await answer
+        return await answer
 
-    def _answer(self, answer: asyncio.Future[None]) -> None:
+    def _answer(self, answer: asyncio.Future[Answer], said: Answer) -> None:
         if not answer.done() and not self.is_closed:
-            answer.set_result(None)
+            answer.set_result(said)
 
-    def close(self) -> None:
+    async def take_lock(self) -> bool:
+        return await self.ask(lambda: self.server.lock(self))
+
+    async def end_silent_holder(self) -> bool:
+        return await self.ask(self.server.end_silent_holder)
+
+    async def begin_epoch(self, seconds: float, *, has_waited: bool) -> Epoch:
+        return await self.ask(lambda: self.server.begin_epoch(self, seconds, has_waited=has_waited))
+
+    async def begin(self, epoch: int, *, writes: bool, renews: bool) -> None:
+        await self.ask(lambda: self.server.begin(self, epoch, renews=renews))
+
+    async def run(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        if self.is_over:
+            raise LostError  # its connection may be another session's already
+        return function(self.connection, *arguments)
+
+    async def commit(self) -> None:
+        await self.ask(lambda: self.server.commit(self))
+        self.server.known_commits = max(self.server.known_commits, self.commits)
+
+    async def roll_back(self) -> None:
+        if not self.is_over:
+            self.server.roll_back(self)
+
+    async def insert(self, epoch: int, rows: Rows) -> None:
+        await self.ask(lambda: self.server.insert(self, epoch, rows))
+        self.server.known_commits = max(self.server.known_commits, self.commits)
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._on_end = callback
+
+    async def abandon(self) -> None:
+        self.terminate()
+
+    async def close(self) -> None:
+        self.terminate()
+
+    def terminate(self) -> None:
         """Leave, from the client: the server notices after what is on its way there."""
+        if self.is_closed:
+            return
         self.is_closed = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(LostError())
@@ -124,17 +166,20 @@ class Session:
         )
         loop.call_at(when, self.server.end, self, context=self.server.context)
 
+    def has_ended(self) -> bool:
+        return self.is_closed
+
     def notice(self) -> None:
         """Learn, in the client's process, that the server has ended the session."""
         if not self.is_closed:
             self.is_closed = True
             if self._waiting is not None and not self._waiting.done():
                 self._waiting.set_exception(LostError())
-            self.on_lost()
+            self._on_end()
 
 
 class Server:
-    """The database server."""
+    """The database server. Its clients see it as a SimulatedServer."""
 
     def __init__(
         self, file: Path, loop: SimulatedLoop, seed: int, tell: Callable[..., None]
@@ -146,7 +191,6 @@ class Server:
         self.context.run(PROCESS.set, None)
         self.holder: Session | None = None
         """Whose is the lock."""
-        self.epoch = 0
         self.sessions: list[Session] = []
         self.down_until = 0.0
         self.refused_until: dict[Process, float] = {}
@@ -189,24 +233,35 @@ class Server:
         self.sessions.append(session)
         return session
 
-    def lock(self, session: Session) -> None:
-        """Give the lock to a session that asks for it. Raises InUseError."""
+    def lock(self, session: Session) -> bool:
+        """Give the lock to a session that asks for it, if it is free; return whether it was."""
         if self.holder is not None and not self.holder.is_over:
-            if self.holder.held_until < self.loop.time():
-                self.tell("silent", self.holder.process.name)
-                self.end(self.holder)
-            raise InUseError
+            return False
         self.holder = session
-        self.renew(session)
-        self.epoch += 1
-        session.epoch = self.epoch
-        self.tell("epoch", session.process.name, self.epoch)
-        self.known_commits = self.commits
+        session.held_until = inf  # of no epoch yet
         self.locked()
+        return True
 
-    def renew(self, session: Session) -> None:
-        """Hear of a session."""
-        session.held_until = self.loop.time() + HELD_SECONDS
+    def end_silent_holder(self) -> bool:
+        """End the session that has the lock, if its time is over; return whether it was."""
+        holder = self.holder
+        if holder is None or holder.is_over or holder.held_until >= self.loop.time():
+            return False
+        self.tell("silent", holder.process.name)
+        self.end(holder)
+        return True
+
+    def begin_epoch(self, session: Session, seconds: float, *, has_waited: bool) -> Epoch:
+        """Begin an epoch for a session that must not be ended for some seconds."""
+        driver = self._driver(session)
+        driver.execute(
+            "UPDATE service_epoch SET epoch = epoch + 1, takeovers = takeovers + ?", [has_waited]
+        )
+        (row,) = driver.execute("SELECT epoch, takeovers FROM service_epoch")
+        session.held_until = self.loop.time() + seconds
+        self.tell("epoch", session.process.name, row[0])
+        self.known_commits = self.commits
+        return Epoch(*row)
 
     def commit(self, session: Session) -> None:
         """Commit the session's transaction, or lose it with the session."""
@@ -225,9 +280,9 @@ class Server:
             self.tell("answer lost", session.process.name)
             self.end(session)
 
-    def insert(self, session: Session, rows: Rows) -> None:
-        """Insert rows in a transaction of their own."""
-        self.begin(session)
+    def insert(self, session: Session, epoch: int, rows: Rows) -> None:
+        """Insert rows in a transaction of their own, in the newest epoch."""
+        self.begin(session, epoch, renews=False)
         driver = self._driver(session)
         try:
             for table, of_table in rows.items():
@@ -260,7 +315,7 @@ class Server:
     def kill(self, process: Process) -> None:
         """Notice that a process is no more, after what it has sent."""
         for session in [each for each in self.sessions if each.process is process]:
-            session.close()
+            session.terminate()
 
     def restart(self, seconds: float) -> None:
         """Go down for so long."""
@@ -268,14 +323,24 @@ class Server:
         for session in tuple(self.sessions):
             self.end(session)
 
-    def begin(self, session: Session) -> None:
-        """Begin a transaction; a session that leaves it open for too long is ended."""
+    def begin(self, session: Session, epoch: int, *, renews: bool) -> None:
+        """Begin a transaction in the newest epoch; a session that leaves it open too long is ended."""
         driver = self._driver(session)
         driver.execute("BEGIN IMMEDIATE")
+        if not self.is_newest(session, epoch):
+            driver.execute("ROLLBACK")
+            raise LostEpochError
+        if renews:
+            session.held_until = self.loop.time() + HELD_SECONDS
         session.changes = driver.total_changes
         session.timer = self.loop.call_later(
             IDLE_IN_TRANSACTION_SECONDS, self.end, session, context=self.context
         )
+
+    def is_newest(self, session: Session, epoch: int) -> bool:
+        """Return whether an epoch is the newest."""
+        (newest,) = self._driver(session).execute("SELECT epoch FROM service_epoch").fetchone()
+        return bool(newest == epoch)
 
     def roll_back(self, session: Session) -> None:
         """End the session's transaction without a trace."""
@@ -303,107 +368,35 @@ def driver_of(connection: sa.Connection) -> sqlite3.Connection:
     return driver
 
 
-class SimulatedDatabase:
-    """A Database on the server, for one process."""
+class SimulatedServer:
+    """The server as one process sees it: a ``fenced_database.Server``."""
+
+    failures: tuple[type[Exception], ...] = (
+        LostError,
+        LostEpochError,
+        sa.exc.SQLAlchemyError,
+        sqlite3.Error,
+        OSError,
+    )
+    refusals: tuple[type[Exception], ...] = (sa.exc.IntegrityError, sqlite3.IntegrityError)
+    in_use = "in use"
 
     def __init__(self, server: Server, process: Process) -> None:
         self._server = server
         self._process = process
-        self._session: Session | None = None
-        self._epoch = 0
-        self._lock = asyncio.Lock()
-        self._reopening: asyncio.Task[None] | None = None
-        self._heartbeat: asyncio.Task[None] | None = None
-        self.is_scrubbed = True
+        self.dialect: sa.Dialect = _ENGINE.dialect
 
-    @property
-    def dialect(self) -> sa.Dialect:
-        return _ENGINE.dialect
+    async def connect(self) -> Session:
+        await asyncio.sleep(self._server.delay())
+        return self._server.open(self._process)
 
-    @property
-    def epoch(self) -> int:
-        """The number of the session that has, or had, the lock."""
-        return self._epoch
-
-    @property
-    def takeovers(self) -> int:
-        """Not counted."""
-        return 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has a session."""
-        return self._session is not None
-
-    @property
-    def is_standing_by(self) -> bool:
-        """Never: it serves when it has the lock."""
-        return False
-
-    async def next_epoch(self, after: int) -> int:
-        """Wait for another session than that."""
-        while self._session is None or self._epoch == after:  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.02)
-        return self._epoch
-
-    async def open(self) -> None:
-        """Wait for the lock."""
-        while True:
-            try:
-                await self._open_session()
-            except (LostError, InUseError):
-                await asyncio.sleep(self._server.choices.delay(0.1, 1.0))
-            else:
-                return
-
-    async def write(
-        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
-    ) -> T:
-        """See ``Database.write``."""
-        async with self._answered() as session:
-            return await self._transaction(session, function, *arguments)
-
-    read = write
-
-    async def insert(
-        self, plan: Callable[[*Arguments], tuple[Rows, T] | None], *arguments: *Arguments
-    ) -> T | None:
-        """See ``Database.insert``: the server is asked once."""
-        async with self._answered() as session:
-            planned = plan(*arguments)
-            if planned is None:
-                return None
-            rows, result = planned
-            await session.ask(lambda: self._server.insert(session, rows))
-            self._server.known_commits = max(self._server.known_commits, session.commits)
-            return result
-
-    @asynccontextmanager
-    async def _answered(self) -> AsyncIterator[Session]:
-        """Have the session for a block, and give it up where the server does not answer in time."""
-        async with self._lock:
-            session = self._session
-            if session is None:
-                raise DatabaseUnavailableError
-            try:
-                async with asyncio.timeout(postgresql.ANSWER_SECONDS):
-                    yield session
-            except sa.exc.IntegrityError:
-                raise
-            except (LostError, TimeoutError, sa.exc.SQLAlchemyError, sqlite3.Error):
-                self._drop(session)
-                raise DatabaseUnavailableError from None
-            except asyncio.CancelledError:
-                self._drop(session)
-                raise
-
-    async def query(
+    async def peek(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         server = self._server
         await asyncio.sleep(server.delay())
         if server.loop.time() < server.down_until:
-            raise DatabaseUnavailableError
+            raise LostError
         reader = server.reader
         reader.exec_driver_sql("BEGIN")
         try:
@@ -413,93 +406,12 @@ class SimulatedDatabase:
         await asyncio.sleep(server.delay())
         return result
 
-    peek = query
-
     async def scrub(self) -> bool:
         await asyncio.sleep(self._server.delay())
-        self.is_scrubbed = self._server.loop.time() >= self._server.down_until
-        return self.is_scrubbed
+        return self._server.loop.time() >= self._server.down_until
+
+    def error(self, error: BaseException) -> ConfigError | DatabaseUnavailableError:
+        return error if isinstance(error, ConfigError) else DatabaseUnavailableError()
 
     async def close(self) -> None:
-        async with self._lock:
-            last, self._session = self._session, None
-        for task in (self._reopening, self._heartbeat):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        for session in (last, self._session):
-            if session is not None:
-                session.close()
-        self._session = None
-
-    async def _transaction(
-        self,
-        session: Session,
-        function: Callable[[sa.Connection, *Arguments], T],
-        *arguments: *Arguments,
-    ) -> T:
-        server = self._server
-        await session.ask(lambda: server.begin(session))
-        if session.is_over:
-            raise LostError  # its connection may be another session's already
-        try:
-            result = function(session.connection, *arguments)
-        except Exception:
-            if not session.is_over:
-                server.roll_back(session)
-            raise
-        await session.ask(lambda: server.commit(session))
-        server.known_commits = max(server.known_commits, session.commits)
-        return result
-
-    async def _open_session(self) -> None:
-        await asyncio.sleep(self._server.delay())
-        session = self._server.open(self._process)
-        in_use: list[InUseError] = []
-
-        def lock() -> None:
-            try:
-                self._server.lock(session)
-            except InUseError as error:
-                in_use.append(error)
-
-        try:
-            async with asyncio.timeout(postgresql.ANSWER_SECONDS):
-                await session.ask(lock)
-        except TimeoutError:
-            session.close()
-            raise LostError from None
-        except BaseException:
-            session.close()
-            raise
-        if in_use:
-            session.close()
-            raise in_use[0]
-        session.on_lost = lambda: self._drop(session)
-        self._session = session
-        self._epoch = session.epoch
-        self._heartbeat = asyncio.create_task(self._renew(session))
-
-    async def _renew(self, session: Session) -> None:
-        """Say that the session is in use, as long as it is."""
-        while self._session is session:
-            async with self._lock:
-                try:
-                    async with asyncio.timeout(postgresql.ANSWER_SECONDS):
-                        await session.ask(lambda: self._server.renew(session))
-                except (LostError, TimeoutError):
-                    self._drop(session)
-            await asyncio.sleep(RENEW_SECONDS)
-
-    def _drop(self, session: Session) -> None:
-        """Give a session up, and start to open another."""
-        if self._session is not session:
-            return
-        self._session = None
-        self._reopening = asyncio.create_task(self._reopen(session))
-
-    async def _reopen(self, lost: Session) -> None:
-        lost.close()
-        async with self._lock:
-            pass
-        await self.open()
+        """There is nothing to close."""

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple
 
 from tests.simulation.choices import Choices
 from tests.simulation.database import Server as DatabaseServer
-from tests.simulation.database import SimulatedDatabase
+from tests.simulation.database import SimulatedServer
 from tests.simulation.event_loop import Process, SimulatedLoop
 from tests.simulation.network import Network
 
@@ -29,7 +29,8 @@ from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE, TransferKey
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, OPERATOR_REQUESTS, Listener
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.fenced_database import FencedDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol import codec
@@ -176,10 +177,14 @@ class KeyService:
         self.done = loop.start(self.process, self._serve())
 
     async def _serve(self) -> None:
-        database = SimulatedDatabase(self._database, self.process)
         sealer = Sealer({1: Secret(bytearray(32))})
-        await database.open()
-        store = KeyStore(cast(Database, database), sealer)
+        server = SimulatedServer(self._database, self.process)
+        try:
+            database = await FencedDatabase.open_or_stand_by(server)
+        except DatabaseUnavailableError:
+            return
+        await self._lock_is_got(database)
+        store = KeyStore(database, sealer)
         try:
             self.parts = parts = wire(
                 store,
@@ -194,7 +199,7 @@ class KeyService:
         except DatabaseUnavailableError:
             await database.close()
             return
-        server = Server(
+        serving = Server(
             parts.transactions,
             parts.batches,
             parts.audit_service,
@@ -203,10 +208,10 @@ class KeyService:
             parts.activation,
             shard=self.shard,
         )
-        await server.listen(
+        await serving.listen(
             SimulatedListener(Path(self.path), frozenset(), GATEWAY_REQUESTS, 0o600)
         )
-        await server.listen(
+        await serving.listen(
             SimulatedListener(Path(operator_path(self.path)), frozenset(), OPERATOR_REQUESTS, 0o600)
         )
         tasks = [
@@ -219,11 +224,18 @@ class KeyService:
             )
         ]
         await self.stop.wait()
-        await server.drain(DRAIN_SECONDS)
+        await serving.drain(DRAIN_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         await database.close()
+
+    async def _lock_is_got(self, database: FencedDatabase) -> None:
+        """Listen no sooner: a gateway here has one connection, and does not try the next."""
+        changed = asyncio.Event()
+        database.writer.on_change(changed.set)
+        if not database.writer.epoch:
+            await changed.wait()
 
 
 def operator_path(path: str) -> str:

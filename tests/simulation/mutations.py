@@ -37,6 +37,7 @@ from pqkeep_keyservice.storage import key_versions, tenants
 from pqkeep_keyservice.storage.key_versions import list_due_keys
 from pqkeep_keyservice.storage.schema import TENANT_BUNDLES
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.storage.writer import Decision, Do, State, Writer
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus
@@ -52,6 +53,7 @@ _list_due_keys: Any = list_due_keys
 _move_out: Any = tenants._move_out
 _arriving_keys: Any = arriving_keys
 _cancel: Any = TenantMoves._cancel
+_load_away: Any = TenantGate._load
 _template = running.template
 _ONLY_LOST_SESSIONS = {"end session": faults.Faults.end_session}
 _ONLY_PAUSES = {"pause service": faults.Faults.pause_service}
@@ -129,15 +131,22 @@ def _keep_cached(self: Any, value: Any, epoch: int) -> Any:
     return self._cached.setdefault(value.name, value)
 
 
-def _lock_again(self: Any, session: Any) -> None:
+def _lock_again(self: Any, session: Any) -> bool:
     self.holder = None
-    _lock(self, session)
+    is_locked: bool = _lock(self, session)
+    return is_locked
 
 
-def _lock_where_silent(self: Any, session: Any) -> None:
+def _lock_where_silent(self: Any, session: Any) -> bool:
     if self.holder is not None and self.holder.held_until < self.loop.time():
         self.holder = None  # whose session goes on
-    _lock(self, session)
+    is_locked: bool = _lock(self, session)
+    return is_locked
+
+
+def _take_what_is_refused(self: Any) -> Decision:
+    self._state = State.BEGINNING
+    return Decision(Do.BEGIN_EPOCH)
 
 
 def _rotate_without_retiring(self: Any, new: Any) -> KeyVersions:
@@ -232,8 +241,18 @@ async def _take_back_without_proof(self: Any, request: Any) -> Any:
     return _cancelled(last, cancelled=True)
 
 
+def _believe_every_epoch(*_: object) -> bool:
+    return True
+
+
 async def _let_in(*_: object) -> None:
     return None
+
+
+async def _open_for_all(self: Any) -> Any:
+    away = await _load_away(self)
+    self.is_open = True
+    return away
 
 
 async def _no_previous(*_: object) -> None:
@@ -282,7 +301,7 @@ MUTATIONS = (
         "the cache outlives its epoch",
         frozenset({"fresh", "progress"}),
         [
-            (RevisionCache, "epoch", property(lambda self: self._store.epoch)),
+            (RevisionCache, "clear", lambda _: None),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
         first=15,
@@ -291,7 +310,7 @@ MUTATIONS = (
         "one that was paused wakes with its cache, after another one has served",
         frozenset({"fresh", "progress"}),
         [
-            (RevisionCache, "epoch", property(lambda self: self._store.epoch)),
+            (RevisionCache, "clear", lambda _: None),
             (faults, "KINDS", _ONLY_PAUSES),
         ],
         first=13,
@@ -299,7 +318,28 @@ MUTATIONS = (
     Mutation(
         "one that was paused keeps the lock",
         frozenset({"one writer"}),
-        [(Server, "lock", _lock_where_silent), (faults, "KINDS", _ONLY_PAUSES)],
+        [
+            (Server, "lock", _lock_where_silent),
+            (Server, "is_newest", _believe_every_epoch),
+            (faults, "KINDS", _ONLY_PAUSES),
+        ],
+    ),
+    Mutation(
+        "who is refused the lock begins an epoch",
+        frozenset({"one writer"}),
+        [
+            (Writer, "lock_refused", _take_what_is_refused),
+            (Server, "is_newest", _believe_every_epoch),
+        ],
+    ),
+    Mutation(
+        "a new epoch changes nothing",
+        frozenset({"fresh", "progress"}),
+        [
+            (Writer, "on_change", lambda *_: None),
+            (faults, "KINDS", _ONLY_LOST_SESSIONS),
+        ],
+        first=15,
     ),
     Mutation(
         "a change leaves the cache as it is",
@@ -312,7 +352,7 @@ MUTATIONS = (
     Mutation(
         "the lock is given twice",
         frozenset({"one writer"}),
-        [(Server, "lock", _lock_again)],
+        [(Server, "lock", _lock_again), (Server, "is_newest", _believe_every_epoch)],
     ),
     Mutation(
         "a version is left out",
@@ -398,6 +438,12 @@ MUTATIONS = (
         "the gate is open when a tenant has left",
         frozenset({"one shard"}),
         [(TenantGate, "require", _let_in)],
+        kind=TwoShards,
+    ),
+    Mutation(
+        "the gate opens for all though a tenant has left",
+        frozenset({"one shard"}),
+        [(TenantGate, "_load", _open_for_all)],
         kind=TwoShards,
     ),
 )

@@ -1,4 +1,4 @@
-"""Whether this key service serves: it is its database's only writer, and has checked what is there.
+"""Makes the checks of a start before this key service serves as its database's only writer.
 
 With each epoch of the database the checks of a start are made again, because another key service
 may have been the writer in between. A key service that stands by has done everything else before:
@@ -24,7 +24,7 @@ RETRY_SECONDS = 0.2
 
 
 class Activation:
-    """Makes the checks of a start in each epoch, and says whether they are made."""
+    """Makes the checks of a start in each epoch, and tells the writer when they are made."""
 
     def __init__(
         self,
@@ -34,29 +34,20 @@ class Activation:
         signer: CheckpointSigner,
     ) -> None:
         self._store = store
-        self._database = store.database
+        self.writer = store.writer
         self._material = material
         self._root_keys = root_keys
         self._signer = signer
-        self._checked = 0
+        self._changed = asyncio.Event()
+        self.writer.on_change(self._changed.set)
         self._shard = DEFAULT_SHARD
         self.database_id: UUID | None = None
         """Which database it is; None until that is known."""
 
-    @property
-    def is_serving(self) -> bool:
-        """Whether requests are carried out now."""
-        return self._database.is_open and self._checked == self._database.epoch
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that requests are carried out in; 0 where they are not."""
-        return self._checked if self.is_serving else 0
-
     async def start(self, shard: str = DEFAULT_SHARD) -> None:
         """Check what can be checked now. Raises ConfigError and DatabaseUnavailableError."""
         self._shard = shard
-        if self._database.is_open:
+        if self.writer.epoch:
             await self._activate()
         else:
             self.database_id = await self._store.check_standing_by(shard)
@@ -64,15 +55,18 @@ class Activation:
     async def run(self) -> None:
         """Make the checks in each new epoch, until cancelled. Raises ConfigError."""
         while True:
-            await self._database.next_epoch(self._checked)
+            if self.writer.epoch in {0, self.writer.serving}:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
             try:
                 await self._activate()
-                _LOG.info("serving in a new epoch", epoch=self._checked)
+                _LOG.info("serving in a new epoch", epoch=self.writer.serving)
             except (DatabaseUnavailableError, KeyServiceError):  # which the database has logged
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _activate(self) -> None:
-        epoch = self._database.epoch
+        epoch = self.writer.epoch
         self._material.forget_private_keys()
         database_id = await self._store.claim_shard(self._shard)
         if self.database_id not in {None, database_id}:
@@ -82,4 +76,4 @@ class Activation:
         await self._store.check()
         await self._signer.check()
         await self._root_keys.start()
-        self._checked = epoch
+        self.writer.checked(epoch)

@@ -21,10 +21,10 @@ from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
-from pqkeep_keyservice.live.key_cache import KeyCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.result import RecordedError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_keyservice.transaction import refusal_kind
 from pqkeep_protocol.algorithms import ALGORITHMS, Kind
 from pqkeep_protocol.audit_events import Outcome
@@ -66,11 +66,11 @@ class Batches:
     """Executes batches."""
 
     def __init__(
-        self, dispatcher: Dispatcher, log: AuditLog, key_cache: KeyCache, gate: TenantGate
+        self, dispatcher: Dispatcher, log: AuditLog, writer: Writer, gate: TenantGate
     ) -> None:
         self._dispatcher = dispatcher
         self._log = log
-        self._key_cache = key_cache
+        self._writer = writer
         self._gate = gate
         self._turns = FairQueue[TenantId, None](
             [None], per_subject=1, max_waiting=64 * MAX_IN_FLIGHT
@@ -91,14 +91,14 @@ class Batches:
         try:
             async with self._gate.call(batch.tenant):
                 while True:
-                    epoch = self._key_cache.epoch
+                    epoch = self._writer.epoch
                     answered = await self._answer_all(requests, deadline)
                     if await self._record(batch, answered, attribution, epoch):
                         return BatchResults(results=tuple(each.result for each in answered))
         except KeyServiceError as error:
             if error.kind is ErrorKind.TENANT_MOVED:
                 refused = [_refused(each, error.kind) for each in requests]
-                await self._record(batch, refused, attribution, self._key_cache.epoch)
+                await self._record(batch, refused, attribution, self._writer.epoch)
             raise
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None

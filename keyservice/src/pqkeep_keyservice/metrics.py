@@ -57,6 +57,7 @@ class ServiceMetrics:
         activation: Activation,
     ) -> None:
         self._activation = activation
+        self._writer = store.writer
         self._store = store
         self._log = log
         self._signer = signer
@@ -140,9 +141,9 @@ class ServiceMetrics:
                 "pqkeep_key_service_event_loop_lag_seconds": (self._lag.sample(),),
                 "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
                 "pqkeep_key_service_build_info": one(1, *_build()),
-                "pqkeep_key_service_active": one(self._activation.is_serving),
-                "pqkeep_key_service_epoch": one(self._store.epoch),
-                "pqkeep_key_service_takeovers_total": one(self._store.database.takeovers),
+                "pqkeep_key_service_active": one(bool(self._writer.serving)),
+                "pqkeep_key_service_epoch": one(self._writer.newest),
+                "pqkeep_key_service_takeovers_total": one(self._writer.takeovers),
                 "pqkeep_keys_database_up": one(problem is None),
                 "pqkeep_keys_database_problem": counted(
                     {} if problem is None else {problem.value: 1}
@@ -165,7 +166,7 @@ class ServiceMetrics:
         )
 
     async def _find_problem(self) -> WriteProblem | None:
-        if self._store.database.is_standing_by:  # and so asks for the lock all the time
+        if self._writer.is_standing_by:  # and so asks for the lock all the time
             return None
         return await self._store.find_write_problem()
 

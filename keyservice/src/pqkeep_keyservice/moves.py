@@ -149,7 +149,7 @@ class TenantMoves:
         """Take one step. Raises UNAVAILABLE."""
         try:
             async with self._lock:
-                self._epoch = self._store.epoch
+                self._epoch = self._store.writer.epoch
                 return await self._answer(request)
         except _RefusedError as refused:
             reason = refused.reason
@@ -471,7 +471,7 @@ class TenantMoves:
                 for _ in range(TRIES):
                     if (done := await step()) is not None:
                         return done
-                    if self._store.epoch != self._epoch:
+                    if self._store.writer.epoch != self._epoch:
                         raise _RefusedError(MoveRefusal.INTERRUPTED)
         except KeyServiceError as error:
             if error.kind is not ErrorKind.DEADLINE_EXCEEDED:

@@ -129,7 +129,7 @@ async def serve(settings: Config, file: Path) -> int:
         await server.listen(socket)
     if settings.link is not None and link is not None:
         server.listen_to_hosts(link, settings.link.listen)
-    if parts.activation.is_serving:
+    if database.writer.serving:
         _LOG.info("serving", slh_dsa=workers.slh_dsa)
     else:
         _LOG.info("ready to take over", slh_dsa=workers.slh_dsa)
@@ -179,9 +179,9 @@ async def open_database(settings: Config, *, may_stand_by: bool = False) -> Data
     """
     location = settings.database.location
     if settings.database.is_on_server:
-        from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase  # noqa: PLC0415 - slow
+        from pqkeep_keyservice.storage import postgresql  # noqa: PLC0415 - slow
 
-        opening = PostgresqlDatabase.open_or_stand_by if may_stand_by else PostgresqlDatabase.open
+        opening = postgresql.stand_by_postgresql if may_stand_by else postgresql.open_postgresql
         return await opening(location, settings.database_password_file)
     return SqliteDatabase(location)
 
@@ -190,5 +190,5 @@ async def _run_housekeeping(material: KeyMaterial, database: Database) -> None:
     while True:
         await asyncio.sleep(HOUSEKEEPING_SECONDS)
         material.expire()
-        if database.is_open and not database.is_scrubbed:
+        if database.writer.epoch and not database.is_scrubbed:
             await database.scrub()

@@ -70,6 +70,7 @@ class RootKeyRotation:
         self._sources = sources
         self._sealer = sealer
         self._store = store
+        self._writer = store.writer
         self._log = log
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
@@ -196,7 +197,7 @@ class RootKeyRotation:
     async def _renew_keyring(self, name: KeyringId) -> bool:
         """Make a keyring's MAC again; return whether it is damaged."""
         while True:
-            epoch = self._keyring_cache.epoch
+            epoch = self._writer.epoch
             try:
                 keyring = await self._keyring_cache.get(name)
             except (DamagedKeyError, KeyServiceError):
@@ -212,7 +213,7 @@ class RootKeyRotation:
         """Reseal a key's seeds, and make its MAC again; return whether it is damaged."""
         newest = self._sealer.newest
         while True:
-            epoch = self._key_cache.epoch
+            epoch = self._writer.epoch
             try:
                 versions = await self._key_cache.get(name)
             except DamagedKeyError:

@@ -141,14 +141,14 @@ class Schedule:
         Since before an epoch the log alone tells: it has had no record for as long then.
         """
         loop_time, seconds = asyncio.get_running_loop().time(), now.timestamp()
-        if self._epoch == self._store.epoch:
+        if self._epoch == self._store.writer.epoch:
             leap = (seconds - self._seen[0]) - (loop_time - self._seen[1])
             is_leap = leap > MAX_LEAP_SECONDS
         else:
             checked_at_us = self._store.checked_at_us
             leap = seconds - checked_at_us / 1_000_000
             is_leap = checked_at_us > 0 and leap > HOLD_SECONDS
-        self._epoch, self._seen = self._store.epoch, (seconds, loop_time)
+        self._epoch, self._seen = self._store.writer.epoch, (seconds, loop_time)
         if is_leap and self._hold_seconds:
             self._held_until = loop_time + self._hold_seconds
             _LOG.error(

@@ -76,6 +76,7 @@ class Server:
     ) -> None:
         """Take the name of the shard whose key service it is."""
         self._activation = activation
+        self._writer = activation.writer
         self._transactions = transactions
         self._batches = batches
         self._audit_service = audit_service
@@ -148,7 +149,7 @@ class Server:
         def receive(frame: ToKeyService) -> None:
             match frame:
                 case Ping():
-                    epoch = 0 if self._draining else self._activation.epoch
+                    epoch = 0 if self._draining else self._writer.serving
                     database = self._activation.database_id if frame.asks_database else None
                     connection.send(Pong(frame.id, self._shard, epoch, database))
                 case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
@@ -184,7 +185,7 @@ class Server:
         self, call: Call, requests: frozenset[type[Struct]], in_flight: int
     ) -> ErrorKind | None:
         """Return why a call is not begun, if it is not."""
-        is_serving = self._activation.is_serving or isinstance(call.request, GetMetrics)
+        is_serving = self._writer.serving or isinstance(call.request, GetMetrics)
         if self._draining or not is_serving:
             return ErrorKind.STANDBY
         if in_flight >= MAX_IN_FLIGHT:

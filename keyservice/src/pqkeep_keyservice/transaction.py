@@ -100,6 +100,7 @@ class Transactions:
     ) -> None:
         self._dispatcher = dispatcher
         self._store = store
+        self._writer = store.writer
         self._log = log
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
@@ -115,14 +116,19 @@ class Transactions:
         The deadline is in the event loop's time. Late work is given up before its change is
         committed, never after.
         """
-        epoch = self._key_cache.epoch
+        epoch, gate = self._writer.epoch, self._gate
+        execute = self._change if isinstance(request, KeyChanging) else self._commit
         try:
-            async with self._gate.call(request.tenant):
-                if not isinstance(request, KeyChanging):
-                    return await self._commit(request, attribution, deadline)
-                name = KeyName(request.tenant, request.algorithm, request.keyring)
-                async with self._locks.lock(name, deadline):
-                    return await self._commit(request, attribution, deadline)
+            if not gate.is_open:
+                async with gate.call(request.tenant):
+                    return await execute(request, attribution, deadline)
+            gate.uncounted += 1
+            try:
+                return await execute(request, attribution, deadline)
+            finally:
+                gate.uncounted -= 1
+                if not gate.is_open:
+                    gate.left()
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
@@ -143,12 +149,21 @@ class Transactions:
             kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the answer with it
         raise KeyServiceError(kind)
 
+    async def _change(
+        self, request: AnyRequest, attribution: Attribution, deadline: float
+    ) -> AnyResult:
+        """Execute a request that changes a key."""
+        assert isinstance(request, KeyChanging)  # noqa: S101
+        name = KeyName(request.tenant, request.algorithm, request.keyring)
+        async with self._locks.lock(name, deadline):
+            return await self._commit(request, attribution, deadline)
+
     async def _commit(
         self, request: AnyRequest, attribution: Attribution, deadline: float
     ) -> AnyResult:
         while True:
             _require_time(deadline)
-            epoch = self._key_cache.epoch
+            epoch = self._writer.epoch
             done = await self._dispatcher.answer(request, deadline)
             _require_time(deadline)
             record = operation_record(
@@ -185,7 +200,7 @@ class Transactions:
         async with self._gate.call(name.tenant), self._locks.lock(name, deadline):
             while True:
                 _require_time(deadline)
-                epoch = self._key_cache.epoch
+                epoch = self._writer.epoch
                 due = await self._dispatcher.due_change(name, now, deadline, destroys=destroys)
                 if due is None:
                     return None
@@ -210,7 +225,7 @@ class Transactions:
         async with self._gate.call(tenant):
             while True:
                 _require_time(deadline)
-                epoch = self._key_cache.epoch
+                epoch = self._writer.epoch
                 step = await self._dispatcher.destruction_step(tenant, now)
                 if step is None:
                     return None

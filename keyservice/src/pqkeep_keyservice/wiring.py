@@ -49,6 +49,7 @@ class KeyServiceParts:
     workers: WorkerProcesses
     encapsulation_workers: EncapsulationWorkers
     log: AuditLog
+    gate: TenantGate
     transactions: Transactions
     batches: Batches
     checkpoint_signer: CheckpointSigner
@@ -81,8 +82,8 @@ def wire(  # noqa: PLR0913 - each once, in process.py
 ) -> KeyServiceParts:
     """Put a key service together that has nothing in memory but root keys, from these sources."""
     schemes, least_delay = schemes_of(settings), timedelta(days=least_destruction_days)
-    key_cache = KeyCache(store, store.find_key_versions)
-    keyring_cache = KeyringCache(store, store.find_keyring)
+    key_cache = KeyCache(store.writer, store.find_key_versions)
+    keyring_cache = KeyringCache(store.writer, store.find_keyring)
     log = AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
     workers = WorkerProcesses(settings, material)
@@ -120,8 +121,9 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         workers=workers,
         encapsulation_workers=encapsulation_workers,
         log=log,
+        gate=gate,
         transactions=transactions,
-        batches=Batches(dispatcher, log, key_cache, gate),
+        batches=Batches(dispatcher, log, store.writer, gate),
         checkpoint_signer=signer,
         audit_service=audit_service,
         root_keys=root_keys,

@@ -66,7 +66,7 @@ class AuditLog:
 
     async def _commit(self, entries: Sequence[RecordedChange], epoch: int | None) -> CommitOutcome:
         outcome: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
-        epoch = self._store.epoch if epoch is None else epoch
+        epoch = self._store.writer.epoch if epoch is None else epoch
         self._waiting.append(_Waiting(entries, epoch, outcome))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
@@ -83,7 +83,7 @@ class AuditLog:
 
     async def _write_batches(self) -> None:
         while self._waiting:
-            epoch = self._store.epoch
+            epoch = self._store.writer.epoch
             batch: list[_Waiting] = []
             records = taken = 0
             for waiting in self._waiting:

@@ -5,7 +5,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
-from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.storage.writer import Writer
 
 CAPACITY = 10_000
 
@@ -33,35 +33,32 @@ V = TypeVar("V", bound=Revisioned[Hashable])
 class RevisionCache(Generic[N, V]):
     """The current values. Within one epoch, this process is the only one that changes them."""
 
-    def __init__(self, store: KeyStore, find: Callable[[N], Awaitable[V]]) -> None:
-        """Cache what ``find`` returns."""
-        self._store = store
+    def __init__(self, writer: Writer, find: Callable[[N], Awaitable[V]]) -> None:
+        """Cache what ``find`` returns, until the writer's epoch ends."""
+        self._writer = writer
         self._find = find
-        self._epoch = store.epoch
         self._cached: dict[Hashable, V] = {}
         """The oldest first. Which was used last is not noted: that takes longer than all the rest."""
+        writer.on_change(self.clear)
 
-    @property
-    def epoch(self) -> int:
-        """The store's current epoch. A new one empties the cache."""
-        epoch = self._store.epoch
-        if self._epoch != epoch:
-            self._epoch = epoch
-            self._cached.clear()
-        return epoch
+    def clear(self) -> None:
+        """Forget everything."""
+        self._cached.clear()
 
     async def get(self, name: N) -> V:
         """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
-        epoch = self.epoch
         cached = self._cached.get(name)
-        return self.update(await self._find(name), epoch) if cached is None else cached
+        if cached is not None:
+            return cached
+        epoch = self._writer.epoch
+        return self.update(await self._find(name), epoch)
 
     def update(self, value: V, epoch: int) -> V:
         """Cache a value unless a newer revision is cached; return the newer of the two.
 
         A value of an epoch that is over is returned and not cached.
         """
-        if epoch != self.epoch:
+        if epoch != self._writer.epoch:
             return value
         cached = self._cached.get(value.name)
         if cached is not None and cached.revision > value.revision:

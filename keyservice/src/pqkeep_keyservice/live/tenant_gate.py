@@ -1,7 +1,11 @@
-"""Lets the calls of tenants in whose keys are here, and nobody's while the keys leave or arrive.
+"""Lets the calls of tenants in whose keys are here, and none of a tenant's while its keys move.
 
 A call that was let in is waited for: when a tenant leaves, none of its calls is under way, and none
 begins. Which tenants have left is in the log; it is read once in each epoch.
+
+As long as no tenant has left and none moves, the gate is open: a call is let in without a question,
+and is counted by one number. Closing it for a tenant ends that: from then on calls are counted by
+tenant, and those that were let in before are waited for, whichever tenant's they are.
 """
 
 import asyncio
@@ -16,13 +20,22 @@ from pqkeep_protocol.keys import TenantId
 
 
 class TenantGate:
-    """Counts each tenant's calls, and refuses those of tenants that have left."""
+    """Counts calls, and refuses those of tenants that have left."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
-        self._epoch: int | None = None
+        self._writer = store.writer
+        self._writer.on_change(self._forget)
+        self.is_open = False
+        """Whether every tenant's call is let in: with ``uncounted`` one higher for as long as it takes.
+
+        Who takes it down again calls ``left`` where the gate is not open any more.
+        """
+        self.uncounted = 0
+        """How many calls are under way that were let in while the gate was open."""
         # By number: a UUID's own hash and comparison are functions in Python.
-        self._away: frozenset[int] = frozenset()
+        self._away: frozenset[int] | None = None
+        """None where it has to be read."""
         self._loads = 0
         self._closed: dict[int, asyncio.Event] = {}
         """Set when none of the tenant's calls is under way."""
@@ -30,9 +43,10 @@ class TenantGate:
 
     async def require(self, tenant: TenantId) -> None:
         """Raise TENANT_MOVED unless the tenant's keys are here, and DatabaseUnavailableError."""
-        if self._epoch != self._store.epoch:
-            await self._load()
-        if tenant.int in self._away or tenant.int in self._closed:
+        away = self._away
+        if away is None:
+            away = await self._load()
+        if tenant.int in away or tenant.int in self._closed:
             raise KeyServiceError(ErrorKind.TENANT_MOVED)
 
     def call(self, tenant: TenantId) -> "_Call":
@@ -47,27 +61,35 @@ class TenantGate:
         time. One caller at a time.
         """
         emptied = self._closed[tenant.int] = asyncio.Event()
+        self.is_open = False
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    if self._calls[tenant.int]:
+                    while self._calls[tenant.int] or self.uncounted:
+                        emptied.clear()
                         await emptied.wait()
             except TimeoutError:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
             yield
         finally:  # before the gate opens, whatever has become of it
-            self._epoch = None
+            self._forget()
             self._loads += 1
             del self._closed[tenant.int]
 
-    async def _load(self) -> None:
+    def _forget(self) -> None:
+        self.is_open, self._away = False, None
+
+    async def _load(self) -> frozenset[int]:
+        """Read who is away, and open the gate if nobody is."""
         while True:
-            epoch, loads = self._store.epoch, self._loads
-            away = await self._store.read(list_tenants_away)
+            epoch, loads = self._writer.epoch, self._loads
+            found = await self._store.read(list_tenants_away)
             if loads == self._loads:  # otherwise a tenant may have left since it was read
-                self._away = frozenset(tenant.int for tenant in away)
-                self._epoch = epoch
-                return
+                away = frozenset(tenant.int for tenant in found)
+                if epoch == self._writer.epoch:
+                    self._away = away
+                    self.is_open = not away and not self._closed
+                return away
 
     async def enter(self, tenant: TenantId) -> None:
         """Count a call. Raises what ``require`` raises."""
@@ -82,6 +104,11 @@ class TenantGate:
             del self._calls[number]
             if number in self._closed:
                 self._closed[number].set()
+
+    def left(self) -> None:
+        """Wake who waits for calls that were let in while the gate was open."""
+        for emptied in self._closed.values():
+            emptied.set()
 
 
 class _Call:

@@ -1,4 +1,4 @@
-"""The interface of a database; sqlite.py and postgresql.py implement it."""
+"""The interface of a database; sqlite.py and fenced_database.py implement it."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import sqlalchemy as sa
 
 from pqkeep_keyservice.storage.inserts import Rows
+from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_protocol.commits import WriteProblem
 
 T = TypeVar("T")
@@ -26,36 +27,16 @@ class Database(Protocol):
     This process is the only writer, because keys are cached in memory.
     """
 
-    @property
-    def dialect(self) -> sa.Dialect:
-        """The dialect that SQL is compiled for."""
+    dialect: sa.Dialect
+    """The dialect that SQL is compiled for."""
+    writer: Writer
+    """Whether this process is the writer now, as far as it knows, and in which epoch.
 
-    @property
-    def epoch(self) -> int:
-        """The number of the connection that holds the database's lock.
-
-        Another key service may have held it in between: what was read in an earlier epoch is
-        out of date.
-        """
-
-    @property
-    def takeovers(self) -> int:
-        """How many epochs were begun by a key service that had waited for another."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this process is the writer now, as far as it knows."""
-
-    @property
-    def is_standing_by(self) -> bool:
-        """Whether another key service is the writer, and this one waits to be."""
-
-    async def next_epoch(self, after: int) -> int:
-        """Wait until this process is the writer in another epoch than that; return its number."""
-
-    @property
-    def is_scrubbed(self) -> bool:
-        """Whether the last scrub succeeded."""
+    Another key service may have been the writer between two epochs: what was read in an earlier one
+    is out of date.
+    """
+    is_scrubbed: bool
+    """Whether the last scrub succeeded."""
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments

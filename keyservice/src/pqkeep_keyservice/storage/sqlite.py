@@ -14,6 +14,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.schema import migrate
+from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.commits import problem_of
 from pqkeep_protocol.startup.logs import logger
@@ -65,6 +66,7 @@ class SqliteDatabase:
         self._file_lock = _lock_file(path)
         self._commit_thread = Threads("commit")
         self._lock = asyncio.Lock()
+        self.writer = Writer.alone()  # the file is locked from the start
         self.is_scrubbed = False  # unknown: a crash leaves what was to be scrubbed
         self._is_failing = False
         self._query_thread = ThreadPoolExecutor(1, thread_name_prefix="query")
@@ -81,6 +83,7 @@ class SqliteDatabase:
             on_failure.callback(engine.dispose)
             try:
                 self._connection = on_failure.enter_context(engine.connect())
+                self.dialect: sa.Dialect = self._connection.dialect
                 self._driver = cast(
                     sqlite3.Connection, self._connection.connection.driver_connection
                 )
@@ -92,35 +95,6 @@ class SqliteDatabase:
             except sa.exc.DatabaseError as error:
                 raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
             on_failure.pop_all()
-
-    @property
-    def dialect(self) -> sa.Dialect:
-        return self._connection.dialect
-
-    @property
-    def epoch(self) -> int:
-        """Always the first: a file is not lost while it is open."""
-        return 1
-
-    @property
-    def takeovers(self) -> int:
-        """Always 0: a file has one key service."""
-        return 0
-
-    @property
-    def is_open(self) -> bool:
-        """Always: the file is locked from the start."""
-        return True
-
-    @property
-    def is_standing_by(self) -> bool:
-        """Never: where the file is in use, the key service does not start."""
-        return False
-
-    async def next_epoch(self, after: int) -> int:
-        if after == self.epoch:
-            await asyncio.Event().wait()  # for ever
-        return self.epoch
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments

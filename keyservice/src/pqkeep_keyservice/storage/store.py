@@ -102,7 +102,8 @@ class KeyStore:
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         """Store keys with MACs by the root keys of a sealer."""
-        self._database = database
+        self.database = database
+        self.writer = database.writer
         self._sealer = sealer
         self._insert_record = insert_statement(database.dialect)
         self._log_state: tuple[int, LogState] | None = None
@@ -121,30 +122,20 @@ class KeyStore:
         self._awaited_size = 0
         self._commits = Commits()
 
-    @property
-    def epoch(self) -> int:
-        """See ``Database.epoch``."""
-        return self._database.epoch
-
-    @property
-    def database(self) -> Database:
-        """What it is stored in."""
-        return self._database
-
     def change_sealer(self, sealer: Sealer) -> None:
         """Use other root keys from now on."""
         self._sealer = sealer
 
     async def check(self) -> None:
         """Check root keys and audit log against what is stored of them. Raises ConfigError."""
-        newest, self.generation = await self._database.write(_check, self._sealer)
+        newest, self.generation = await self.database.write(_check, self._sealer)
         self._grow(*newest)
         self.checked_at_us = self.recorded_at_us
-        self.newest_backup = await self._database.read(find_newest_backup)
+        self.newest_backup = await self.database.read(find_newest_backup)
 
     async def claim_shard(self, name: str) -> UUID:
         """Note whose database it is; return which it is. Raises ConfigError if another shard's."""
-        return await self._database.write(claim_shard, name)
+        return await self.database.write(claim_shard, name)
 
     async def check_standing_by(self, shard: str) -> UUID | None:
         """Check shard and root keys while another key service is the writer. Raises ConfigError.
@@ -152,41 +143,41 @@ class KeyStore:
         Returns which database it is, if that can be told.
         """
         with suppress(DatabaseUnavailableError):  # it is checked again before anything is served
-            database = await self._database.peek(check_shard, shard)
-            require_root_keys(self._sealer, await self._database.peek(list_check_values))
+            database = await self.database.peek(check_shard, shard)
+            require_root_keys(self._sealer, await self.database.peek(list_check_values))
             return database
         return None
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""
-        return await self._database.read(list_check_values)
+        return await self.database.read(list_check_values)
 
     async def find_root_key_state(self) -> RootKeyState:
         """Return the state of the newest root key."""
-        return await self._database.query(find_root_key_state, self._sealer.newest)
+        return await self.database.query(find_root_key_state, self._sealer.newest)
 
     async def find_key_versions(self, name: KeyName) -> KeyVersions:
         """Return the current versions of a key, none if there is no key. Raises DamagedKeyError."""
-        return await self._database.read(find_key_versions, self._sealer, name, self.generation)
+        return await self.database.read(find_key_versions, self._sealer, name, self.generation)
 
     async def find_keyring(self, name: KeyringId) -> Keyring:
         """Return a keyring. Raises KEYRING_NOT_FOUND and DamagedKeyError."""
-        found = await self._database.read(find_keyring, self._sealer, name)
+        found = await self.database.read(find_keyring, self._sealer, name)
         if found is None:
             raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
         return found
 
     async def list_keyrings(self, tenant: TenantId) -> list[Keyring]:
         """Return a tenant's keyrings, by name. Raises DamagedKeyError."""
-        return await self._database.query(list_keyrings, self._sealer, tenant)
+        return await self.database.query(list_keyrings, self._sealer, tenant)
 
     async def is_idempotency_key_used(self, tenant: TenantId, idempotency: Idempotency) -> bool:
         """Return whether a request with this Idempotency-Key generated a key in the last day."""
-        return await self._database.read(is_idempotency_key_used, tenant, idempotency)
+        return await self.database.read(is_idempotency_key_used, tenant, idempotency)
 
     async def announce_backup(self, backup: AnnounceBackup) -> NewestBackup | None:
         """Note a backup; return the newest, or None if it cannot be a backup of this database."""
-        newest = await self._database.write(announce_backup, backup)
+        newest = await self.database.write(announce_backup, backup)
         if newest is not None:
             self.newest_backup = newest
         return newest
@@ -195,27 +186,27 @@ class KeyStore:
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """See ``Database.write``."""
-        return await self._database.write(function, *arguments)
+        return await self.database.write(function, *arguments)
 
     async def read(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """See ``Database.read``."""
-        return await self._database.read(function, *arguments)
+        return await self.database.read(function, *arguments)
 
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """See ``Database.query``."""
-        return await self._database.query(function, *arguments)
+        return await self.database.query(function, *arguments)
 
     async def frontier(self) -> tuple[UUID, Frontier]:
         """Return the log's id, and the tree over all durable records."""
-        return await self._database.read(self._frontier)
+        return await self.database.read(self._frontier)
 
     async def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Save a checkpoint of the log as it is or was, and count the records up to it."""
-        await self._database.write(self._add_checkpoint, checkpoint)
+        await self.database.write(self._add_checkpoint, checkpoint)
         if self._log_state is not None:
             self._log_state[1].appended.forget(checkpoint.size)
 
@@ -226,11 +217,11 @@ class KeyStore:
 
         Changes that were computed in another epoch than the current one are STALE.
         """
-        epoch = epoch or self.epoch
+        epoch = epoch or self.writer.epoch
         with self._failures_noted():
-            done = await self._database.insert(self._plan, entries, epoch)
+            done = await self.database.insert(self._plan, entries, epoch)
             if done is None:
-                done = await self._database.write(self._write, entries, epoch)
+                done = await self.database.write(self._write, entries, epoch)
         outcomes, log_state, pending = done
         if CommitOutcome.DURABLE in outcomes:  # otherwise nothing was written
             self._commits.succeeded()
@@ -258,7 +249,7 @@ class KeyStore:
         """
         if self._commits.require_probe():
             with suppress(DatabaseUnavailableError, _NotWritableError), self._failures_noted():
-                await self._database.write(_probe)
+                await self.database.write(_probe)
                 self._commits.succeeded()
         return self._commits.problem
 
@@ -276,28 +267,28 @@ class KeyStore:
 
     async def scrub(self) -> bool:
         """See ``Database.scrub``."""
-        return await self._database.scrub()
+        return await self.database.scrub()
 
     def _frontier(self, connection: sa.Connection) -> tuple[UUID, Frontier]:
         log_state = self._take_log_state(connection)
-        self._log_state = self._database.epoch, log_state
+        self._log_state = self.writer.epoch, log_state
         return log_id(connection), log_state.frontier
 
     def _add_checkpoint(self, connection: sa.Connection, checkpoint: Checkpoint) -> None:
         known = self._log_state
-        is_current = known is not None and known[0] == self._database.epoch
+        is_current = known is not None and known[0] == self.writer.epoch
         add_checkpoint(connection, checkpoint, known[1].appended if known and is_current else None)
 
     def _take_log_state(self, connection: sa.Connection) -> LogState:
         taken, self._log_state = self._log_state, None
-        if taken is not None and taken[0] == self._database.epoch:
+        if taken is not None and taken[0] == self.writer.epoch:
             return taken[1]
         return load_log_state(connection)
 
     def _plan(self, entries: Sequence[RecordedChange], epoch: int) -> tuple[Rows, _Written] | None:
         """Return what a commit inserts, if that is all that it does, and all else is known."""
         known = self._log_state
-        if known is None or not known[0] == epoch == self._database.epoch:
+        if known is None or not known[0] == epoch == self.writer.epoch:
             return None
         if any(change for _, change in entries):
             return None
@@ -318,7 +309,7 @@ class KeyStore:
         self, connection: sa.Connection, entries: Sequence[RecordedChange], epoch: int
     ) -> _Written:
         log_state = self._take_log_state(connection)
-        current = entries if epoch == self._database.epoch else ()
+        current = entries if epoch == self.writer.epoch else ()
         outcomes, pending = apply_changes(
             connection, self._sealer, self._insert_record, log_state, current
         )
