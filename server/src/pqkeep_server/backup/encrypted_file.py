@@ -1,13 +1,13 @@
 """The file format of a backup: a header, then segments encrypted by the STREAM construction.
 
-    file    = "pqkeep backup 2", or 3, newline || length of header (4) || header || segment ...
+    file    = "pqkeep backup 2" newline || length of header (4) || header || segment ...
     key     = HKDF-SHA-384(shared secret, info = length-prefixed "pqkeep/v1", "backup", KEM)
     segment = AES-256-GCM(key, nonce = number (11) || is last (1), 64 KiB or, the last, less)
 
-The header is msgpack: KEM, recovery key, KEM ciphertext and what the backup is of. The number is 3
-where that has several shards, otherwise 2. Everything before the segments is the associated data of each. So no segment can be changed, left out, moved or taken
-from another file, and nothing can be cut off or added: a file that was read to its end is as it was
-written. It does not show who wrote it, because the recovery key is public; the tag in contents.py
+The header is msgpack: KEM, recovery key, KEM ciphertext and what the backup is of, one shard or
+several. Everything before the segments is the associated data of each. So no segment can be changed,
+left out, moved or taken from another file, and nothing can be cut off or added: a file that was read
+to its end is as it was written. It does not show who wrote it, because the recovery key is public; the tag in contents.py
 does. (STREAM: Hoang, Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its
 Nonce-Reuse Misuse-Resistance", 2015.)
 """
@@ -29,7 +29,6 @@ from pqkeep_server.backup.number import BackupNumber, ShardNumber
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
 
 MAGIC = b"pqkeep backup 2\n"
-MAGIC_OF_SHARDS = b"pqkeep backup 3\n"
 SEGMENT = 64 * 1024
 """Bytes of plaintext in every segment but the last."""
 _TAG = 16
@@ -119,11 +118,6 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         """The backup's number."""
         return BackupNumber({name: each.number for name, each in self.shards.items()})
 
-    @property
-    def magic(self) -> bytes:
-        """What the file begins with."""
-        return MAGIC_OF_SHARDS if self.others else MAGIC
-
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a backup tells without the recovery key."""
@@ -149,7 +143,7 @@ class Writer:
                 origin=origin,
             )
         )
-        self._associated_data = origin.magic + len(header).to_bytes(_LENGTH, "big") + header
+        self._associated_data = MAGIC + len(header).to_bytes(_LENGTH, "big") + header
         self._aead = _aead(secret, recovery_key.kem)
         self._file = file
         self._number = 0
@@ -243,7 +237,7 @@ class Reader:
 
 def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
     magic = file.read(len(MAGIC))
-    if magic not in {MAGIC, MAGIC_OF_SHARDS}:
+    if magic != MAGIC:
         raise BackupFileError("it is not a backup that this version of pqkeep can read")
     length = file.read(_LENGTH)
     size = int.from_bytes(length, "big")
@@ -252,8 +246,6 @@ def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
         if len(header) != size:
             raise damaged()
         decoded = msgspec.msgpack.decode(header, type=Header)
-        if decoded.origin.magic != magic:
-            raise damaged()
         return magic + length + header, decoded
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise damaged() from None
