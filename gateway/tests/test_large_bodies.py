@@ -13,10 +13,10 @@ from gateway.tests.world import ATTRIBUTION
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal
+from pqkeep_gateway.api.batch import ItemCall
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
-from pqkeep_gateway.api.item_call import ItemCall
 from pqkeep_gateway.http.body import MAX_NESTED_ELEMENTS, read_json_object
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, invalid
 from pqkeep_gateway.http.field import FieldError
@@ -173,7 +173,11 @@ async def test_who_gives_up_holds_nobody_up() -> None:
     assert [isinstance(each, dict) for each in results] == [False, True] * (MANY // 2)
 
 
-async def _refuse(_: ApiCall) -> Data:
+async def _answer(_: ApiCall) -> Data:
+    raise AssertionError
+
+
+def _refuse(_: ApiCall) -> Question:
     raise invalid("refused")
 
 
@@ -184,7 +188,8 @@ def test_nothing_is_left_of_a_refused_item() -> None:
         path="/kem/encrypt",
         name="encrypt",
         recorded_as=Operation.ENCRYPT,
-        handler=_refuse,
+        handler=_answer,
+        ask=_refuse,
         permission=Permission.VIEW_TENANT,
         example=None,
         field_codes=UNPROCESSABLE_FIELDS,

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from pqkeep_gateway.api.key_operation import LONG_LISTS, LONG_LISTS_IN_ALL, KeyAccess
+from pqkeep_gateway.shards import HERE, Placement
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
@@ -28,7 +29,7 @@ class KeysOf:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    async def execute(self, request: ListKeys, _: Attribution, /) -> Keys:
+    async def execute(self, request: ListKeys, _: Attribution, placement: Placement, /) -> Keys:
         """Answer with a page."""
         await asyncio.sleep(0)
         first = 1 if request.after is None else request.after.version + 1
@@ -45,7 +46,7 @@ def _key(version: int) -> KeyInfo:
 def pages(access: KeyAccess, tenant: int, at_most: int = 10_000) -> AsyncGenerator[Keys, None]:
     """Have a tenant's keys listed."""
     request = ListKeys(tenant=TenantId(UUID(int=tenant)), algorithm=None, status=None)
-    return access.pages(request, ATTRIBUTION, at_most)
+    return access.pages(request, ATTRIBUTION, HERE, at_most)
 
 
 def access_to(count: int) -> KeyAccess:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.shards import Departures, Placement, Shards, UnknownShardError, admit
+from pqkeep_gateway.shards import Departures, Placement, Shards, Then, UnknownShardError
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.schema import SHARDS, TENANTS
@@ -30,7 +30,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
-from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, Request
+from pqkeep_protocol.messages import Attribution, ListKeys, Request
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -44,11 +44,15 @@ class FakeKeyService:
     asked: list[TenantId] = field(default_factory=list)
     refuses: ErrorKind | None = None
 
-    async def execute(self, request: Request[Any], _: Attribution, /) -> Any:
+    def call(
+        self, request: Request[Any], _: Attribution, placement: Placement | None, then: Then[Any]
+    ) -> None:
         """Take a request."""
         if self.refuses is not None:
-            raise KeyServiceError(self.refuses)
-        self.asked.append(request.tenant)
+            then(KeyServiceError(self.refuses))
+        else:
+            self.asked.append(request.tenant)
+            then(None)
 
 
 class Setting:
@@ -68,10 +72,10 @@ class Setting:
         created = event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT)
         return await self.tenants.add(tenant, created, shard=shard)
 
-    async def ask(self, tenant: TenantId) -> None:
+    async def ask(self, tenant: TenantId, admitted: Placement | None = None) -> None:
         """Ask the tenant's key service something."""
         request = ListKeys(tenant=tenant, algorithm=None, status=None)
-        await self.shards.execute(request, ATTRIBUTION)
+        await self.shards.execute(request, ATTRIBUTION, admitted)
 
     async def move(self, tenant: TenantId, shard: str, state: str = "serving") -> None:
         """Change what the database says."""
@@ -149,10 +153,9 @@ async def test_a_request_goes_to_its_tenants_shard(setting: Setting) -> None:
 
 
 async def test_a_request_goes_where_its_tenant_was_admitted(setting: Setting) -> None:
-    """The placement that came with the credential counts, of its own tenant only."""
+    """The placement that came with the credential counts; without one it is looked up."""
     tenant, other = (await setting.add("b")).id, (await setting.add("b")).id
-    admit(tenant, Placement("c"))
-    await setting.ask(tenant)
+    await setting.ask(tenant, Placement("c"))
     await setting.ask(other)
     assert setting.services["c"].asked == [tenant]
     assert setting.services["b"].asked == [other]
@@ -198,24 +201,26 @@ async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None
 
 async def test_a_move_is_noticed_by_the_request_that_meets_it(setting: Setting) -> None:
     """Where a tenant has left since its request was admitted, its new shard is asked instead."""
-    tenant = (await setting.add("b")).id
-    admit(tenant, Placement("b"))
+    tenant, before = (await setting.add("b")).id, Placement("b")
     await setting.move(tenant, "c")
     setting.services["b"].refuses = ErrorKind.TENANT_MOVED
-    await setting.ask(tenant)
-    await setting.ask(tenant)
+    await setting.ask(tenant, before)
+    await setting.ask(tenant, before)
     assert setting.services["c"].asked == [tenant, tenant]
+    assert not setting.departures.is_current(tenant, before)
     setting.services["c"].refuses = ErrorKind.TENANT_MOVED
     with pytest.raises(KeyServiceError):
-        await setting.ask(tenant)  # it is not there, and nobody knows where it is
+        await setting.ask(tenant, Placement("c"))  # it is not there, and nobody knows where it is
+    with pytest.raises(KeyServiceError):
+        await setting.ask(tenant, before)  # and is not looked for a third time
 
 
 async def test_a_tenant_resides_where_it_is_now(setting: Setting) -> None:
     """Also where its request was admitted when it was in another shard, whose log it has left."""
     tenant = (await setting.add("b")).id
-    admit(tenant, Placement("b"))
     await setting.move(tenant, "c")
     assert await setting.shards.residence(tenant) == "c"
+    assert await setting.shards.recording(tenant, Placement("b")) == "b"
 
 
 async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
@@ -292,6 +297,6 @@ async def test_a_shard_is_removed_when_nothing_needs_it(setting: Setting) -> Non
 
 
 def _delivery(setting: Setting, logs: dict[str, FakeAuditLog]) -> AuditDelivery:
-    services = cast("dict[str, KeyService]", logs)
+    services = cast("dict[str, Any]", logs)
     shards = Shards(services, setting.directory, setting.departures)
     return AuditDelivery(SqlAuditOutbox(setting.engine), shards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from pqkeep_gateway.tracing import Tracing
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, Encrypt, Encrypted, R_co, Request
+from pqkeep_protocol.messages import Attribution, Encrypt, Encrypted
 
 PATH = "/api/v1/kem/encrypt"
 CANARY = "canary-7f3a9c51"
@@ -30,10 +30,11 @@ class FakeKeyService:
     def __init__(self, refusal: ErrorKind | None) -> None:
         self.refusal = refusal
 
-    async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
-        if self.refusal is not None:
-            raise KeyServiceError(self.refusal)
-        return cast("R_co", Encrypted(ciphertext=CANARY.encode(), version=cast("Any", 1)))
+    def call(
+        self, request: Any, _: Attribution, placement: Any, then: Callable[[Any], None]
+    ) -> None:
+        made = Encrypted(ciphertext=CANARY.encode(), version=cast("Any", 1))
+        then(made if self.refusal is None else KeyServiceError(self.refusal))
 
 
 async def spans_of(
@@ -42,7 +43,7 @@ async def spans_of(
     """Send one request through a traced application; return what the collector has got."""
     with running_collector() as collector:
         tracing = Tracing(OpenTelemetry(endpoint=collector.endpoint, sample_ratio=ratio))
-        keys = tracing.calls(FakeKeyService(refusal))
+        keys = tracing.calls(cast("Any", FakeKeyService(refusal)))
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             status = 200
@@ -135,7 +136,7 @@ async def test_a_span_has_nothing_of_a_request() -> None:
 async def test_a_collector_that_is_away_holds_nothing_up() -> None:
     """Requests are answered, and the gateway ends."""
     tracing = Tracing(OpenTelemetry(endpoint=f"http://127.0.0.1:{free_port()}/v1/traces"))
-    keys = tracing.calls(FakeKeyService(None))
+    keys = tracing.calls(cast("Any", FakeKeyService(None)))
     encrypt = Encrypt(
         tenant=TenantId(uuid4()), algorithm=Algorithm.ML_KEM_768, version=None, plaintext=b""
     )

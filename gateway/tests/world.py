@@ -134,7 +134,7 @@ class Everywhere:
 
 def one_shard(service: KeyService) -> Shards:
     """Return the shards of an installation that has one."""
-    return Shards({DEFAULT_SHARD: service}, Everywhere(), Departures())
+    return Shards({DEFAULT_SHARD: cast("Any", service)}, Everywhere(), Departures())
 
 
 class Unlimited(MemoryRateLimiter):

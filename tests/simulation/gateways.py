@@ -11,7 +11,7 @@ from tests.simulation.choices import Choices
 from tests.simulation.event_loop import Process
 
 from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.shards import Departures, Placement, Shards, admit
+from pqkeep_gateway.shards import Departures, Placement, Shards
 from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, Request
@@ -78,10 +78,9 @@ class Gateway:
 
     async def execute(self, request: Request[Any], attribution: Attribution) -> Any:
         """Have the key service of the request's tenant carry it out. Raises KeyServiceError."""
-        tenant = request.tenant
+        tenant, placement = request.tenant, None
         if tenant != INSTALLATION:
             placement = self._remembered[tenant]
             if not self._departures.is_current(tenant, placement):
                 placement = self._remembered[tenant] = await self._placements.find(tenant)
-            admit(tenant, placement)
-        return await self._shards.execute(request, attribution)
+        return await self._shards.execute(request, attribution, placement)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,7 +46,7 @@ Attribute = tuple[object, str, object]
 """An owner, the name of what is replaced, and by what."""
 
 _commit: Any = AuditLog._commit
-_execute: Any = KeyClient.execute
+_call: Any = KeyClient.call
 _lock: Any = Server.lock
 _first_due: Any = KeyVersions.first_due
 _list_due_keys: Any = list_due_keys
@@ -195,20 +195,19 @@ def _list_a_year_early(connection: Any, now: Any, after: Any, limit: int) -> Any
 
 
 def _give_to_the_first(self: Any, frame: Any) -> None:
-    for waiting in self._waiting.values():
-        if not waiting.answer.done():
-            waiting.answer.set_result(frame)
-            return
+    if self._waiting:
+        self._waiting.pop(next(iter(self._waiting))).told(frame)
 
 
-async def _send_again(self: Any, request: Any, attribution: Any) -> Any:
-    try:
-        return await _execute(self, request, attribution)
-    except KeyServiceError as error:
-        if error.kind is not ErrorKind.UNAVAILABLE:
-            raise
-    await asyncio.sleep(1.0)
-    return await _execute(self, request, attribution)
+def _send_again(self: Any, request: Any, attribution: Any, placement: Any, then: Any) -> None:
+    def told(outcome: Any) -> None:
+        if isinstance(outcome, KeyServiceError) and outcome.kind is ErrorKind.UNAVAILABLE:
+            again = partial(_call, self, request, attribution, placement, then)
+            asyncio.get_running_loop().call_later(1.0, again)
+        else:
+            then(outcome)
+
+    _call(self, request, attribution, placement, told)
 
 
 def _stay_too(connection: Any, change: Any) -> CommitOutcome:
@@ -289,7 +288,7 @@ MUTATIONS = (
     Mutation(
         "a request is sent again",
         frozenset({"one record"}),
-        [(KeyClient, "execute", _send_again)],
+        [(KeyClient, "call", _send_again)],
         first=12,
     ),
     Mutation(

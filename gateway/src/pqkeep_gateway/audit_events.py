@@ -27,7 +27,7 @@ from typing import Protocol
 from uuid import UUID, uuid4
 
 from pqkeep_gateway.background import repeat
-from pqkeep_gateway.shards import Shards, UnknownShardError
+from pqkeep_gateway.shards import Placement, Shards, UnknownShardError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
 from pqkeep_protocol.audit_events import GatewayOperation, Outcome
@@ -173,13 +173,14 @@ class AuditDelivery:
             while events := await self._outbox.list_oldest(MAX_PAGE, without=self._failing):
                 await self._settle(events, until)
 
-    async def record(self, *events: Event) -> None:
+    async def record(self, *events: Event, placement: Placement | None = None) -> None:
         """Deliver a tenant's events of no transaction, at most MAX_PAGE, or store them for later.
 
+        ``placement``: where the tenant was when its request was admitted; None: it is looked up.
         Raises UnavailableError if neither succeeds.
         """
         try:
-            shard = await self._shards.recording(events[0].tenant)
+            shard = await self._shards.recording(events[0].tenant, placement)
             refusals = await self._send(shard, events, _moment())
         except UnavailableError:
             for event in events:

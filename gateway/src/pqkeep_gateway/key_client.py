@@ -13,13 +13,13 @@ import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
-from pqkeep_gateway.rehearsal import before_change
+from pqkeep_gateway.shards import Placement, Then, awaited, settle, unnamed
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import ALGORITHMS
-from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
     RESULT_TYPE,
@@ -36,20 +36,13 @@ from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, reason
-from pqkeep_protocol.messages import (
-    AnyRequest,
-    Attribution,
-    Batch,
-    GetActiveKey,
-    GetKey,
-    GetKeyring,
-    R_co,
-    Request,
-)
+from pqkeep_protocol.messages import Attribution, Batch, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
+
+R = TypeVar("R")
 
 NewConnection = Callable[[Accepts], FramedConnection[ToGateway]]
 """Makes a connection to whomever it accepts."""
@@ -102,21 +95,30 @@ class RemoteHost:
 
 _LOG = logger(__name__)
 
+TIMEOUT_SECONDS = 9.0
+SLOW_SECONDS = 14.0
+"""For SLH-DSA: a signature takes up to seconds, and a new key pair is tried with one."""
+SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
 PING_SECONDS = 2.0
 WATCH_SECONDS = 0.25
-"""Between two questions to a key service that is one of several whether it serves."""
+"""Between two pings to a key service that is one of several."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 EXPIRY_SECONDS = 0.1
-"""Between two looks for calls whose time is over, which is by so much later at the most."""
+"""Between two looks for calls past their deadline. A call ends so much after it at the latest."""
 STEADY_SECONDS = 5.0
-"""A connection that lasted this long was a good one: the next is tried quickly again."""
+"""After a connection that lasted this long the back-off begins anew."""
+
+ClaimDatabase = Callable[[str, UUID], Awaitable[UUID]]
+"""Notes which database a shard has, unless that is noted; returns what is. Raises UnavailableError."""
+Reply = ToGateway | KeyServiceError
+"""The frame that a frame is answered with, or why there is none."""
 
 
 class _Waiting(NamedTuple):
-    """What a frame is answered with, and until when, in the event loop's time."""
+    """Who is told the reply to a frame, and until when, in the event loop's time."""
 
-    answer: "asyncio.Future[ToGateway]"
+    told: Callable[[Reply], None]
     deadline: float
 
 
@@ -134,8 +136,8 @@ class KeyConnection:
         """Connect to an address, once ``run`` runs.
 
         ``verify`` raises OSError for a key service with another database than the shard's.
-        With ``on_epoch`` the key service is watched, and that is called whenever it has said in
-        which epoch it serves.
+        With ``on_epoch`` the key service is watched, and that is called whenever it has told its
+        epoch.
         """
         self._address = address
         self._shard = shard
@@ -148,11 +150,11 @@ class KeyConnection:
         self._expiry: asyncio.TimerHandle | None = None
         """Of all calls: a timer for each costs more than the frame."""
         self.epoch = 0
-        """The epoch in which the key service serves, as far as is known; 0 where it does not."""
+        """The epoch in which the key service serves, as far as is known; 0 while it stands by."""
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for an answer."""
+        """How many frames wait for a reply."""
         return len(self._waiting)
 
     @property
@@ -177,36 +179,62 @@ class KeyConnection:
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
-    def exchange(self, frame: Call | Ping, seconds: float) -> Awaitable[ToGateway]:
-        """Return what a frame is answered with, once awaited. Raises KeyServiceError."""
+    def send(self, frame: Call | Ping, told: Callable[[Reply], None], seconds: float) -> None:
+        """Send a frame, and have ``told`` called once with the reply, from the event loop.
+
+        Raises KeyServiceError where it cannot be sent: nothing is told then.
+        """
         if self._connection is None:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        return self._exchange_on(self._connection, frame, seconds)
+        self._send_on(self._connection, frame, told, seconds)
+
+    async def ping(self) -> int:
+        """Return the epoch in which the key service serves; 0 if it stands by or does not answer."""
+        try:
+            if self._connection is not None:
+                return (await self._ping(self._connection)).epoch
+        except KeyServiceError:
+            pass
+        return 0
 
     def abandon(self) -> None:
-        """End the connection now: whatever is under way has no answer any more."""
+        """End the connection now: calls under way get no answer any more."""
         if self._connection is not None:
             self._log.warning("left a key service that serves no more", epoch=self.epoch)
             self._connection.abort()
 
-    async def _exchange_on(
-        self, connection: FramedConnection[ToGateway], frame: Call | Ping, seconds: float
-    ) -> ToGateway:
+    def _send_on(
+        self,
+        connection: FramedConnection[ToGateway],
+        frame: Call | Ping,
+        told: Callable[[Reply], None],
+        seconds: float,
+    ) -> None:
         if len(self._waiting) >= MAX_IN_FLIGHT:
             raise KeyServiceError(ErrorKind.OVERLOADED)
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[ToGateway] = loop.create_future()
-        self._waiting[frame.id] = _Waiting(answer, loop.time() + seconds)
-        if self._expiry is None:
-            self._expiry = loop.call_later(EXPIRY_SECONDS, self._expire)
         try:
             connection.send(frame)
-            return await answer
         except ProtocolError:
             raise KeyServiceError(ErrorKind.TOO_LARGE) from None
+        self._waiting[frame.id] = _Waiting(told, loop.time() + seconds)
+        if self._expiry is None:
+            self._expiry = loop.call_later(EXPIRY_SECONDS, self._expire)
+
+    async def _ping(
+        self, connection: FramedConnection[ToGateway], *, asks_database: bool = False
+    ) -> Pong:
+        """Ask a key service about itself. Raises KeyServiceError."""
+        reply: asyncio.Future[ToGateway] = asyncio.get_running_loop().create_future()
+        ping = Ping(next(self._ids), asks_database)
+        self._send_on(connection, ping, partial(settle, reply), PING_SECONDS)
+        try:
+            pong = await reply
         finally:
-            self._waiting.pop(frame.id, None)
-            del answer  # its exception has this frame, and those of the request
+            del reply  # its exception has this frame
+        if not isinstance(pong, Pong):
+            raise KeyServiceError(ErrorKind.BAD_ANSWER)
+        return pong
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()
@@ -245,16 +273,14 @@ class KeyConnection:
 
     async def _greet(self, connection: FramedConnection[ToGateway]) -> None:
         """Raise OSError unless the key service says that it is the shard's, with its database."""
-        ping = Ping(next(self._ids), asks_database=True)
         try:
-            answer = await self._exchange_on(connection, ping, PING_SECONDS)
+            pong = await self._ping(connection, asks_database=True)
         except KeyServiceError as error:
             raise ConnectionError(f"it does not say which shard's it is: {error}") from None
-        if not isinstance(answer, Pong) or answer.shard != self._shard:
-            found = answer.shard if isinstance(answer, Pong) else "none"
-            raise ConnectionError(f"it is that of the shard {found}, not {self._shard}")
-        await self._verify(answer.database)
-        self.epoch = answer.epoch
+        if pong.shard != self._shard:
+            raise ConnectionError(f"it is that of the shard {pong.shard}, not {self._shard}")
+        await self._verify(pong.database)
+        self.epoch = pong.epoch
 
     async def _watch(
         self, connection: FramedConnection[ToGateway], on_epoch: Callable[[], None]
@@ -263,54 +289,48 @@ class KeyConnection:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                answer = await self._exchange_on(connection, Ping(next(self._ids)), PING_SECONDS)
+                pong = await self._ping(connection)
             except KeyServiceError:  # it is slow, or paused: another one may take over
                 continue
-            if isinstance(answer, Pong):
-                self.epoch = answer.epoch
-                on_epoch()
-
-    def _fail_all(self, kind: ErrorKind) -> None:
-        for waiting in self._waiting.values():
-            _fail(waiting.answer, kind)
-
-    def _expire(self) -> None:
-        """Fail the calls whose time is over, and look again as long as any wait."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for waiting in self._waiting.values():
-            if waiting.deadline <= now:
-                _fail(waiting.answer, ErrorKind.DEADLINE_EXCEEDED)
-        self._expiry = loop.call_later(EXPIRY_SECONDS, self._expire) if self._waiting else None
+            self.epoch = pong.epoch
+            on_epoch()
 
     def _receive(self, frame: ToGateway) -> None:
-        waiting = self._waiting.get(frame.id)
-        if waiting is not None and not waiting.answer.done():
-            waiting.answer.set_result(frame)
+        waiting = self._waiting.pop(frame.id, None)
+        if waiting is not None:
+            _tell(waiting, frame)
+
+    def _fail_all(self, kind: ErrorKind) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            _tell(each, KeyServiceError(kind))
+
+    def _expire(self) -> None:
+        """Fail the calls past their deadline, and look again while any wait."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = [number for number, each in self._waiting.items() if each.deadline <= now]
+        for number in late:
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:
+                _tell(waiting, KeyServiceError(ErrorKind.DEADLINE_EXCEEDED))
+        self._expiry = loop.call_later(EXPIRY_SECONDS, self._expire) if self._waiting else None
+
+
+def _tell(waiting: _Waiting, reply: Reply) -> None:
+    """Tell a reply. A fault there must not end the connection, which others use."""
+    try:
+        waiting.told(reply)
+    except Exception:  # noqa: BLE001 - whatever it is, it is logged
+        _LOG.exception("a reply of the key service was not taken")
 
 
 def _kind(error: Exception | None) -> ErrorKind:
     return ErrorKind.BAD_ANSWER if isinstance(error, ProtocolError) else ErrorKind.UNAVAILABLE
 
 
-def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:
-    if not answer.done():
-        answer.set_exception(KeyServiceError(kind))
-
-
-TIMEOUT_SECONDS = 9.0
-SLOW_SECONDS = 14.0
-"""For SLH-DSA, whose signatures take up to seconds, and whose key pairs are tried with one."""
-SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
-_LOOK_UPS = (GetActiveKey, GetKey, GetKeyring)
-"""What a rehearsal asks for."""
-
-ClaimDatabase = Callable[[str, UUID], Awaitable[UUID]]
-"""Notes which database a shard has, unless that is noted; returns what is. Raises UnavailableError."""
-
-
 class KeyClient:
-    """A KeyService in another process, or in whichever of several serves."""
+    """A TenantKeyService in another process: one key service, or the serving one of several."""
 
     def __init__(
         self,
@@ -327,10 +347,10 @@ class KeyClient:
         self._claim = claim
         self._database: UUID | None = None
         on_epoch = self._leave_earlier_epochs if len(addresses) > 1 else None
-        self._connections = [
+        self._connections = tuple(
             KeyConnection(address, shard, self._ids, self._verify, on_epoch)
             for address in addresses
-        ]
+        )
         self.refusals: Counter[ErrorKind] = Counter()
         """How many calls were refused, or not answered."""
 
@@ -345,28 +365,38 @@ class KeyClient:
             for each in self._connections:
                 group.create_task(each.run())
 
-    async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
-        """Carry out one request, or raise KeyServiceError. A rehearsal makes look-ups only."""
-        if not isinstance(request, _LOOK_UPS):
-            before_change()
-        seconds = SLOW_SECONDS if _is_slow(request) else TIMEOUT_SECONDS
-        call = Call(
-            next(self._ids),
-            int(seconds * 1000),
-            attribution,
-            cast("AnyRequest | Batch | AnyAuditRequest", request),
+    def call(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None,
+        then: Then[R],
+    ) -> None:
+        """Send a request now, and call ``then`` once with the outcome, from the event loop."""
+        is_slow = getattr(request, "algorithm", None) in SLOW or (
+            type(request) is Batch
+            and any(getattr(item.request, "algorithm", None) in SLOW for item in request.items)
         )
-        try:
-            answer = await self._ask_who_serves(call, seconds)
-        except KeyServiceError as refusal:
-            raise self._refused(refusal.kind) from None
-        match answer:
-            case Answer(result=result) if isinstance(result, RESULT_TYPE[type(request)]):
-                return cast(R_co, result)
-            case Refusal(kind=kind):
-                raise self._refused(kind)
-            case _:
-                raise self._refused(ErrorKind.BAD_ANSWER)
+        seconds = SLOW_SECONDS if is_slow else TIMEOUT_SECONDS
+        frame = Call(next(self._ids), int(seconds * 1000), attribution, cast("Any", request))
+        connections = self._connections
+        if len(connections) > 1:  # the newest epoch's first
+            connections = tuple(sorted(connections, key=lambda each: -each.epoch))
+        call = _Call(self, frame, seconds, connections, then)
+        if placement is not None and (placement.is_moving or placement.shard != self._shard):
+            call.refuse_soon(self._misplaced(placement))
+        else:
+            call.send()
+
+    async def execute(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None = None,
+        /,
+    ) -> R:
+        """Carry out one request, or raise KeyServiceError. A rehearsal makes look-ups only."""
+        return await awaited(self, request, attribution, placement)
 
     async def metrics(self) -> Samples:
         """Return the key service's numbers. Raises KeyServiceError."""
@@ -374,18 +404,8 @@ class KeyClient:
         return (await self.execute(GetMetrics(tenant=INSTALLATION), attribution)).samples
 
     async def is_reachable(self) -> bool:
-        """Return whether a key service answers that serves: one that stands by is none."""
-        asked = (_epoch(each, next(self._ids)) for each in self._by_epoch())
-        return any(await asyncio.gather(*asked))
-
-    async def _ask_who_serves(self, call: Call, seconds: float) -> ToGateway:
-        """Return the answer of the first key service that does not stand by."""
-        for each in self._by_epoch():
-            answer = await each.exchange(call, seconds)
-            if not (isinstance(answer, Refusal) and answer.kind is ErrorKind.STANDBY):
-                return answer
-            each.epoch = 0
-        raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        """Return True if an active (not standby) key service answers."""
+        return any(await asyncio.gather(*(each.ping() for each in self._connections)))
 
     async def _verify(self, database: UUID | None) -> None:
         """Raise ConnectionError unless it is the database that the shard's key services have.
@@ -404,13 +424,6 @@ class KeyClient:
         if self._database != database:
             raise ConnectionError(f"it has another database than the shard {self._shard} has")
 
-    def _by_epoch(self) -> list[KeyConnection]:
-        """Return the open connections, that to the newest epoch's key service first."""
-        opened = [each for each in self._connections if each.is_open]
-        if len(opened) > 1:
-            opened.sort(key=lambda each: -each.epoch)
-        return opened
-
     def _leave_earlier_epochs(self) -> None:
         """End connections to key services that another one has taken over from."""
         newest = max(each.epoch for each in self._connections)
@@ -418,21 +431,64 @@ class KeyClient:
             if 0 < each.epoch < newest:
                 each.abandon()
 
-    def _refused(self, kind: ErrorKind) -> KeyServiceError:
-        self.refusals[kind] += 1
-        return KeyServiceError(kind)
+    def _misplaced(self, placement: Placement) -> ErrorKind:
+        """Return why nothing is done here for a tenant that is elsewhere."""
+        if placement.is_moving:
+            return ErrorKind.TENANT_MOVED
+        return unnamed(placement.shard)
 
 
-async def _epoch(connection: KeyConnection, number: int) -> int:
-    """Return in which epoch a key service serves; 0 where it does not, or does not answer."""
-    try:
-        answer = await connection.exchange(Ping(number), PING_SECONDS)
-    except KeyServiceError:
-        return 0
-    return answer.epoch if isinstance(answer, Pong) else 0
+class _Call(Generic[R]):
+    """A call that waits for its answer, and the key services that may still be asked."""
 
+    __slots__ = ("_asked", "_client", "_connections", "_frame", "_seconds", "_then")
 
-def _is_slow(request: Request[Any]) -> bool:
-    if isinstance(request, Batch):
-        return any(_is_slow(item.request) for item in request.items)
-    return getattr(request, "algorithm", None) in SLOW
+    def __init__(
+        self,
+        client: KeyClient,
+        frame: Call,
+        seconds: float,
+        connections: tuple[KeyConnection, ...],
+        then: Then[R],
+    ) -> None:
+        self._client = client
+        self._frame = frame
+        self._seconds = seconds
+        self._connections = connections
+        self._asked = 0
+        """How many of them were asked, or passed over because they are closed."""
+        self._then = then
+
+    def send(self) -> None:
+        """Send the call to the next key service that is connected."""
+        for connection in self._connections[self._asked :]:
+            self._asked += 1
+            if connection.is_open:
+                try:
+                    connection.send(self._frame, self.told, self._seconds)
+                except KeyServiceError as refusal:
+                    self.refuse_soon(refusal.kind)
+                return
+        self.refuse_soon(ErrorKind.UNAVAILABLE)
+
+    def told(self, reply: Reply) -> None:
+        """Take the reply. A key service that stands by has done nothing: the next is asked."""
+        if type(reply) is Answer and type(reply.result) is RESULT_TYPE[type(self._frame.request)]:
+            self._then(cast("R", reply.result))
+        elif type(reply) is KeyServiceError:
+            self._refuse(reply.kind)
+        elif type(reply) is not Refusal:
+            self._refuse(ErrorKind.BAD_ANSWER)
+        elif reply.kind is ErrorKind.STANDBY:
+            self._connections[self._asked - 1].epoch = 0
+            self.send()
+        else:
+            self._refuse(reply.kind)
+
+    def refuse_soon(self, kind: ErrorKind) -> None:
+        """Refuse the call from the event loop, after whoever makes it has gone on."""
+        asyncio.get_running_loop().call_soon(self._refuse, kind)
+
+    def _refuse(self, kind: ErrorKind) -> None:
+        self._client.refusals[kind] += 1
+        self._then(KeyServiceError(kind))

@@ -3,21 +3,30 @@
 A tenant's placement is read with its credential, and is as current as that: a request goes where its
 tenant was when it was admitted. For whatever is not of an admitted tenant it is read when it is
 needed. What concerns no tenant is in the shard ``default``.
+
+A request takes this way only where the settings name two shards or more.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
+from pqkeep_gateway.rehearsal import before_change
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
-from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+from pqkeep_protocol.messages import Attribution, GetActiveKey, GetKey, GetKeyring, Request
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
+
+R = TypeVar("R")
+
+LOOK_UPS = (GetActiveKey, GetKey, GetKeyring)
+"""What a rehearsal asks a key service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,37 +87,93 @@ class Departures:
         return not self._left or self._left.pop(tenant, None) != placement.shard
 
 
-_ADMITTED: ContextVar[tuple[TenantId, Placement] | None] = ContextVar("admitted", default=None)
+Then = Callable[[R | KeyServiceError], None]
+"""What a call is told: the result, or why there is none."""
 
 
-def admit(tenant: TenantId, placement: Placement) -> None:
-    """Have the rest of the current task ask the tenant's key service there."""
-    _ADMITTED.set((tenant, placement))
+class TenantKeyService(Protocol):
+    """The key service for requests of tenants. Each tenant is where its placement says."""
+
+    def call(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None,
+        then: Then[R],
+        /,
+    ) -> None:
+        """Send a request now, and call ``then`` once with the outcome, from the event loop.
+
+        ``then`` is never called before this returns, and must not raise. ``placement`` is that of
+        the request's tenant; None: it is looked up where that is needed.
+        """
+        ...
+
+    async def execute(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None = None,
+        /,
+    ) -> R:
+        """Have a request carried out. Raises KeyServiceError; in a rehearsal see ``awaited``."""
+        ...
 
 
-def _placement_of(tenant: TenantId) -> Placement | None:
-    """Return where a tenant was when the current task's request was admitted, if it is that one's."""
-    admitted = _ADMITTED.get()
-    # By number: a UUID's own comparison is a function in Python.
-    if admitted is not None and admitted[0].int == tenant.int:
-        return admitted[1]
-    return HERE if tenant == INSTALLATION else None
+async def awaited(
+    keys: TenantKeyService,
+    request: Request[R],
+    attribution: Attribution,
+    placement: Placement | None,
+) -> R:
+    """Call a key service and wait for the outcome. Raises KeyServiceError.
+
+    A rehearsal makes look-ups only: everything else raises RehearsedError.
+    """
+    if not isinstance(request, LOOK_UPS):
+        before_change()
+    answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    keys.call(request, attribution, placement, partial(settle, answer))
+    try:
+        return await answer
+    finally:
+        del answer  # its exception has this frame, and those of the request
+
+
+def settle(waiting: "asyncio.Future[R]", outcome: R | KeyServiceError) -> None:
+    """End the wait for an outcome, unless it was given up."""
+    if waiting.done():
+        return
+    if isinstance(outcome, KeyServiceError):
+        waiting.set_exception(outcome)
+    else:
+        waiting.set_result(outcome)
+
+
+def unnamed(shard: str) -> ErrorKind:
+    """Log that a tenant is in a shard without settings; return why its requests are refused."""
+    _LOG.error("a tenant is in a shard that the settings do not name", shard=shard)
+    return ErrorKind.UNAVAILABLE
 
 
 class Shards:
-    """The key services of all shards, and as a KeyService the one of each request's tenant."""
+    """The key services of all shards, and as a TenantKeyService the one of each request's tenant.
+
+    With one shard its key client is used directly instead, and placements are not looked up.
+    """
 
     def __init__(
         self,
-        services: Mapping[str, KeyService],
+        services: Mapping[str, TenantKeyService],
         directory: PlacementDirectory,
         departures: Departures,
     ) -> None:
         self._services = services
         self._directory = directory
         self._departures = departures
+        self._asking_again: set[asyncio.Task[None]] = set()
 
-    def through(self, wrap: Callable[[KeyService], KeyService]) -> "Shards":
+    def through(self, wrap: Callable[[TenantKeyService], TenantKeyService]) -> "Shards":
         """Return the same shards, with each key service as a function returns it."""
         services = {name: wrap(service) for name, service in self._services.items()}
         return Shards(services, self._directory, self._departures)
@@ -118,31 +183,57 @@ class Shards:
         """Their names, ``default`` first."""
         return tuple(sorted(self._services, key=lambda name: (name != DEFAULT_SHARD, name)))
 
-    async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
-        """Have the key service of the request's tenant carry it out. Raises KeyServiceError.
+    def call(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None,
+        then: Then[R],
+        /,
+    ) -> None:
+        """Send a request to the shard of its tenant; see TenantKeyService.
 
-        TENANT_MOVED where the tenant is being moved, UNAVAILABLE where its shard has no settings.
+        If the tenant has left that shard, nothing was done there, and its new one is asked, once.
+        TENANT_MOVED while the tenant is being moved, UNAVAILABLE if its shard has no settings.
+        """
+        if placement is None and request.tenant == INSTALLATION:
+            placement = HERE
+        if placement is None:
+            self._look_up(request, attribution, None, then)
+            return
+
+        def told(outcome: R | KeyServiceError) -> None:
+            if isinstance(outcome, KeyServiceError) and outcome.kind is ErrorKind.TENANT_MOVED:
+                self._departures.add(request.tenant, placement.shard)
+                self._look_up(request, attribution, placement.shard, then)
+            else:
+                then(outcome)
+
+        self._call_at(placement, request, attribution, told)
+
+    async def execute(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None = None,
+        /,
+    ) -> R:
+        """Have a request carried out in the shard of its tenant. Raises KeyServiceError.
+
         Raises UnavailableError, too.
         """
-        placement = _placement_of(request.tenant) or await self._directory.find(request.tenant)
-        try:
-            return await self._execute(placement, request, attribution)
-        except KeyServiceError as error:
-            if error.kind is not ErrorKind.TENANT_MOVED:
-                raise
-        self._departures.add(request.tenant, placement.shard)
-        now = await self._directory.find(request.tenant)
-        if now.shard == placement.shard:
-            raise KeyServiceError(ErrorKind.TENANT_MOVED)
-        admit(request.tenant, now)  # nothing was done, and so it may be asked again
-        return await self._execute(now, request, attribution)
+        if placement is None and request.tenant != INSTALLATION:
+            placement = await self._directory.find(request.tenant)
+        return await awaited(self, request, attribution, placement)
 
-    async def recording(self, tenant: TenantId) -> str:
+    async def recording(self, tenant: TenantId, placement: Placement | None = None) -> str:
         """Return the shard whose log has the events of a tenant, also while it is being moved.
 
-        Raises UnavailableError.
+        ``placement``: where it was when its request was admitted. Raises UnavailableError.
         """
-        return (_placement_of(tenant) or await self._directory.find(tenant)).shard
+        if placement is not None:
+            return placement.shard
+        return HERE.shard if tenant == INSTALLATION else await self.residence(tenant)
 
     async def residence(self, tenant: TenantId) -> str:
         """Return the shard where a tenant is now, wherever it was when its request was admitted.
@@ -151,16 +242,18 @@ class Shards:
         """
         return (await self._directory.find(tenant)).shard
 
-    async def recorded(self, tenant: TenantId) -> tuple[str, ...]:
+    async def recorded(
+        self, tenant: TenantId, placement: Placement | None = None
+    ) -> tuple[str, ...]:
         """Return the shards whose logs have a tenant's records, in the order of its coming there.
 
-        Raises UnavailableError.
+        ``placement``: as for ``recording``. Raises UnavailableError.
         """
         if len(self._services) == 1:
-            return (await self.recording(tenant),)
+            return (await self.recording(tenant, placement),)
         return tuple(await self._directory.visited(tenant))
 
-    def of(self, shard: str) -> KeyService:
+    def of(self, shard: str) -> TenantKeyService:
         """Return a shard's key service. Raises UnknownShardError."""
         try:
             return self._services[shard]
@@ -168,20 +261,46 @@ class Shards:
             raise UnknownShardError from None
 
     @property
-    def all(self) -> tuple[KeyService, ...]:
+    def keys(self) -> TenantKeyService:
+        """The key service for requests of admitted tenants. With one shard it is asked directly."""
+        return self if len(self._services) > 1 else next(iter(self._services.values()))
+
+    @property
+    def all(self) -> tuple[TenantKeyService, ...]:
         """The key services of all shards."""
         return tuple(self._services.values())
 
-    def _execute(
-        self, placement: Placement, request: Request[R_co], attribution: Attribution
-    ) -> Awaitable[R_co]:
-        if placement.is_moving:
-            raise KeyServiceError(ErrorKind.TENANT_MOVED)
-        return self._configured(placement.shard).execute(request, attribution)
+    def _call_at(
+        self, placement: Placement, request: Request[R], attribution: Attribution, then: Then[R]
+    ) -> None:
+        service = self._services.get(placement.shard)
+        if service is None:
+            refusal = KeyServiceError(unnamed(placement.shard))
+        elif placement.is_moving:
+            refusal = KeyServiceError(ErrorKind.TENANT_MOVED)
+        else:
+            service.call(request, attribution, placement, then)
+            return
+        asyncio.get_running_loop().call_soon(then, refusal)
 
-    def _configured(self, shard: str) -> KeyService:
-        try:
-            return self._services[shard]
-        except KeyError:
-            _LOG.error("a tenant is in a shard that the settings do not name", shard=shard)
-            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+    def _look_up(
+        self, request: Request[R], attribution: Attribution, left: str | None, then: Then[R]
+    ) -> None:
+        """Send a request where its tenant is now, unless that is the shard which it has left."""
+
+        async def find() -> None:
+            try:
+                found = await self._directory.find(request.tenant)
+            except UnavailableError:
+                then(KeyServiceError(ErrorKind.UNAVAILABLE))
+                return
+            if left is None:
+                self.call(request, attribution, found, then)
+            elif found.shard == left:
+                then(KeyServiceError(ErrorKind.TENANT_MOVED))
+            else:
+                self._call_at(found, request, attribution, then)
+
+        task = asyncio.create_task(find())
+        self._asking_again.add(task)
+        task.add_done_callback(self._asking_again.discard)

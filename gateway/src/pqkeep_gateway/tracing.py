@@ -6,6 +6,7 @@ thread of the library's; if the collector does not keep up, they are thrown away
 """
 
 from importlib.metadata import version
+from typing import TypeVar
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -17,8 +18,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pqkeep_gateway.config import OpenTelemetry
+from pqkeep_gateway.shards import Placement, TenantKeyService, Then, awaited
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+from pqkeep_protocol.messages import Attribution, Request
+
+R = TypeVar("R")
 
 SERVICE = "pqkeep-gateway"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
@@ -84,28 +88,32 @@ class Tracing:
 
             await app(scope, receive, traced_send)
 
-    def calls(self, keys: KeyService) -> KeyService:
+    def calls(self, keys: TenantKeyService) -> TenantKeyService:
         """Return a key service, with a span for each call of it."""
         return _TracedKeyService(keys, self)
 
-    async def execute(
-        self, keys: KeyService, request: Request[R_co], attribution: Attribution
-    ) -> R_co:
-        """Have a key service carry out a request, in a span. Raises KeyServiceError."""
+    def call(
+        self,
+        keys: TenantKeyService,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None,
+        then: Then[R],
+    ) -> None:
+        """Send a request to a key service, in a span that ends with the outcome."""
         name = type(request).__name__
-        with self._tracer.start_as_current_span(
-            f"key service {name}",
-            kind=SpanKind.CLIENT,
-            attributes={"pqkeep.request": name},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                return await keys.execute(request, attribution)
-            except KeyServiceError as refusal:
-                span.set_attribute("error.type", refusal.kind.value)
+        span = self._tracer.start_span(
+            f"key service {name}", kind=SpanKind.CLIENT, attributes={"pqkeep.request": name}
+        )
+
+        def told(outcome: R | KeyServiceError) -> None:
+            if isinstance(outcome, KeyServiceError):
+                span.set_attribute("error.type", outcome.kind.value)
                 span.set_status(Status(StatusCode.ERROR))
-                raise
+            span.end()
+            then(outcome)
+
+        keys.call(request, attribution, placement, told)
 
     def close(self) -> None:
         """Send what is left, for a moment, and end the thread."""
@@ -125,9 +133,25 @@ class _TracedPath:
 
 
 class _TracedKeyService:
-    def __init__(self, keys: KeyService, tracing: Tracing) -> None:
+    def __init__(self, keys: TenantKeyService, tracing: Tracing) -> None:
         self._keys = keys
         self._tracing = tracing
 
-    async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
-        return await self._tracing.execute(self._keys, request, attribution)
+    def call(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None,
+        then: Then[R],
+        /,
+    ) -> None:
+        self._tracing.call(self._keys, request, attribution, placement, then)
+
+    async def execute(
+        self,
+        request: Request[R],
+        attribution: Attribution,
+        placement: Placement | None = None,
+        /,
+    ) -> R:
+        return await awaited(self, request, attribution, placement)

@@ -264,7 +264,7 @@ async def assemble(
         {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()},
         clock,
     )
-    access = KeyAccess(policy, allowances, shards)
+    access = KeyAccess(policy, allowances, shards.keys)
 
     all_tenants = Tenants(
         SqlTenants(engine, found.shards.names), rate_limiter.announce_change, audit_delivery
@@ -399,10 +399,10 @@ async def assemble(
             default_plan=Plan(config.default_plan),
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
-        *api_keys.endpoints(all_tenants, all_api_keys, shards),
+        *api_keys.endpoints(all_tenants, all_api_keys, shards.keys),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, all_tenants),
         *installation.endpoints(management.inspection),
-        *plan_limits.endpoints(shards, all_api_keys, terms, allowances, admission),
+        *plan_limits.endpoints(shards.keys, all_api_keys, terms, allowances, admission),
         *usage.endpoints(shards, all_tenants, allowances, admission, clock),
         *sign_in.endpoints(
             signing_in,
@@ -643,7 +643,8 @@ class _KeyServices:
     clients: Mapping[str, KeyClient]
     link: LinkTls | None
     directory: SqlShards
-    departures: Departures
+    departures: Departures | None
+    """With one shard there are none."""
     shards: Shards
 
 
@@ -658,7 +659,8 @@ async def _key_services(config: Config, engine: AsyncEngine, clock: Clock) -> _K
     }
     await directory.add(tuple(clients), date_of(clock()))
     shards = Shards(clients, directory, departures)
-    return _KeyServices(clients, tls, directory, departures, shards)
+    has_several = len(clients) > 1
+    return _KeyServices(clients, tls, directory, departures if has_several else None, shards)
 
 
 def _link_tls(link: Link) -> LinkTls:

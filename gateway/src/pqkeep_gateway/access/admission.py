@@ -7,6 +7,7 @@ gets another role, need not be announced.
 """
 
 import hmac
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from pqkeep_gateway.access.principals import (
     TenantPrincipal,
 )
 from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter, Usage
-from pqkeep_gateway.shards import Departures, admit
+from pqkeep_gateway.shards import Departures
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keys import TenantId
@@ -54,14 +55,9 @@ class Authenticated:
     principal: ApiKeyPrincipal
     as_of: int
     digest: bytes = field(repr=False)
-
-
-class _Known(NamedTuple):
-    """What a look-up found, until when it is accepted, and until when it may be remembered."""
-
-    shown: Authenticated
-    accepted_until: float | None
-    until: float
+    accepted_until: float = math.inf
+    """Until when the credential is accepted (seconds since 1970)."""
+    remembered_until: float = field(default=math.inf, compare=False)
 
 
 class AddressNotAllowedError(Exception):
@@ -121,7 +117,7 @@ class Authenticator:
         self._last_uses = last_uses
         self._clock = clock
         self._fingerprint_key = token_bytes(32)
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, Authenticated] = {}
         """The oldest first."""
         self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
@@ -134,30 +130,52 @@ class Authenticator:
 
         Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
-        fingerprint = self._fingerprint(credential)
-        known = self._known.get(fingerprint)
-        if known is None or known.until <= self._clock():
-            digest = self._pepper.digest(credential)
-            match kind_of(credential):
-                case CredentialKind.OPERATOR:
-                    return await self._operator_with(digest, source_address)
-                case CredentialKind.API_KEY:
-                    known = await self._lookups.find(digest, source_address, self._look_up)
-                case _:
-                    return None
-            if known is None:
+        shown = self.recall(credential) or await self.look_up(credential, source_address)
+        if not isinstance(shown, Authenticated):
+            return shown
+        return self.check(shown, source_address, is_known=is_known)
+
+    def recall(self, credential: str) -> Authenticated | None:
+        """Return what is remembered of a credential, without checking it."""
+        known = self._known.get(self._fingerprint(credential))
+        return None if known is None or known.remembered_until <= self._clock() else known
+
+    async def look_up(
+        self, credential: str, source_address: str
+    ) -> Authenticated | OperatorPrincipal | None:
+        """Look a credential up, without checking it; None for nobody we know.
+
+        A tenant on its way to another shard is not remembered: where it is is read each time.
+        Raises TooManyUnknownCredentialsError.
+        """
+        digest = self._pepper.digest(credential)
+        match kind_of(credential):
+            case CredentialKind.OPERATOR:
+                return await self._operator_with(digest, source_address)
+            case CredentialKind.API_KEY:
+                known = await self._lookups.find(digest, source_address, self._look_up)
+            case _:
                 return None
-            self._remember(fingerprint, known)
-        if known.accepted_until is not None and known.accepted_until <= self._clock():
+        if known is not None and not known.principal.placement.is_moving:
+            self._remember(self._fingerprint(credential), known)
+        return known
+
+    def check(
+        self, shown: Authenticated, source_address: str, *, is_known: bool
+    ) -> Authenticated | None:
+        """Return what was shown, if it is accepted now; None if its time is over.
+
+        Raises AddressNotAllowedError.
+        """
+        if shown.accepted_until <= self._clock():
             return None
-        principal, digest = known.shown.principal, known.shown.digest
-        addresses = principal.limits.addresses
+        addresses = shown.principal.limits.addresses
         if addresses is not None and not (is_known and source_address in addresses):
-            is_recorded = digest in self._recorded
+            is_recorded = shown.digest in self._recorded
             if not is_recorded:  # else its minute would begin anew with each attempt
-                self._recorded[digest] = None
-            raise AddressNotAllowedError(principal, is_recorded=is_recorded)
-        return known.shown
+                self._recorded[shown.digest] = None
+            raise AddressNotAllowedError(shown.principal, is_recorded=is_recorded)
+        return shown
 
     def forget(self, credential: str) -> None:
         """Look a credential up again: something has changed."""
@@ -167,7 +185,7 @@ class Authenticator:
         sent = credential.encode("utf-8", "surrogatepass")
         return blake2s(sent, key=self._fingerprint_key).digest()
 
-    def _remember(self, fingerprint: bytes, known: _Known) -> None:
+    def _remember(self, fingerprint: bytes, known: Authenticated) -> None:
         if len(self._known) >= CAPACITY and fingerprint not in self._known:
             del self._known[next(iter(self._known))]
         self._known[fingerprint] = known
@@ -181,13 +199,14 @@ class Authenticator:
         self._last_uses.note(digest, source_address)
         return OperatorPrincipal(name)
 
-    async def _look_up(self, digest: bytes) -> _Known | None:
+    async def _look_up(self, digest: bytes) -> Authenticated | None:
         until = self._clock() + self._rate_limiter.cache_seconds
         as_of = await self._rate_limiter.changes()  # before the database is asked, never after
         found = await self._directory.find(digest)
         if found is None:
             return None
-        return _Known(Authenticated(found.principal, as_of, digest), found.accepted_until, until)
+        accepted_until = math.inf if found.accepted_until is None else found.accepted_until
+        return Authenticated(found.principal, as_of, digest, accepted_until, until)
 
 
 PEOPLE_SHARE = 60
@@ -303,16 +322,21 @@ class Admission:
         *,
         clock: Clock,
     ) -> None:
-        """Take the tiers' rate limits; the operator has none."""
+        """Take the tiers' rate limits; the operator has none.
+
+        ``departures``: of tenants from one shard to another, where there are several shards.
+        """
         self._authenticator = authenticator
         self._rate_limiter = rate_limiter
         self._sessions = sessions
         self._operator_sessions = operator_sessions
         self._last_uses = last_uses
-        self._departures = departures or Departures()
+        self._departures = departures
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
         self._with_people: LRUCache[TenantId, None] = LRUCache(REMEMBERED_TENANTS)
         """Those whose people this gateway has admitted, whatever an API key's look-up said before."""
+        self._with_people_as_of = 1
+        """Changes when one is added: limits that were decided before are decided again."""
         self._sent = _Sent(clock)
 
     async def admit(
@@ -324,31 +348,69 @@ class Admission:
         SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
-            shown = await self._authenticate(credential, source_address, is_known=is_known)
+            shown = self._recall(credential) or await self._authenticator.look_up(
+                credential, source_address
+            )
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
                 return Admitted(shown, None)
+            self._check(shown, source_address, is_known=is_known)
+            limit = self._share_of(shown.principal)
+            subject = shown.principal.decided.subject
             try:
-                admitted = await self._count(shown.principal, shown.as_of)
+                usage = await self._rate_limiter.count(subject, limit, shown.as_of)
             except ChangedError:
                 self._authenticator.forget(credential)
             else:
-                self._last_uses.note(shown.digest, source_address)
-                return admitted
+                return self._counted(shown, usage, source_address)
 
-    async def _authenticate(
-        self, credential: str, source_address: str, *, is_known: bool
-    ) -> Authenticated | OperatorPrincipal | None:
-        """Return who shows a credential, of a tenant on its way elsewhere as the database has it."""
-        authenticate = self._authenticator.authenticate
-        shown = await authenticate(credential, source_address, is_known=is_known)
-        if isinstance(shown, Authenticated):
-            principal = shown.principal
-            if not self._departures.is_current(principal.tenant, principal.placement):
-                self._authenticator.forget(credential)
-                return await authenticate(credential, source_address, is_known=is_known)
+    def recall(
+        self, credential: str, source_address: str, *, is_known: bool = True
+    ) -> Admitted | None:
+        """Return who is asking, from memory alone; None: nothing was counted, and ``admit`` can tell.
+
+        Raises what ``admit`` raises, but for UnavailableError.
+        """
+        shown = self._recall(credential)
+        if shown is None:
+            return None
+        self._check(shown, source_address, is_known=is_known)
+        limit = self._share_of(shown.principal)
+        subject = shown.principal.decided.subject
+        try:
+            usage = self._rate_limiter.count_now(subject, limit, shown.as_of)
+        except ChangedError:
+            self._authenticator.forget(credential)
+            return None
+        return None if usage is None else self._counted(shown, usage, source_address)
+
+    def _recall(self, credential: str) -> Authenticated | None:
+        """Return what is remembered of a credential, unless its tenant has left its shard since."""
+        shown = self._authenticator.recall(credential)
+        if (
+            shown is not None
+            and self._departures is not None
+            and not self._departures.is_current(shown.principal.tenant, shown.principal.placement)
+        ):
+            self._authenticator.forget(credential)
+            return None
         return shown
+
+    def _check(self, shown: Authenticated, source_address: str, *, is_known: bool) -> None:
+        if self._authenticator.check(shown, source_address, is_known=is_known) is None:
+            raise UnknownCredentialError
+
+    def _counted(self, shown: Authenticated, usage: Usage, source_address: str) -> Admitted:
+        """Note a request of an API key that was counted, and admit or refuse it."""
+        principal = shown.principal
+        self._sent.add(principal)
+        if usage.is_refused:
+            raise RateLimitedError(usage.limit, usage.reset)
+        if principal.suspended:
+            raise SuspendedError(principal, usage)
+        self._last_uses.note(shown.digest, source_address)
+        return Admitted(principal, usage)
 
     async def admit_session(
         self, access_token: str, source_address: str, *, ends_access: bool = False
@@ -360,8 +422,17 @@ class Admission:
         principal = await self._sessions.find(access_token, source_address)
         if principal is None:
             raise UnknownCredentialError
+        if principal.tenant not in self._with_people:
+            self._with_people_as_of += 1
         self._with_people[principal.tenant] = None
-        return await self._count(principal, ends_access=ends_access)
+        limit = self._share_of_people(principal, ends_access=ends_access)
+        usage = await self._rate_limiter.count(str(principal.tenant), limit)
+        if usage.is_refused:
+            busiest = self.busiest(principal.tenant)
+            raise RateLimitedError(limit, usage.reset, busiest[0] if busiest else None)
+        if principal.suspended:
+            raise SuspendedError(principal, usage)
+        return Admitted(principal, usage)
 
     async def admit_operator_session(self, token: str, source_address: str) -> Admitted:
         """Return which operator has signed in. Raises what ``admit`` raises."""
@@ -370,21 +441,6 @@ class Admission:
             raise UnknownCredentialError
         return Admitted(principal, None)
 
-    async def _count(
-        self, principal: TenantPrincipal, as_of: int | None = None, *, ends_access: bool = False
-    ) -> Admitted:
-        limit = self._share_of(principal, ends_access=ends_access)
-        if principal.user is None:
-            self._sent.add(principal)
-        usage = await self._rate_limiter.count(str(principal.tenant), limit, as_of)
-        admit(principal.tenant, principal.placement)
-        if usage.is_refused:
-            busiest = () if principal.user is None else self.busiest(principal.tenant)
-            raise RateLimitedError(limit, usage.reset, busiest[0] if busiest else None)
-        if principal.suspended:
-            raise SuspendedError(principal, usage)
-        return Admitted(principal, usage)
-
     async def count_items(self, principal: TenantPrincipal, items: int) -> Usage | None:
         """Count the items of a batch, all or none; the first is the request, which was counted.
 
@@ -392,7 +448,10 @@ class Admission:
         """
         if items == 1:
             return None
-        limit = self._share_of(principal)
+        if isinstance(principal, ApiKeyPrincipal):
+            limit = self._share_of(principal)
+        else:
+            limit = self._share_of_people(principal)
         if items > limit.events:
             raise BatchOverLimitError(limit)
         usage = await self._rate_limiter.count(str(principal.tenant), limit, events=items - 1)
@@ -404,21 +463,26 @@ class Admission:
         """Return which of a tenant's API keys sent the most, the most first, refusals with them."""
         return self._sent.of(tenant)
 
-    def _share_of(self, principal: TenantPrincipal, *, ends_access: bool = False) -> Limit:
-        """Return what of the tenant's rate limit is for such a request.
+    def _share_of(self, principal: ApiKeyPrincipal) -> Limit:
+        """Return what of the tenant's rate limit is for its programs: all but the people's share.
 
-        All count in one window. Programs are refused while it is full but for the people's share,
-        people while it is full but for what ends access.
+        All requests of a tenant count in one window.
         """
+        decided = principal.decided
+        if decided.limit is not None and decided.limit_as_of == self._with_people_as_of:
+            return decided.limit
         limit = self.limit_of(principal.entitlements)
-        people = min(PEOPLE_SHARE, limit.events // 4)
-        if principal.user is not None:
-            left = 0 if ends_access else people // ENDING_PART
-        elif principal.has_people or principal.tenant in self._with_people:
-            left = people
-        else:
-            left = 0
-        return Limit(limit.events - left, limit.seconds) if left else limit
+        if principal.has_people or principal.tenant in self._with_people:
+            limit = Limit(limit.events - _people_share(limit), limit.seconds)
+        decided.limit, decided.limit_as_of = limit, self._with_people_as_of
+        decided.subject = str(principal.tenant)
+        return limit
+
+    def _share_of_people(self, principal: SessionPrincipal, *, ends_access: bool = False) -> Limit:
+        """Return what of the tenant's rate limit is for its people: all but what ends access."""
+        limit = self.limit_of(principal.entitlements)
+        left = 0 if ends_access else _people_share(limit) // ENDING_PART
+        return Limit(limit.events - left, limit.seconds)
 
     def limit_of(self, entitlements: Entitlements) -> Limit:
         """Return the rate limit of a tenant with these entitlements."""
@@ -427,26 +491,31 @@ class Admission:
         return self._limits[entitlements.effective_tier]
 
 
+def _people_share(limit: Limit) -> int:
+    return min(PEOPLE_SHARE, limit.events // 4)
+
+
 class _Sent:
     """Counts the requests of API keys, by the minute, in memory."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._minute = 0
-        self._now: dict[TenantId, Counter[tuple[int, str | None]]] = {}
+        self._now: dict[int, Counter[tuple[int, str | None]]] = {}
+        """By the tenant's number: the hash of a UUID is a function in Python."""
         self._before = self._now
 
     def add(self, principal: ApiKeyPrincipal) -> None:
         self._turn()
-        counts = self._now.get(principal.tenant)
+        counts = self._now.get(principal.tenant.int)
         if counts is None:
-            counts = self._now[principal.tenant] = Counter()
+            counts = self._now[principal.tenant.int] = Counter()
         counts[principal.api_key_version, principal.name] += 1
 
     def of(self, tenant: TenantId) -> Sequence[Busy]:
         self._turn()
         none: Counter[tuple[int, str | None]] = Counter()
-        counts = self._now.get(tenant, none) + self._before.get(tenant, none)
+        counts = self._now.get(tenant.int, none) + self._before.get(tenant.int, none)
         return [Busy(*key, requests) for key, requests in counts.most_common(MOST_BUSY)]
 
     def _turn(self) -> None:

@@ -39,52 +39,6 @@ class Usage(Protocol):
         ...
 
 
-class Spending(Protocol):
-    """Counts operations, before and after the work that they are."""
-
-    async def spend(
-        self,
-        principal: TenantPrincipal,
-        operation: Operation,
-        work: Callable[[], Awaitable[T]],
-    ) -> T:
-        """Do a piece of work and count one operation, unless it fails. Raises AllowanceUsedUpError."""
-        ...
-
-    async def spend_many(
-        self,
-        principal: TenantPrincipal,
-        operation: Operation,
-        many: int,
-        work: Callable[[], Awaitable[tuple[T, int]]],
-    ) -> T:
-        """Do a piece of work that is so many operations, and count those that it says succeeded.
-
-        Raises AllowanceUsedUpError before anything is done, if there are not as many left.
-        """
-        ...
-
-
-class Uncounted:
-    """Counts nothing: of what is counted elsewhere."""
-
-    async def spend(
-        self, principal: TenantPrincipal, operation: Operation, work: Callable[[], Awaitable[T]]
-    ) -> T:
-        """Do a piece of work."""
-        return await work()
-
-    async def spend_many(
-        self,
-        principal: TenantPrincipal,
-        operation: Operation,
-        many: int,
-        work: Callable[[], Awaitable[tuple[T, int]]],
-    ) -> T:
-        """Do a piece of work."""
-        return (await work())[0]
-
-
 class Allowances:
     """Counts operations that succeed, for the tiers that have an allowance."""
 
@@ -144,6 +98,10 @@ class Allowances:
         if allowance is None:
             return None
         return await self._usage.used(tenant, self._month()), allowance
+
+    def counts(self, principal: TenantPrincipal, operation: Operation) -> bool:
+        """Return whether an operation is counted against the month's allowance."""
+        return self._allowance(principal, operation) is not None
 
     def _allowance(self, principal: TenantPrincipal, operation: Operation) -> int | None:
         """Return a tenant's operations a month; None where this one is not counted."""

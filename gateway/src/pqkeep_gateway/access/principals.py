@@ -1,20 +1,57 @@
 """Who is asking. Every kind of principal says the same of itself, so that no code has to ask which."""
 
-from dataclasses import dataclass
-from typing import ClassVar, NewType
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, NewType
 from uuid import UUID
 
 from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
 from pqkeep_gateway.access.callers import Caller, Credential
 from pqkeep_gateway.access.entitlements import Entitlements
+from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.scopes import Scopes
 from pqkeep_gateway.shards import HERE, Placement
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit_events import PERSON
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import KeyringName, TenantId
 
 UserId = NewType("UserId", UUID)
 SessionId = NewType("SessionId", UUID)
+
+
+class Grant(NamedTuple):
+    """Why an operation with keys is allowed."""
+
+    policy: str
+    is_counted: bool
+    """Whether it counts against the month's allowance of operations."""
+
+
+class Decided:
+    """What was decided about a principal since it was looked up, and depends on nothing else.
+
+    A change of the tenant or the credential is followed by a new look-up, and so by a new principal:
+    what was decided about the old one ends with it. What depends on time or on counts is not here.
+    """
+
+    __slots__ = ("grants", "limit", "limit_as_of", "permitted", "subject", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        """The principal as the audit log names it; empty: not made yet."""
+        self.subject = ""
+        """Whose rate limit counts."""
+        self.limit: Limit | None = None
+        self.limit_as_of = 0
+        """Of which state of the admission the limit is."""
+        self.permitted: set[str] = set()
+        """The names of endpoints which access table and scopes have granted."""
+        self.grants: dict[tuple[Operation, Algorithm, KeyringName], Grant] = {}
+        """What scopes and policies have allowed, at most GRANTS."""
+
+
+GRANTS = 64
+"""Callers choose the names of keyrings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +71,7 @@ class ApiKeyPrincipal:
     """Which key service has the tenant's keys."""
     has_people: bool = False
     """Whether somebody may sign in to its tenant: they have a share of its rate limit."""
+    decided: Decided = field(default_factory=Decided, init=False, repr=False, compare=False)
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
     is_read_only: ClassVar[bool] = False
@@ -49,8 +87,10 @@ class ApiKeyPrincipal:
         return self.limits.scopes
 
     def __str__(self) -> str:
-        name = "" if self.name is None else f"/{self.name}"
-        return f"api-key:{self.api_key_version}{name}"
+        if not self.decided.text:
+            name = "" if self.name is None else f"/{self.name}"
+            self.decided.text = f"api-key:{self.api_key_version}{name}"
+        return self.decided.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +107,7 @@ class SessionPrincipal:
     """Whether their tenant requires a second factor that they do not have yet."""
     placement: Placement = HERE
     """Which key service has the tenant's keys."""
+    decided: Decided = field(default_factory=Decided, init=False, repr=False, compare=False)
     api_key_version: ClassVar[None] = None
     limits: ClassVar[ApiKeyLimits] = UNLIMITED
     scopes: ClassVar[None] = None
@@ -91,6 +132,7 @@ class OperatorPrincipal:
     """Whether a browser's session shows it, and not the credential: it changes nothing then."""
     caller: ClassVar[Caller] = Credential.OPERATOR
     tenant: ClassVar[None] = None
+    placement: ClassVar[Placement] = HERE
     user: ClassVar[None] = None
     api_key_version: ClassVar[None] = None
     limits: ClassVar[ApiKeyLimits] = UNLIMITED
@@ -107,6 +149,7 @@ class AnonymousPrincipal:
 
     caller: ClassVar[Caller] = Credential.NONE
     tenant: ClassVar[None] = None
+    placement: ClassVar[Placement] = HERE
     user: ClassVar[None] = None
     api_key_version: ClassVar[None] = None
     limits: ClassVar[ApiKeyLimits] = UNLIMITED

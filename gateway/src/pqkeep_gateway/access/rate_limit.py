@@ -69,6 +69,15 @@ class RateLimiter(Protocol):
         """
         ...
 
+    def count_now(
+        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+    ) -> Usage | None:
+        """Count events as ``count`` does, from this process's memory alone.
+
+        None: the counts are elsewhere, and nothing was counted. Raises ChangedError.
+        """
+        ...
+
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
         """Count one event likewise; return None, or the seconds until one may happen."""
         ...
@@ -111,6 +120,12 @@ class MemoryRateLimiter:
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
         """Count events of a subject, if all may happen; return what there is of the limit."""
+        return self.count_now(subject, limit, as_of, events=events)
+
+    def count_now(
+        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+    ) -> Usage:
+        """Count events at once."""
         if as_of is not None and as_of != self._changes:
             raise ChangedError
         now = self._clock()

@@ -22,9 +22,10 @@ from pqkeep_gateway.http.field import (
     time_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
-from pqkeep_protocol.messages import KeyService, ListKeyrings
+from pqkeep_protocol.messages import ListKeyrings
 
 T = TypeVar("T")
 
@@ -236,7 +237,7 @@ def limits_in(call: ApiCall) -> ApiKeyLimits:
     )
 
 
-async def require_keyrings(call: ApiCall, tenant: TenantId, keys: KeyService) -> None:
+async def require_keyrings(call: ApiCall, tenant: TenantId, keys: TenantKeyService) -> None:
     """Refuse scopes that name a keyring which does not exist, unless the request allows that.
 
     An API key is told of no keyring beyond its own scopes.
@@ -249,10 +250,11 @@ async def require_keyrings(call: ApiCall, tenant: TenantId, keys: KeyService) ->
     own.check_covers(own.with_changes(limits_in(call)))
     patterns = {name for each in scopes.stated for name in each.keyrings or ()}
     absent = {name for name in patterns if not name.endswith(ALL)} - {DEFAULT_KEYRING}
+    placement = call.principal.placement if call.principal.tenant == tenant else None
     after: KeyringName | None = None
     while absent:
         request = ListKeyrings(tenant=tenant, after=after)
-        page = await keys.execute(request, call.attribution)
+        page = await keys.execute(request, call.attribution, placement)
         absent -= {each.name for each in page.keyrings}
         if not page.has_more:
             break

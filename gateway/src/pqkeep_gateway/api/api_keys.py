@@ -28,6 +28,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import DETAILS, FieldError, Problem, integer_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
     ApiKey,
@@ -40,7 +41,6 @@ from pqkeep_gateway.tenancy.api_keys import (
 )
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import KeyService
 
 MAX_VERSION = 10**9 - 1
 """No tenant has an API key of a larger version."""
@@ -168,7 +168,7 @@ _LISTED = ApiKeyData(
 )
 
 
-def endpoints(tenants: Tenants, api_keys: ApiKeys, keys: KeyService) -> tuple[Endpoint, ...]:
+def endpoints(tenants: Tenants, api_keys: ApiKeys, keys: TenantKeyService) -> tuple[Endpoint, ...]:
     """Return the endpoints of API keys."""
     handlers = _ApiKeys(tenants, api_keys, keys)
     return (
@@ -247,7 +247,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys, keys: KeyService) -> tuple[En
 class _ApiKeys:
     """The handlers."""
 
-    def __init__(self, tenants: Tenants, api_keys: ApiKeys, keys: KeyService) -> None:
+    def __init__(self, tenants: Tenants, api_keys: ApiKeys, keys: TenantKeyService) -> None:
         self._tenants = tenants
         self._api_keys = api_keys
         self._keys = keys

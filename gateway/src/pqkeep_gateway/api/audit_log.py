@@ -85,7 +85,7 @@ class AuditLogs:
         if tenant is not None:
             if shard is not None:
                 raise forbidden("the operator alone names a shard")
-            shards: Sequence[str] = await self._shards.recorded(tenant)
+            shards: Sequence[str] = await self._shards.recorded(tenant, call.principal.placement)
         elif of != INSTALLATION and shard is None:
             shards = await self._shards.recorded(of)
         elif named is not None and shard is None:

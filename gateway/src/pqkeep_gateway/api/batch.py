@@ -1,32 +1,44 @@
 """Batches: up to 128 calls of one operation in one request, each with its own result or error.
 
-Each item goes through the whole endpoint of the single call, up to where that asks the key service.
-There it waits, until one frame has asked for all of them.
+Each item is asked for and answered by the endpoint of the single call. One frame asks the key service
+for all of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, cast
 
-from msgspec import UNSET, Meta, UnsetType, defstruct
+from msgspec import UNSET, Meta, UnsetType, defstruct, structs
 
-from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Uncounted
+from pqkeep_gateway.access.allowance import AllowanceUsedUpError
 from pqkeep_gateway.api import kem, key_operation, re_encryption, signature
-from pqkeep_gateway.api.errors import CHANGE_PLAN, denied_by, error_for
-from pqkeep_gateway.api.item_call import REFERENCE, ItemCall, Questions
+from pqkeep_gateway.api.errors import CHANGE_PLAN, answer_to, denied_by, error_for
 from pqkeep_gateway.api.key_fields import KEYRING
-from pqkeep_gateway.api.key_operation import KeyAccess, KeyOperation
+from pqkeep_gateway.api.key_operation import KeyAccess, KeyOperation, Steps, overwrite
 from pqkeep_gateway.audit_events import AuditDelivery
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question, Response
 from pqkeep_gateway.http.envelope import Data, Fault, fault
 from pqkeep_gateway.http.errors import ApiError, internal
-from pqkeep_gateway.http.field import Field, InvalidValueError, object_schema
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    object_schema,
+    sent_twice,
+    text_field,
+    unknown_field,
+)
 from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.text import base64_size
 from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.codec import RESULT_TYPE
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.messages import MAX_ITEMS, Batch, Item, ItemRequest
+from pqkeep_protocol.messages import MAX_ITEMS, Batch, Item, ItemRequest, Refused, Result
+from pqkeep_protocol.startup.logs import logger
 
 BATCHED = frozenset(
     {
@@ -54,10 +66,97 @@ New = Callable[..., Data]
 """A type that is made here, of which checkers of types know nothing."""
 
 
+_LOG = logger(__name__)
+_NO_FIELDS: Mapping[str, object] = MappingProxyType({})
+Ask = Callable[[ApiCall], Question | None]
+Answer = Callable[[ApiCall, Question, object], Response]
+
+REFERENCE = text_field(
+    "reference",
+    "Any text that tells this item from the others. It is given back with its result.",
+    "invoice-17",
+    at_most=128,
+).optional()
+
+
+class ItemCall:
+    """The call of one item: its question to the key service, and then its answer or error."""
+
+    __slots__ = ("_call", "_endpoint", "answer", "question", "reference", "values")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Take the endpoint of the single call, which must have ``ask`` and ``answer``."""
+        self._endpoint = endpoint
+        self._call: ApiCall | None = None
+        self.reference: str | None = None
+        self.values = _NO_FIELDS
+        """Its fields, and those that count for all items."""
+        self.question: Question | None = None
+        self.answer: Data | ApiError | None = None
+
+    def begin(
+        self, call: ApiCall, common: Mapping[str, object], item: object, known: AbstractSet[str]
+    ) -> None:
+        """Find out what to ask the key service, or what is wrong.
+
+        ``call`` is that of the whole batch, ``common`` the fields beside the items that are not
+        null; ``known`` are the names of an item's fields.
+        """
+        try:
+            self._read(common, item, known)
+            self._call = structs.replace(call, values=self.values)
+            self.question = cast("Ask", self._endpoint.ask)(self._call)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this item's alone
+            self._fail(error)
+
+    def _read(self, common: Mapping[str, object], item: object, known: AbstractSet[str]) -> None:
+        """Take the item's reference and fields. Raises FieldError."""
+        if not isinstance(item, dict):
+            raise FieldError("items", Problem.MALFORMED, "an item must be an object")
+        given = cast("dict[str, object]", item)
+        if not given:
+            self.values = common
+            return
+        self.reference = REFERENCE.read(given)
+        if unknown := given.keys() - known:
+            raise unknown_field(unknown, known)
+        self.values = _merged(common, given)
+
+    def end(self, result: Result) -> None:
+        """Make the answer from what the key service has answered."""
+        if self.question is None or self._call is None:
+            return
+        outcome: Result | KeyServiceError = result
+        if isinstance(result, Refused):
+            outcome = KeyServiceError(result.kind)
+        elif not isinstance(result, RESULT_TYPE[type(self.question.request)]):
+            outcome = KeyServiceError(ErrorKind.BAD_ANSWER)
+        try:
+            answer = cast("Answer", self._endpoint.answer)(self._call, self.question, outcome)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this item's alone
+            self._fail(error)
+        else:
+            self.answer = cast("Data", answer)
+
+    def close(self) -> None:
+        """Overwrite what must not stay in memory, also if there is no answer."""
+        if self.question is not None:
+            overwrite(self.question.request)
+
+    def _fail(self, error: Exception) -> None:
+        """End with an error."""
+        if isinstance(error, ApiError):
+            self.answer = error.without_frames()
+            return
+        self.answer = answer_to(error, self._endpoint, self.values)
+        if self.answer is None:
+            _LOG.error("an item of a batch failed", exc_info=error)
+            self.answer = internal()
+
+
 def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery) -> Endpoint:
     """Return the endpoint that does up to 128 times at once what a row does."""
-    of_items = replace(access, keys=Questions(), allowances=Uncounted())
-    single = key_operation.endpoint(row, of_items)
+    single = replace(key_operation.endpoint(row, access), ask=Steps(row, access).ask_uncounted)
     items = _items_field(single)
     item_type, answer_type = _types(row)
     known = dict.fromkeys([*(each.name for each in single.fields), REFERENCE.name]).keys()
@@ -129,11 +228,12 @@ async def _ask(access: KeyAccess, call: ApiCall, waiting: Sequence[ItemCall]) ->
             Item(cast("ItemRequest", each.request), each.attribution.policy) for each in questions
         ),
     )
-    results = (await access.keys.execute(batch, call.attribution)).results
+    placement = call.tenant.placement
+    results = (await access.keys.execute(batch, call.attribution, placement)).results
     if len(results) != len(waiting):
         raise KeyServiceError(ErrorKind.BAD_ANSWER)
     for each, result in zip(waiting, results, strict=True):
-        each.go_on(result)
+        each.end(result)
     return None, sum(isinstance(each.answer, Data) for each in waiting)
 
 
@@ -147,7 +247,7 @@ async def _record_refusals(
         if isinstance(each.answer, ApiError) and is_refusal(each.answer)
     ]
     if refusals:
-        await audit_delivery.record(*refusals)
+        await audit_delivery.record(*refusals, placement=call.principal.placement)
 
 
 def _result(item_type: New, call: ItemCall) -> Data:
@@ -221,3 +321,15 @@ def _types(row: KeyOperation) -> tuple[New, New]:
         kw_only=True,
     )
     return cast("New", item), cast("New", answer)
+
+
+def _merged(common: Mapping[str, object], item: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the fields of an item and those that count for all. Raises FieldError for one in both."""
+    values = dict(common)
+    for name, each in item.items():
+        if each is None or name == REFERENCE.name:
+            continue
+        if name in values:
+            raise sent_twice(name, ": in the item, and beside all items")
+        values[name] = each
+    return values

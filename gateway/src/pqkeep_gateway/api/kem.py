@@ -36,8 +36,10 @@ from pqkeep_gateway.api.key_operation import (
     key_of,
     version_of,
 )
+from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.field import FieldError, Problem
 from pqkeep_gateway.http.text import Base64, base64
+from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.keys import KeyVersion
@@ -69,33 +71,35 @@ class Encrypted(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def encrypt(call: KeyCall) -> Encrypted:
+def encrypt(call: KeyCall) -> Encrypt:
     """Encrypt data with the active key, or with the active version that is named."""
     mode, salt = call[MODE], call[SALT]
     check_salt(salt, mode)
     format_, public_key = call[FORMAT], key_of(call)
     if public_key is not None and format_ is CiphertextFormat.ENVELOPE:
         raise FieldError("format", Problem.MALFORMED, "an envelope names a key of yours")
-    encrypted = await call.execute(
-        Encrypt(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            plaintext=call[PLAINTEXT],
-            associated_data=call[ASSOCIATED_DATA],
-            version=call[ACTIVE_KEY_VERSION_OR_KEY],
-            format=format_,
-            public_key=public_key,
-            within=call.within(public_key),
-        )
+    return Encrypt(
+        tenant=call.tenant,
+        algorithm=call.algorithm,
+        plaintext=call[PLAINTEXT],
+        associated_data=call[ASSOCIATED_DATA],
+        version=call[ACTIVE_KEY_VERSION_OR_KEY],
+        format=format_,
+        public_key=public_key,
+        within=call.within(Operation.ENCRYPT, public_key),
     )
-    blob, version = encrypted.ciphertext, encrypted.version
-    if format_ is CiphertextFormat.ENVELOPE and version is not None:
-        header = Header(call.algorithm, version, call.keyring)
+
+
+def encrypted(_: ApiCall, request: Encrypt, result: messages.Encrypted) -> Encrypted:
+    """Return the ciphertext, in an envelope if that was asked for."""
+    blob, version = result.ciphertext, result.version
+    if request.format is CiphertextFormat.ENVELOPE and version is not None:
+        header = Header(request.algorithm, version, request.keyring)
         return Encrypted(
-            envelope=envelope_of(header, blob), key_version=version, algorithm=call.algorithm
+            envelope=envelope_of(header, blob), key_version=version, algorithm=request.algorithm
         )
     return Encrypted(
-        ciphertext=base64(blob), key_version=version_of(version), algorithm=call.algorithm
+        ciphertext=base64(blob), key_version=version_of(version), algorithm=request.algorithm
     )
 
 
@@ -107,24 +111,26 @@ class Decrypted(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def decrypt(call: KeyCall) -> Decrypted:
+def decrypt(call: KeyCall) -> Decrypt:
     """Decrypt what encrypt returned."""
     ciphertext, version, format_ = _what_to_decrypt(call)
-    decrypted = await call.execute(
-        Decrypt(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            version=version,
-            ciphertext=ciphertext,
-            associated_data=call[ASSOCIATED_DATA],
-            format=format_,
-            probe=call.other_algorithms,
-        )
-    )
-    return Decrypted(
-        plaintext=base64(decrypted.plaintext),
-        key_version=version,
+    return Decrypt(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        version=version,
+        ciphertext=ciphertext,
+        associated_data=call[ASSOCIATED_DATA],
+        format=format_,
+        probe=call.other_algorithms(Operation.DECRYPT),
+    )
+
+
+def decrypted(_: ApiCall, request: Decrypt, result: messages.Decrypted) -> Decrypted:
+    """Return the plaintext."""
+    return Decrypted(
+        plaintext=base64(result.plaintext),
+        key_version=request.version,
+        algorithm=request.algorithm,
     )
 
 
@@ -147,23 +153,25 @@ class Encapsulated(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def encapsulate(call: KeyCall) -> Encapsulated:
+def encapsulate(call: KeyCall) -> Encapsulate:
     """Make a shared secret."""
     version, public_key = call[KEY_VERSION_OR_KEY], key_of(call)
-    encapsulated = await call.execute(
-        Encapsulate(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            version=version,
-            public_key=public_key,
-            within=call.within(public_key),
-        )
-    )
-    return Encapsulated(
-        kem_ciphertext=base64(encapsulated.kem_ciphertext),
-        shared_secret=base64(encapsulated.shared_secret),
-        key_version=version_of(version),
+    return Encapsulate(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        version=version,
+        public_key=public_key,
+        within=call.within(Operation.ENCAPSULATE, public_key),
+    )
+
+
+def encapsulated(_: ApiCall, request: Encapsulate, result: messages.Encapsulated) -> Encapsulated:
+    """Return the shared secret, and what carries it."""
+    return Encapsulated(
+        kem_ciphertext=base64(result.kem_ciphertext),
+        shared_secret=base64(result.shared_secret),
+        key_version=version_of(request.version),
+        algorithm=request.algorithm,
     )
 
 
@@ -175,23 +183,24 @@ class Decapsulated(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def decapsulate(call: KeyCall) -> Decapsulated:
+def decapsulate(call: KeyCall) -> Decapsulate:
     """Recover a shared secret."""
     kem_ciphertext = call[KEM_CIPHERTEXT]
     check_kem_ciphertext(kem_ciphertext, call.algorithm)
-    version = call[KEY_VERSION]
-    decapsulated = await call.execute(
-        Decapsulate(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            version=version,
-            kem_ciphertext=kem_ciphertext,
-        )
-    )
-    return Decapsulated(
-        shared_secret=base64(decapsulated.shared_secret),
-        key_version=version,
+    return Decapsulate(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        version=call[KEY_VERSION],
+        kem_ciphertext=kem_ciphertext,
+    )
+
+
+def decapsulated(_: ApiCall, request: Decapsulate, result: messages.Decapsulated) -> Decapsulated:
+    """Return the shared secret."""
+    return Decapsulated(
+        shared_secret=base64(result.shared_secret),
+        key_version=request.version,
+        algorithm=request.algorithm,
     )
 
 
@@ -204,27 +213,23 @@ class Wrapped(KeyAnswer, frozen=True, kw_only=True):
     wrapping_method: Literal["KEM-DEM"]
 
 
-async def wrap(call: KeyCall) -> Wrapped:
+def wrap(call: KeyCall) -> Wrap:
     """Wrap a symmetric key, and overwrite our copy of it."""
-    version = call[KEY_VERSION]
-    associated_data = call[ASSOCIATED_DATA]
-    symmetric_key = call[SYMMETRIC_KEY]
-    try:
-        wrapped = await call.execute(
-            Wrap(
-                tenant=call.tenant,
-                algorithm=call.algorithm,
-                version=version,
-                symmetric_key=symmetric_key,
-                associated_data=associated_data,
-            )
-        )
-    finally:
-        symmetric_key[:] = bytes(len(symmetric_key))
-    return Wrapped(
-        wrapped_key=base64(wrapped.wrapped_key),
-        key_version=version,
+    return Wrap(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        version=call[KEY_VERSION],
+        associated_data=call[ASSOCIATED_DATA],
+        symmetric_key=call[SYMMETRIC_KEY],  # the last: what was read is overwritten
+    )
+
+
+def wrapped(_: ApiCall, request: Wrap, result: messages.Wrapped) -> Wrapped:
+    """Return the wrapped key."""
+    return Wrapped(
+        wrapped_key=base64(result.wrapped_key),
+        key_version=request.version,
+        algorithm=request.algorithm,
         wrapping_method="KEM-DEM",
     )
 
@@ -237,25 +242,26 @@ class Unwrapped(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def unwrap(call: KeyCall) -> Unwrapped:
+def unwrap(call: KeyCall) -> Unwrap:
     """Unwrap what wrap returned."""
     wrapped_key = call[WRAPPED_KEY]
     check_wrapped_key(wrapped_key, call.algorithm)
-    version = call[KEY_VERSION]
-    unwrapped = await call.execute(
-        Unwrap(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            version=version,
-            wrapped_key=wrapped_key,
-            associated_data=call[ASSOCIATED_DATA],
-            probe=call.other_algorithms,
-        )
-    )
-    return Unwrapped(
-        symmetric_key=base64(unwrapped.symmetric_key),
-        key_version=version,
+    return Unwrap(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        version=call[KEY_VERSION],
+        wrapped_key=wrapped_key,
+        associated_data=call[ASSOCIATED_DATA],
+        probe=call.other_algorithms(Operation.UNWRAP),
+    )
+
+
+def unwrapped(_: ApiCall, request: Unwrap, result: messages.Unwrapped) -> Unwrapped:
+    """Return the symmetric key."""
+    return Unwrapped(
+        symmetric_key=base64(result.symmetric_key),
+        key_version=request.version,
+        algorithm=request.algorithm,
     )
 
 
@@ -270,6 +276,7 @@ _WRAP = KeyOperation(
     "/kem/key/wrap",
     Operation.WRAP,
     wrap,
+    wrapped,
     DEFAULT,
     name="wrap",
     fields=(SYMMETRIC_KEY, KEY_VERSION, ASSOCIATED_DATA),
@@ -285,6 +292,7 @@ _UNWRAP = KeyOperation(
     "/kem/key/unwrap",
     Operation.UNWRAP,
     unwrap,
+    unwrapped,
     DEFAULT,
     name="unwrap",
     fields=(WRAPPED_KEY, KEY_VERSION, ASSOCIATED_DATA),
@@ -300,6 +308,7 @@ OPERATIONS = (
         "/kem/encrypt",
         Operation.ENCRYPT,
         encrypt,
+        encrypted,
         DEFAULT,
         name="encrypt",
         fields=(
@@ -318,6 +327,7 @@ OPERATIONS = (
         "/kem/decrypt",
         Operation.DECRYPT,
         decrypt,
+        decrypted,
         DEFAULT,
         name="decrypt",
         fields=(_CIPHERTEXT, _KEY_VERSION, ASSOCIATED_DATA, ENVELOPE.optional()),
@@ -329,6 +339,7 @@ OPERATIONS = (
         "/kem/encapsulate",
         Operation.ENCAPSULATE,
         encapsulate,
+        encapsulated,
         DEFAULT,
         name="encapsulate",
         fields=(KEY_VERSION_OR_KEY, PUBLIC_KEY),
@@ -344,6 +355,7 @@ OPERATIONS = (
         "/kem/decapsulate",
         Operation.DECAPSULATE,
         decapsulate,
+        decapsulated,
         DEFAULT,
         name="decapsulate",
         fields=(KEM_CIPHERTEXT, KEY_VERSION),

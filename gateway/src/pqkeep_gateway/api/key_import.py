@@ -7,11 +7,12 @@ from msgspec import Meta, structs
 
 from pqkeep_gateway.api.key_fields import KeyAnswer
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
-from pqkeep_gateway.api.keys import EXAMPLE, Key, shown_key
-from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.api.keys import EXAMPLE, key_as_it_is
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.field import base64_field, uuid_field
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.tenancy.plans import Plans, bound
+from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.messages import GetImportKey, ImportPrivateKey
 
@@ -49,24 +50,20 @@ _WRAPPED_PRIVATE_KEY = base64_field(
 def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints of importing keys."""
 
-    async def import_private_key(call: KeyCall) -> Key:
+    def import_private_key(call: KeyCall) -> ImportPrivateKey:
         """Make a private key that was made elsewhere the active one, where none is.
 
         The key says for ever that it was imported. The import key is used up, also where the
         private key is refused. To decrypt what an old key has encrypted, import it and rotate.
         """
-        quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
-        imported = await call.execute(
-            ImportPrivateKey(
-                tenant=call.tenant,
-                algorithm=call.algorithm,
-                import_key_id=call[_IMPORT_KEY_ID],
-                wrapped_private_key=call[_WRAPPED_PRIVATE_KEY],
-                quota=quota,
-                idempotency=call.idempotency,
-            )
+        return ImportPrivateKey(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            import_key_id=call[_IMPORT_KEY_ID],
+            wrapped_private_key=call[_WRAPPED_PRIVATE_KEY],
+            quota=bound(plans[call.principal.entitlements.effective_tier].pqc_keys),
+            idempotency=call.idempotency,
         )
-        return shown_key(imported.key)
 
     rows = (
         KeyOperation(
@@ -74,6 +71,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "/kms/keys/import-key",
             Operation.GET_IMPORT_KEY,
             get_import_key,
+            import_key,
             name="get_import_key",
             fields=(),
             example=ImportKey(
@@ -90,6 +88,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "/kms/keys/import",
             Operation.IMPORT_KEY,
             import_private_key,
+            key_as_it_is,
             status=201,
             idempotent=True,
             needs_step_up=True,
@@ -101,18 +100,22 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     return tuple(endpoint(row, access) for row in rows)
 
 
-async def get_import_key(call: KeyCall) -> ImportKey:
+def get_import_key(call: KeyCall) -> GetImportKey:
     """Make a public key to wrap one private key of an algorithm to.
 
     It is good for one import to the keyring, within ten minutes, and not after a restart of the
     key service.
     """
-    made = await call.execute(GetImportKey(tenant=call.tenant, algorithm=call.algorithm))
+    return GetImportKey(tenant=call.tenant, algorithm=call.algorithm)
+
+
+def import_key(_: ApiCall, request: GetImportKey, result: messages.ImportKey) -> ImportKey:
+    """Return the public key."""
     return ImportKey(
-        import_key_id=str(made.id),
-        public_key=base64(made.public_key),
+        import_key_id=str(result.id),
+        public_key=base64(result.public_key),
         suite="ML-KEM-1024, HKDF-SHA-384, AES-256-GCM",
-        info=base64(made.info),
-        algorithm=call.algorithm,
-        expires_at=timestamp(datetime.now(UTC) + timedelta(seconds=made.seconds)),
+        info=base64(result.info),
+        algorithm=request.algorithm,
+        expires_at=timestamp(datetime.now(UTC) + timedelta(seconds=result.seconds)),
     )

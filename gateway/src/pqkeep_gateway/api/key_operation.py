@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Spending
+from pqkeep_gateway.access.allowance import Allowances, AllowanceUsedUpError
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
-from pqkeep_gateway.access.principals import TenantPrincipal
+from pqkeep_gateway.access.principals import GRANTS, Grant, TenantPrincipal
 from pqkeep_gateway.access.scopes import (
     ScopeDeniedError,
     algorithms_in_scope,
@@ -39,7 +39,7 @@ from pqkeep_gateway.api.key_fields import (
     naming,
 )
 from pqkeep_gateway.http.body import STRICT_JSON
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing, Question
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.field import (
@@ -52,10 +52,11 @@ from pqkeep_gateway.http.field import (
     kind_of,
 )
 from pqkeep_gateway.rehearsal import is_rehearsal
+from pqkeep_gateway.shards import Placement, TenantKeyService
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.der import form_of
 from pqkeep_protocol.envelopes import Header
-from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyringPatterns
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -64,11 +65,11 @@ from pqkeep_protocol.messages import (
     Idempotency,
     KeyPosition,
     Keys,
-    KeyService,
     ListKeys,
     ListPublicKeys,
     RedactedRepr,
     Request,
+    Wrap,
 )
 from pqkeep_protocol.public_keys import (
     DO_NOT_SEND,
@@ -89,45 +90,49 @@ MAX_NAME = 128
 """Characters of the names of the policies in a record."""
 
 
-class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
+class KeyCall(RedactedRepr, Struct, frozen=True):
     """One call that policy allows, for one algorithm of one tenant's keyring."""
 
-    tenant: TenantId
+    call: ApiCall
     principal: TenantPrincipal
-    operation: Operation
+    grant: Grant
     algorithm: Algorithm
     keyring: KeyringName
-    call: ApiCall
     attribution: Attribution
-    keys: KeyService
+    keys: TenantKeyService
+
+    @property
+    def tenant(self) -> TenantId:
+        """The tenant whose keys are used."""
+        return self.principal.tenant
 
     @property
     def idempotency(self) -> Idempotency | None:
         """What is kept of the Idempotency-Key, where the operation takes one."""
         return self.call.idempotency
 
-    def within(self, public_key: bytes | None) -> KeyringPatterns | None:
+    def within(self, operation: Operation, public_key: bytes | None) -> KeyringPatterns | None:
         """Return in which keyrings a supplied key may be that is the tenant's; None: in any."""
         if public_key is None:
             return None
-        return keyrings_in_scope(self.principal, self.operation, self.algorithm)
+        return keyrings_in_scope(self.principal, operation, self.algorithm)
 
-    @property
-    def other_algorithms(self) -> tuple[Algorithm, ...] | None:
+    def other_algorithms(self, operation: Operation) -> tuple[Algorithm, ...] | None:
         """With which other algorithms' keys a ciphertext may be tried; None: with all."""
-        return other_algorithms_in_scope(
-            self.principal, self.operation, self.keyring, self.algorithm
-        )
+        return other_algorithms_in_scope(self.principal, operation, self.keyring, self.algorithm)
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""
-        return field.read(self.call.values)
+        values = self.call.values
+        if field.required or field.name in values:
+            return field.read(values)
+        return cast("T", field.default)
 
     async def execute(self, request: Request[R]) -> R:
         """Have the key service carry a request out, on the keyring. Raises KeyServiceError."""
         if self.keyring != DEFAULT_KEYRING:
             request = structs.replace(request, keyring=self.keyring)
-        return await self.keys.execute(request, self.attribution)
+        return await self.keys.execute(request, self.attribution, self.principal.placement)
 
     async def rehearse(self, look_up: Request[R]) -> R | None:
         """In a rehearsal, look up the key that is to be changed; otherwise do nothing.
@@ -144,7 +149,10 @@ class KeyOperation:
     method: str
     path: str
     operation: Operation
-    handler: Callable[[KeyCall], Awaitable[KeyAnswer | Existing]]
+    ask: "Ask | None" = None
+    """Returns what the key service is asked. Its docstring is the reference's text."""
+    answer: "AnswerTo | None" = None
+    """Returns the answer to a call, from its request and the result, or one of ``outcomes``."""
     default: Algorithm | None = None
     """The algorithm where the call names none; None: it must name one."""
     header: Field[Header] | None = None
@@ -158,6 +166,10 @@ class KeyOperation:
     denial: Callable[[], ApiError] | None = None
     target: "Callable[[ApiCall, KeyringName, Algorithm], TargetUse] | None" = None
     """What it uses a second key for, given the keyring and the algorithm of the first."""
+    outcomes: frozenset[ErrorKind] = frozenset()
+    """Refusals of the key service that ``answer`` gets in the result's place."""
+    handler: Callable[[KeyCall], Awaitable[KeyAnswer | Existing]] | None = None
+    """In place of ``ask`` and ``answer``, where one question is not enough."""
     name: str = field(kw_only=True)
     example: KeyAnswer = field(kw_only=True)
     fields: tuple[Field[Any], ...] = field(kw_only=True)
@@ -168,6 +180,10 @@ class KeyOperation:
         """The field ``algorithm``."""
         named = algorithm_field(self.operation)
         return named if self.default is None else named.or_default(self.default)
+
+
+Ask = Callable[[KeyCall], Request[Any]]
+AnswerTo = Callable[[ApiCall, Any, Any], KeyAnswer | Existing]
 
 
 class TargetUse(NamedTuple):
@@ -184,20 +200,24 @@ class KeyAccess:
     """What stands between a request and the keys, and the keys' service."""
 
     policy: Policy
-    allowances: Spending
-    keys: KeyService
+    allowances: Allowances
+    keys: TenantKeyService
     long_lists: ConcurrencyLimit = field(
         default_factory=partial(ConcurrencyLimit, LONG_LISTS, LONG_LISTS_IN_ALL), kw_only=True
     )
 
     async def pages(
-        self, request: ListKeys | ListPublicKeys, attribution: Attribution, at_most: int
+        self,
+        request: ListKeys | ListPublicKeys,
+        attribution: Attribution,
+        placement: Placement,
+        at_most: int,
     ) -> AsyncGenerator[Keys, None]:
         """Yield pages with so many keys at the most. Whoever stops before the last closes this.
 
         Raises KeyServiceError, and OverloadedError if too many long lists are being made.
         """
-        page = await self._page(request, attribution, at_most)
+        page = await self._page(request, attribution, placement, at_most)
         yield page
         left = at_most - len(page.keys)
         if left and page.has_more:
@@ -205,17 +225,40 @@ class KeyAccess:
                 while left and page.has_more:
                     last = page.keys[-1]
                     after = KeyPosition(last.algorithm, last.version, last.keyring)
-                    page = await self._page(
-                        structs.replace(request, after=after), attribution, left
-                    )
+                    following = structs.replace(request, after=after)
+                    page = await self._page(following, attribution, placement, left)
                     yield page
                     left -= len(page.keys)
 
     async def _page(
-        self, request: ListKeys | ListPublicKeys, attribution: Attribution, at_most: int
+        self,
+        request: ListKeys | ListPublicKeys,
+        attribution: Attribution,
+        placement: Placement,
+        at_most: int,
     ) -> Keys:
         limited = structs.replace(request, limit=min(at_most, MAX_KEYS_LISTED))
-        return await self.keys.execute(limited, attribution)
+        return await self.keys.execute(limited, attribution, placement)
+
+    def grant(
+        self,
+        principal: TenantPrincipal,
+        operation: Operation,
+        algorithm: Algorithm,
+        keyring: KeyringName,
+    ) -> Grant:
+        """Ask scopes and policy about a key, and remember for the principal why it may be used.
+
+        Raises ScopeDeniedError, and ApiError if a policy denies it.
+        """
+        check_scope(principal, operation, keyring, algorithm)
+        policy = self._policy(principal, operation, algorithm)
+        grant = Grant(policy, self.allowances.counts(principal, operation))
+        grants = principal.decided.grants
+        if len(grants) >= GRANTS:
+            grants.clear()
+        grants[operation, algorithm, keyring] = grant
+        return grant
 
     def attribute(
         self,
@@ -229,7 +272,7 @@ class KeyAccess:
         Raises ScopeDeniedError, and ApiError if a policy denies it.
         """
         check_scope(call.principal, operation, keyring, algorithm)
-        return call.attribution.under(self._policy(call, operation, algorithm))
+        return call.attribution.under(self._policy(call.tenant, operation, algorithm))
 
     def attribute_some(
         self,
@@ -243,7 +286,7 @@ class KeyAccess:
         Raises ScopeDeniedError where there are none, and ApiError if a policy denies it.
         """
         within = algorithms_in_scope(call.principal, operation, keyring, algorithms)
-        return call.attribution.under(self._policy(call, operation, None)), within
+        return call.attribution.under(self._policy(call.tenant, operation, None)), within
 
     def attribute_target(
         self, call: ApiCall, operation: Operation, target: TargetUse, source: Attribution
@@ -255,7 +298,7 @@ class KeyAccess:
         """
         try:
             check_scope(call.principal, operation, target.keyring, target.algorithm)
-            policy = self._policy(call, target.operation, target.algorithm)
+            policy = self._policy(call.tenant, target.operation, target.algorithm)
         except ScopeDeniedError as error:
             raise ScopeDeniedError(error.algorithm, target.keyring) from None
         except ApiError as error:
@@ -264,48 +307,115 @@ class KeyAccess:
         both = f"{source.policy} and {policy}"
         return source.under(both if len(both) <= MAX_NAME else policy)
 
-    def _policy(self, call: ApiCall, operation: Operation, algorithm: Algorithm | None) -> str:
-        decision = self.policy.decide(call.tenant.entitlements, operation, algorithm)
+    def _policy(
+        self, principal: TenantPrincipal, operation: Operation, algorithm: Algorithm | None
+    ) -> str:
+        decision = self.policy.decide(principal.entitlements, operation, algorithm)
         if isinstance(decision, Allowed):
             return decision.policy
         plans = ", ".join(self.policy.plans_that_allow(operation, algorithm)) or "none"
         raise denied_by(decision.policy, algorithm, f"plans that allow it: {plans}; {CHANGE_PLAN}")
 
 
-def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
-    """Return the endpoint of a row."""
-    algorithm_of = row.algorithm
+class Steps:
+    """What the endpoint of a row does, in the order of the file's first line."""
 
-    async def handler(call: ApiCall) -> Data | Existing:
-        principal = call.tenant
-        algorithm, keyring = _key_named(row, algorithm_of, call)
-        attribution = access.attribute(call, row.operation, keyring, algorithm)
+    def __init__(self, row: KeyOperation, access: KeyAccess) -> None:
+        self._row = row
+        self._access = access
+        self._algorithm = row.algorithm
+
+    def allow(self, call: ApiCall) -> KeyCall:
+        """Return a call that scopes and policies allow.
+
+        Raises FieldError, ScopeDeniedError, and ApiError if a policy denies it.
+        """
+        row, access, principal = self._row, self._access, call.tenant
+        algorithm, keyring = _key_named(row, self._algorithm, call)
+        grant = principal.decided.grants.get((row.operation, algorithm, keyring))
+        if grant is None:
+            grant = access.grant(principal, row.operation, algorithm, keyring)
+        attribution = call.attribution.under(grant.policy)
         if row.target is not None:
             target = row.target(call, keyring, algorithm)
             attribution = access.attribute_target(call, row.operation, target, attribution)
-        key_call = KeyCall(
-            tenant=principal.tenant,
-            principal=principal,
-            operation=row.operation,
-            algorithm=algorithm,
-            keyring=keyring,
-            call=call,
-            attribution=attribution,
-            keys=access.keys,
-        )
+        return KeyCall(call, principal, grant, algorithm, keyring, attribution, access.keys)
+
+    def question(self, call: KeyCall) -> Question:
+        """Read the other fields, and return what the key service is asked. Raises FieldError."""
+        request = cast("Ask", self._row.ask)(call)
+        if call.keyring != DEFAULT_KEYRING:
+            request = structs.replace(request, keyring=call.keyring)
+        return Question(request, call.attribution, call.principal.placement)
+
+    def ask(self, call: ApiCall) -> Question | None:
+        """Return the question of a call; None where its operation is counted first."""
+        allowed = self.allow(call)
+        return None if allowed.grant.is_counted else self.question(allowed)
+
+    def ask_uncounted(self, call: ApiCall) -> Question:
+        """Return the question of a call whose operation is counted elsewhere."""
+        return self.question(self.allow(call))
+
+    def answer(self, call: ApiCall, question: Question, outcome: object) -> Data | Existing:
+        """Return the answer to a call from the outcome of its question. Raises ApiError."""
+        row, request = self._row, question.request
+        overwrite(request)
+        if isinstance(outcome, KeyServiceError):
+            if outcome.kind not in row.outcomes:
+                raise error_for(row.operation, outcome.kind, call.values) from None
+            outcome = outcome.kind
+        answer = cast("AnswerTo", row.answer)(call, request, outcome)
+        return answer if row.target is not None else _named(answer, call.values)
+
+    async def handle(self, call: ApiCall) -> Data | Existing:
+        """Answer a call. An operation that is counted is counted before its question."""
+        allowed = self.allow(call)
+        if not allowed.grant.is_counted:
+            return await self._work(allowed)
         try:
-            answer = await access.allowances.spend(
-                principal, row.operation, lambda: row.handler(key_call)
+            return await self._access.allowances.spend(
+                allowed.principal, self._row.operation, lambda: self._work(allowed)
             )
         except AllowanceUsedUpError:
             raise denied_by(
-                "monthly-allowance", algorithm, f"it is used up; {CHANGE_PLAN}"
+                "monthly-allowance", allowed.algorithm, f"it is used up; {CHANGE_PLAN}"
             ) from None
-        except KeyServiceError as refusal:
-            raise error_for(row.operation, refusal.kind, call.values) from None
-        return _named(answer, call.values) if row.target is None else answer
 
-    handler.__doc__ = row.handler.__doc__
+    async def _work(self, allowed: KeyCall) -> Data | Existing:
+        row, values = self._row, allowed.call.values
+        if row.handler is not None:
+            try:
+                return _named(await row.handler(allowed), values)
+            except KeyServiceError as refusal:
+                raise error_for(row.operation, refusal.kind, values) from None
+        question = self.question(allowed)
+        outcome: object
+        try:
+            outcome = await self._access.keys.execute(*question)
+        except KeyServiceError as refusal:
+            outcome = KeyServiceError(refusal.kind)  # without this frame, which has the request
+        except BaseException:
+            overwrite(question.request)
+            raise
+        return self.answer(allowed.call, question, outcome)
+
+
+def overwrite(request: object) -> None:
+    """Overwrite the secret of a request that is not needed any more, where it is in a buffer."""
+    if type(request) is Wrap and isinstance(request.symmetric_key, bytearray):
+        request.symmetric_key[:] = bytes(len(request.symmetric_key))
+
+
+def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
+    """Return the endpoint of a row."""
+    steps = Steps(row, access)
+
+    async def handler(call: ApiCall) -> Data | Existing:
+        return await steps.handle(call)
+
+    handler.__doc__ = (row.handler or row.ask).__doc__
+    is_pair = row.ask is not None
     return Endpoint(
         method=row.method,
         path=row.path,
@@ -313,7 +423,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         handler=handler,
         permission=PERMISSION_OF[row.operation],
         example=row.example,
-        fields=(*row.fields, algorithm_of, KEYRING),
+        fields=(*row.fields, row.algorithm, KEYRING),
         field_codes=KEY_FIELDS[row.operation],
         codes=codes_of_operation(row.operation),
         status=row.status,
@@ -326,6 +436,8 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         keyring_of=partial(_keyring_named, row.header),
         key_version_of=None if row.header is None else partial(_version_named, row.header),
         denial=row.denial,
+        ask=steps.ask if is_pair else None,
+        answer=steps.answer if is_pair else None,
     )
 
 

@@ -259,7 +259,7 @@ class _Keyrings:
         keyring = None if isinstance(request, ListKeyrings) else request.keyring
         attribution = self._access.attribute(call, request.operation, keyring, None)
         try:
-            return await self._access.keys.execute(request, attribution)
+            return await self._access.keys.execute(request, attribution, call.tenant.placement)
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind, call.values) from None
 

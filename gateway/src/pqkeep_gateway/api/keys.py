@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
@@ -40,8 +40,10 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.mail.outgoing_mail import of_key
 from pqkeep_gateway.tenancy.plans import Plans, bound
+from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage
+from pqkeep_protocol.audit import Usage as UsageOfKey
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
@@ -74,6 +76,9 @@ KeyVersionOf = Annotated[
 PublicKey = Annotated[
     Base64, Meta(description="The public half, as the algorithm's standard encodes it.")
 ]
+
+
+V = TypeVar("V", RetireKey, DisableKey, EnableKey, CancelArchive, GetKey, GetUsage)
 
 
 class Key(KeyAnswer, frozen=True, kw_only=True):
@@ -207,7 +212,7 @@ def endpoints(
             "POST",
             "/kms/keys/generate",
             Operation.GENERATE_KEY,
-            management.generate,
+            handler=management.generate,
             status=201,
             idempotent=True,
             may_exist=True,
@@ -219,7 +224,7 @@ def endpoints(
             "POST",
             "/kms/keys/rotate",
             Operation.ROTATE_KEY,
-            rotate,
+            handler=rotate,
             status=201,
             idempotent=True,
             needs_step_up=True,
@@ -237,6 +242,7 @@ def endpoints(
             "/kms/keys/retire",
             Operation.RETIRE_KEY,
             retire,
+            key_as_it_is,
             name="retire_key",
             fields=(KEY_VERSION,),
             example=structs.replace(EXAMPLE, status=KeyStatus.RETIRED),
@@ -246,6 +252,7 @@ def endpoints(
             "/kms/keys/disable",
             Operation.DISABLE_KEY,
             disable,
+            key_as_it_is,
             name="disable_key",
             fields=(KEY_VERSION,),
             example=structs.replace(EXAMPLE, status=KeyStatus.DISABLED),
@@ -255,6 +262,7 @@ def endpoints(
             "/kms/keys/enable",
             Operation.ENABLE_KEY,
             enable,
+            key_as_it_is,
             name="enable_key",
             fields=(KEY_VERSION,),
             example=EXAMPLE,
@@ -263,7 +271,7 @@ def endpoints(
             "POST",
             "/kms/keys/archive",
             Operation.ARCHIVE_KEY,
-            management.archive,
+            handler=management.archive,
             needs_step_up=True,
             denial=archived_in_portal,
             name="archive_key",
@@ -279,6 +287,7 @@ def endpoints(
             "/kms/keys/archive/cancel",
             Operation.CANCEL_ARCHIVE,
             cancel_archive,
+            key_as_it_is,
             name="cancel_archive",
             fields=(KEY_VERSION,),
             example=structs.replace(EXAMPLE, status=KeyStatus.RETIRED),
@@ -288,6 +297,7 @@ def endpoints(
             "/kms/keys/active",
             Operation.GET_ACTIVE_KEY,
             get_active,
+            key_as_it_is,
             name="get_active_key",
             fields=(),
             example=EXAMPLE,
@@ -297,6 +307,7 @@ def endpoints(
             "/kms/keys/{key_version}/usage",
             Operation.GET_KEY,
             usage,
+            used,
             name="get_key_usage",
             fields=(KEY_VERSION,),
             example=_USAGE,
@@ -306,6 +317,7 @@ def endpoints(
             "/kms/keys/{key_version}",
             Operation.GET_KEY,
             get,
+            key_as_it_is,
             name="get_key",
             fields=(KEY_VERSION,),
             example=EXAMPLE,
@@ -425,8 +437,11 @@ class _KeyManagement:
             call, request.operation, None if of_all else request.keyring, request.algorithm
         )
         listed: list[KeyInfo] = []
+        placement = call.tenant.placement
         try:
-            async with aclosing(self._access.pages(request, attribution, limit)) as pages:
+            async with aclosing(
+                self._access.pages(request, attribution, placement, limit)
+            ) as pages:
                 async for page in pages:
                     listed += page.keys
         except KeyServiceError as refusal:
@@ -453,7 +468,7 @@ class _KeyManagement:
             call, Operation.LIST_KEYS, request.keyring, request.algorithm
         )
         try:
-            page = await self._access.keys.execute(request, attribution)
+            page = await self._access.keys.execute(request, attribution, call.tenant.placement)
         except KeyServiceError as refusal:
             raise error_for(Operation.LIST_KEYS, refusal.kind, call.values) from None
         alias = alias_in(call.values)
@@ -487,63 +502,61 @@ async def rotate(call: KeyCall) -> RotatedKey:
     )
 
 
-async def _of_version(
-    call: KeyCall, request: type[RetireKey | DisableKey | EnableKey | CancelArchive | GetKey]
-) -> Key:
-    """Have a request about one version carried out, and return the key as it is then."""
-    version = call[KEY_VERSION]
-    answer = await call.execute(
-        request(tenant=call.tenant, algorithm=call.algorithm, version=version)
-    )
-    return shown_key(answer.key)
+def _of_version(call: KeyCall, request: type[V]) -> V:
+    return request(tenant=call.tenant, algorithm=call.algorithm, version=call[KEY_VERSION])
 
 
-async def retire(call: KeyCall) -> Key:
+def retire(call: KeyCall) -> RetireKey:
     """Allow no new use of a key."""
-    return await _of_version(call, RetireKey)
+    return _of_version(call, RetireKey)
 
 
-async def disable(call: KeyCall) -> Key:
+def disable(call: KeyCall) -> DisableKey:
     """Refuse every use of a key, until it is enabled again."""
-    return await _of_version(call, DisableKey)
+    return _of_version(call, DisableKey)
 
 
-async def enable(call: KeyCall) -> Key:
+def enable(call: KeyCall) -> EnableKey:
     """Give a disabled key the status back that it had: active or retired."""
-    return await _of_version(call, EnableKey)
+    return _of_version(call, EnableKey)
 
 
-async def cancel_archive(call: KeyCall) -> Key:
+def cancel_archive(call: KeyCall) -> CancelArchive:
     """Keep a key that is to be archived: it can be used again as before."""
-    return await _of_version(call, CancelArchive)
+    return _of_version(call, CancelArchive)
 
 
-async def usage(call: KeyCall) -> KeyUsage:
+def get(call: KeyCall) -> GetKey:
+    """Return one version, whatever its status."""
+    return _of_version(call, GetKey)
+
+
+def get_active(call: KeyCall) -> GetActiveKey:
+    """Return the active key."""
+    return GetActiveKey(tenant=call.tenant, algorithm=call.algorithm)
+
+
+def key_as_it_is(_: ApiCall, request: object, result: messages.Key) -> Key:
+    """Return the key of a result."""
+    return shown_key(result.key)
+
+
+def usage(call: KeyCall) -> GetUsage:
     """Tell how often a version was used, and when last.
 
     Before you retire or archive it: what it protected can be read with no other.
     """
-    version = call[KEY_VERSION]
-    found = await call.execute(
-        GetUsage(tenant=call.tenant, algorithm=call.algorithm, version=version)
-    )
+    return _of_version(call, GetUsage)
+
+
+def used(_: ApiCall, request: GetUsage, result: UsageOfKey) -> KeyUsage:
+    """Return how often a version was used."""
     return KeyUsage(
-        key_version=version,
-        algorithm=call.algorithm,
-        uses=found.uses,
-        last_used_at=None if found.last_used_us is None else instant(found.last_used_us),
+        key_version=request.version,
+        algorithm=request.algorithm,
+        uses=result.uses,
+        last_used_at=None if result.last_used_us is None else instant(result.last_used_us),
     )
-
-
-async def get(call: KeyCall) -> Key:
-    """Return one version, whatever its status."""
-    return await _of_version(call, GetKey)
-
-
-async def get_active(call: KeyCall) -> Key:
-    """Return the active key."""
-    found = await call.execute(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
-    return shown_key(found.key)
 
 
 def _in_keyring(after: KeyPosition | None, keyring: KeyringName | None) -> KeyPosition | None:

@@ -11,10 +11,11 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.errors import KEY_SERVICE_OUTAGE, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.keys import KeyStatus
-from pqkeep_protocol.messages import KeyService, ListKeys
+from pqkeep_protocol.messages import ListKeys
 
 
 class LimitName(StrEnum):
@@ -57,7 +58,11 @@ _EXAMPLE = LimitsData(
 
 
 def endpoints(
-    keys: KeyService, api_keys: ApiKeys, plans: Plans, allowances: Allowances, admission: Admission
+    keys: TenantKeyService,
+    api_keys: ApiKeys,
+    plans: Plans,
+    allowances: Allowances,
+    admission: Admission,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoint of limits."""
     return (
@@ -79,7 +84,7 @@ class _Limits:
 
     def __init__(
         self,
-        keys: KeyService,
+        keys: TenantKeyService,
         api_keys: ApiKeys,
         plans: Plans,
         allowances: Allowances,
@@ -98,7 +103,7 @@ class _Limits:
         active = ListKeys(
             tenant=tenant, algorithm=None, status=KeyStatus.ACTIVE, limit=1, all_keyrings=True
         )
-        found = await self._keys.execute(active, call.attribution)
+        found = await self._keys.execute(active, call.attribution, call.tenant.placement)
         api_keys = await self._api_keys.count_valid(tenant)
         rate = self._admission.limit_of(entitlements)
         operations = await self._allowances.used(tenant, entitlements)

@@ -15,7 +15,7 @@ from pqkeep_gateway.http.endpoint import JWK_SET, ApiCall, Document, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import FieldError, Problem, choice_field
 from pqkeep_gateway.http.text import base64
-from pqkeep_protocol import public_keys
+from pqkeep_protocol import messages, public_keys
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_VERSIONS, KeyInfo
@@ -79,6 +79,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
                 "/kms/keys/{key_version}/public-key",
                 Operation.GET_KEY,
                 get,
+                formatted,
                 name="get_public_key",
                 fields=(KEY_VERSION, _FORMAT),
                 example=FormattedPublicKey(
@@ -107,20 +108,23 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
     )
 
 
-async def get(call: KeyCall) -> FormattedPublicKey:
+def get(call: KeyCall) -> GetKey:
     """Return the public half of one version, whatever its status, in a standard format."""
     version, wanted = call[KEY_VERSION], call[_FORMAT]
     if wanted is PublicKeyFormat.JWK and call.algorithm not in JWK_ALGORITHM:
         message = f"no standard says how a key of {call.algorithm} is written as JWK"
         raise FieldError(_FORMAT.name, Problem.MALFORMED, message)
-    found = await call.execute(
-        GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
-    )
+    return GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
+
+
+def formatted(call: ApiCall, request: GetKey, result: messages.Key) -> FormattedPublicKey:
+    """Return the public half in the format that the call wants."""
+    wanted = call[_FORMAT]
     return FormattedPublicKey(
         format=wanted,
-        public_key=_written(found.key, wanted),
-        key_version=version,
-        algorithm=call.algorithm,
+        public_key=_written(result.key, wanted),
+        key_version=request.version,
+        algorithm=request.algorithm,
     )
 
 
@@ -142,8 +146,9 @@ class _KeySets:
         )
         request = ListPublicKeys(tenant=call.tenant.tenant, keyring=keyring, algorithms=algorithms)
         found: list[Jwk] = []
+        placement = call.tenant.placement
         try:
-            async with aclosing(self._access.pages(request, attribution, _ALL)) as pages:
+            async with aclosing(self._access.pages(request, attribution, placement, _ALL)) as pages:
                 async for page in pages:
                     found += [
                         public_keys.to_jwk(key.algorithm, key.public_key)

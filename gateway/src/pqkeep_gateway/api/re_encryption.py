@@ -32,9 +32,10 @@ from pqkeep_gateway.http.field import (
     unknown_field,
 )
 from pqkeep_gateway.http.text import Base64, base64
+from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion
 from pqkeep_protocol.messages import CiphertextFormat, RedactedRepr, ReEncrypt, Target
 
@@ -153,7 +154,7 @@ def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) ->
     return TargetUse(operation, to.keyring or keyring, to.algorithm or algorithm)
 
 
-async def re_encrypt(call: KeyCall) -> ReEncrypted:
+def re_encrypt(call: KeyCall) -> ReEncrypt:
     """Encrypt to another key what is in a ciphertext or a wrapped key, without showing it.
 
     The plaintext does not leave the key service. The result is what encrypt or wrap would return for
@@ -168,7 +169,7 @@ async def re_encrypt(call: KeyCall) -> ReEncrypted:
     )
     if source.is_wrapped_key and target.format is CiphertextFormat.ENVELOPE:
         raise FieldError(TO.name, Problem.MALFORMED, "a wrapped key has no envelope")
-    request = ReEncrypt(
+    return ReEncrypt(
         tenant=call.tenant,
         algorithm=call.algorithm,
         version=source.version,
@@ -177,29 +178,32 @@ async def re_encrypt(call: KeyCall) -> ReEncrypted:
         associated_data=associated_data,
         format=source.format,
         target=target,
-        probe=call.other_algorithms,
+        probe=call.other_algorithms(Operation.RE_ENCRYPT),
     )
-    try:
-        made = await call.execute(request)
-    except KeyServiceError as refusal:
-        if refusal.kind is not ErrorKind.DECRYPTION_FAILED:
-            raise
+
+
+def re_encrypted(
+    call: ApiCall, request: ReEncrypt, outcome: messages.ReEncrypted | ErrorKind
+) -> ReEncrypted:
+    """Return what was made. A source that cannot be read is refused as decrypt or unwrap refuses it."""
+    if isinstance(outcome, ErrorKind):
         reading = Operation.UNWRAP if request.is_wrapped_key else Operation.DECRYPT
-        raise error_for(reading, refusal.kind, call.call.values) from None
+        raise error_for(reading, outcome, call.values)
+    target = request.target
     answer = ReEncrypted(
-        key_version=made.version, algorithm=_name_of(call, target), keyring=target.keyring
+        key_version=outcome.version, algorithm=_name_of(call, target), keyring=target.keyring
     )
     if target.format is CiphertextFormat.ENVELOPE:
-        header = Header(target.algorithm, made.version, target.keyring)
-        return structs.replace(answer, envelope=envelope_of(header, made.ciphertext))
-    name = WRAPPED_KEY.name if source.is_wrapped_key else CIPHERTEXT.name
-    return structs.replace(answer, **{name: base64(made.ciphertext)})
+        header = Header(target.algorithm, outcome.version, target.keyring)
+        return structs.replace(answer, envelope=envelope_of(header, outcome.ciphertext))
+    name = WRAPPED_KEY.name if request.is_wrapped_key else CIPHERTEXT.name
+    return structs.replace(answer, **{name: base64(outcome.ciphertext)})
 
 
-def _name_of(call: KeyCall, target: Target) -> Algorithm:
+def _name_of(call: ApiCall, target: Target) -> Algorithm:
     """Return the target's algorithm by the name that the request uses for it."""
-    to = cast("Mapping[str, object]", call.call.values.get(TO.name) or {})
-    named = call.call.values if to.get("algorithm") is None else to
+    to = cast("Mapping[str, object]", call.values.get(TO.name) or {})
+    named = call.values if to.get("algorithm") is None else to
     return alias_in(named) or target.algorithm
 
 
@@ -208,8 +212,10 @@ OPERATION = KeyOperation(
     "/kem/re-encrypt",
     Operation.RE_ENCRYPT,
     re_encrypt,
+    re_encrypted,
     Algorithm.ML_KEM_768,
     target=_use_of_target,
+    outcomes=frozenset({ErrorKind.DECRYPTION_FAILED}),
     name="re_encrypt",
     fields=(
         SOURCE_CIPHERTEXT,

@@ -30,9 +30,11 @@ from pqkeep_gateway.api.key_operation import (
     key_of,
     version_of,
 )
+from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.text import Base64, base64
+from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.messages import (
     Sign,
     SignHash,
@@ -52,21 +54,23 @@ class Signed(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def sign(call: KeyCall) -> Signed:
+def sign(call: KeyCall) -> Sign:
     """Sign a message with the active key, or with the active version that is named."""
-    signed = await call.execute(
-        Sign(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            message=call[MESSAGE],
-            context=call[CONTEXT],
-            version=call[ACTIVE_KEY_VERSION],
-        )
-    )
-    return Signed(
-        signature=base64(signed.signature),
-        key_version=signed.version,
+    return Sign(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        message=call[MESSAGE],
+        context=call[CONTEXT],
+        version=call[ACTIVE_KEY_VERSION],
+    )
+
+
+def signed(_: ApiCall, request: Sign | SignMu, result: messages.Signed) -> Signed:
+    """Return the signature."""
+    return Signed(
+        signature=base64(result.signature),
+        key_version=result.version,
+        algorithm=request.algorithm,
     )
 
 
@@ -78,10 +82,10 @@ class Verified(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def verify(call: KeyCall) -> Verified:
+def verify(call: KeyCall) -> Verify:
     """Check a signature. One that does not hold is an answer, not an error."""
     public_key = key_of(call)
-    request = Verify(
+    return Verify(
         tenant=call.tenant,
         algorithm=call.algorithm,
         message=call[MESSAGE],
@@ -89,12 +93,16 @@ async def verify(call: KeyCall) -> Verified:
         signature=call[SIGNATURE],
         version=call[KEY_VERSION_OR_KEY],
         public_key=public_key,
-        within=call.within(public_key),
+        within=call.within(Operation.VERIFY, public_key),
     )
+
+
+def verified(_: ApiCall, request: Verify | VerifyMu, outcome: object) -> Verified:
+    """Return whether the signature holds."""
     return Verified(
-        valid=await _holds(call, request),
+        valid=outcome is not ErrorKind.VERIFICATION_FAILED,
         key_version=version_of(request.version),
-        algorithm=call.algorithm,
+        algorithm=request.algorithm,
     )
 
 
@@ -108,24 +116,26 @@ class SignedHash(KeyAnswer, frozen=True, kw_only=True):
     signature_type: Literal["detached"]
 
 
-async def sign_hash(call: KeyCall) -> SignedHash:
+def sign_hash(call: KeyCall) -> SignHash:
     """Sign a digest that the caller computed."""
     hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
     check_digest(digest, hash_algorithm)
-    signed = await call.execute(
-        SignHash(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            hash_algorithm=hash_algorithm,
-            digest=digest,
-            version=call[ACTIVE_KEY_VERSION],
-        )
-    )
-    return SignedHash(
-        signature=base64(signed.signature),
-        key_version=signed.version,
+    return SignHash(
+        tenant=call.tenant,
         algorithm=call.algorithm,
         hash_algorithm=hash_algorithm,
+        digest=digest,
+        version=call[ACTIVE_KEY_VERSION],
+    )
+
+
+def signed_hash(_: ApiCall, request: SignHash, result: messages.Signed) -> SignedHash:
+    """Return the signature."""
+    return SignedHash(
+        signature=base64(result.signature),
+        key_version=result.version,
+        algorithm=request.algorithm,
+        hash_algorithm=request.hash_algorithm,
         signature_type="detached",
     )
 
@@ -139,12 +149,12 @@ class VerifiedHash(KeyAnswer, frozen=True, kw_only=True):
     hash_algorithm: HashAlgorithm
 
 
-async def verify_hash(call: KeyCall) -> VerifiedHash:
+def verify_hash(call: KeyCall) -> VerifyHash:
     """Check a signature over a digest. One that does not hold is an answer, not an error."""
     hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
     check_digest(digest, hash_algorithm)
     public_key = key_of(call)
-    request = VerifyHash(
+    return VerifyHash(
         tenant=call.tenant,
         algorithm=call.algorithm,
         hash_algorithm=hash_algorithm,
@@ -152,63 +162,45 @@ async def verify_hash(call: KeyCall) -> VerifiedHash:
         signature=call[SIGNATURE],
         version=call[KEY_VERSION_OR_KEY],
         public_key=public_key,
-        within=call.within(public_key),
+        within=call.within(Operation.VERIFY_HASH, public_key),
     )
+
+
+def verified_hash(_: ApiCall, request: VerifyHash, outcome: object) -> VerifiedHash:
+    """Return whether the signature holds."""
     return VerifiedHash(
-        valid=await _holds(call, request),
+        valid=outcome is not ErrorKind.VERIFICATION_FAILED,
         key_version=version_of(request.version),
-        algorithm=call.algorithm,
-        hash_algorithm=hash_algorithm,
+        algorithm=request.algorithm,
+        hash_algorithm=request.hash_algorithm,
     )
 
 
-async def sign_mu(call: KeyCall) -> Signed:
+def sign_mu(call: KeyCall) -> SignMu:
     """Sign a message by its mu, which the caller computed. Any verifier of ML-DSA takes the result.
 
     What mu stands for cannot be seen: whoever may call this may sign any message with any context.
     """
-    signed = await call.execute(
-        SignMu(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            mu=call[MU],
-            version=call[ACTIVE_KEY_VERSION],
-        )
-    )
-    return Signed(
-        signature=base64(signed.signature),
-        key_version=signed.version,
+    return SignMu(
+        tenant=call.tenant,
         algorithm=call.algorithm,
+        mu=call[MU],
+        version=call[ACTIVE_KEY_VERSION],
     )
 
 
-async def verify_mu(call: KeyCall) -> Verified:
+def verify_mu(call: KeyCall) -> VerifyMu:
     """Check a signature by its message's mu. One that does not hold is an answer, not an error."""
     public_key = key_of(call)
-    request = VerifyMu(
+    return VerifyMu(
         tenant=call.tenant,
         algorithm=call.algorithm,
         mu=call[MU],
         signature=call[SIGNATURE_OVER_MU],
         version=call[KEY_VERSION_OR_KEY],
         public_key=public_key,
-        within=call.within(public_key),
+        within=call.within(Operation.VERIFY_MU, public_key),
     )
-    return Verified(
-        valid=await _holds(call, request),
-        key_version=version_of(request.version),
-        algorithm=call.algorithm,
-    )
-
-
-async def _holds(call: KeyCall, request: Verify | VerifyHash | VerifyMu) -> bool:
-    try:
-        await call.execute(request)
-    except KeyServiceError as refusal:
-        if refusal.kind is ErrorKind.VERIFICATION_FAILED:
-            return False
-        raise
-    return True
 
 
 class SignedJws(KeyAnswer, frozen=True, kw_only=True):
@@ -222,25 +214,28 @@ class SignedJws(KeyAnswer, frozen=True, kw_only=True):
     algorithm: AlgorithmUsed
 
 
-async def sign_jws(call: KeyCall) -> SignedJws:
+def sign_jws(call: KeyCall) -> SignJws:
     """Sign a payload as a JSON Web Signature (RFC 7515), with ML-DSA as RFC 9964 defines it.
 
     Anybody can verify it by the key in /kms/jwks that the header's kid names. A detached payload is
     signed as any other and left out of the answer: put it back, in base64url, to verify.
     """
-    signed = await call.execute(
-        SignJws(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            payload=call[PAYLOAD],
-            detached=call[DETACHED],
-            version=call[ACTIVE_KEY_VERSION],
-        )
+    return SignJws(
+        tenant=call.tenant,
+        algorithm=call.algorithm,
+        payload=call[PAYLOAD],
+        detached=call[DETACHED],
+        version=call[ACTIVE_KEY_VERSION],
     )
-    return SignedJws(jws=signed.jws, key_version=signed.version, algorithm=call.algorithm)
+
+
+def signed_jws(_: ApiCall, request: SignJws, result: messages.Jws) -> SignedJws:
+    """Return the JWS."""
+    return SignedJws(jws=result.jws, key_version=result.version, algorithm=request.algorithm)
 
 
 DEFAULT = Algorithm.ML_DSA_65
+_MAY_FAIL = frozenset({ErrorKind.VERIFICATION_FAILED})
 
 OPERATIONS = (
     KeyOperation(
@@ -248,6 +243,7 @@ OPERATIONS = (
         "/signature/sign",
         Operation.SIGN,
         sign,
+        signed,
         DEFAULT,
         name="sign",
         fields=(MESSAGE, ACTIVE_KEY_VERSION, CONTEXT),
@@ -258,7 +254,9 @@ OPERATIONS = (
         "/signature/verify",
         Operation.VERIFY,
         verify,
+        verified,
         DEFAULT,
+        outcomes=_MAY_FAIL,
         name="verify",
         fields=(MESSAGE, SIGNATURE, KEY_VERSION_OR_KEY, CONTEXT, PUBLIC_KEY),
         example=Verified(valid=True, key_version=1, algorithm=DEFAULT),
@@ -268,6 +266,7 @@ OPERATIONS = (
         "/signature/sign-hash",
         Operation.SIGN_HASH,
         sign_hash,
+        signed_hash,
         DEFAULT,
         name="sign_hash",
         fields=(HASH_ALGORITHM, HASH, ACTIVE_KEY_VERSION),
@@ -284,7 +283,9 @@ OPERATIONS = (
         "/signature/verify-hash",
         Operation.VERIFY_HASH,
         verify_hash,
+        verified_hash,
         DEFAULT,
+        outcomes=_MAY_FAIL,
         name="verify_hash",
         fields=(HASH_ALGORITHM, HASH, SIGNATURE_OVER_HASH, KEY_VERSION_OR_KEY, PUBLIC_KEY),
         example=VerifiedHash(
@@ -299,6 +300,7 @@ OPERATIONS = (
         "/signature/jws",
         Operation.SIGN_JWS,
         sign_jws,
+        signed_jws,
         DEFAULT,
         name="sign_jws",
         fields=(PAYLOAD, DETACHED, ACTIVE_KEY_VERSION),
@@ -313,6 +315,7 @@ OPERATIONS = (
         "/signature/sign-mu",
         Operation.SIGN_MU,
         sign_mu,
+        signed,
         DEFAULT,
         name="sign_mu",
         fields=(MU, ACTIVE_KEY_VERSION),
@@ -323,7 +326,9 @@ OPERATIONS = (
         "/signature/verify-mu",
         Operation.VERIFY_MU,
         verify_mu,
+        verified,
         DEFAULT,
+        outcomes=_MAY_FAIL,
         name="verify_mu",
         fields=(MU, SIGNATURE_OVER_MU, KEY_VERSION_OR_KEY, PUBLIC_KEY),
         example=Verified(valid=True, key_version=1, algorithm=DEFAULT),

@@ -21,12 +21,12 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, choice_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.shards import Shards
+from pqkeep_gateway.shards import Placement, Shards, TenantKeyService
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations
 from pqkeep_protocol.keys import INSTALLATION, TenantId
-from pqkeep_protocol.messages import Attribution, KeyService
+from pqkeep_protocol.messages import Attribution
 
 _ATTRIBUTION = Attribution("", "gateway", "")
 _HOUR_SECONDS = 3600
@@ -167,7 +167,8 @@ class _Usage:
         """
         period = call[_PERIOD]
         tenant, entitlements = await self._asked(call)
-        buckets = await self._buckets(tenant, _BUCKETS[period])
+        placement = call.principal.placement if tenant == call.principal.tenant else None
+        buckets = await self._buckets(tenant, placement, _BUCKETS[period])
         used = rate = None
         if entitlements is not None:
             used = await self._allowances.used(tenant, entitlements)
@@ -198,12 +199,18 @@ class _Usage:
         tenant = await self._tenants.get(named)
         return tenant.id, tenant.entitlements
 
-    async def _buckets(self, tenant: TenantId, buckets: _Buckets) -> tuple[UsageBucketData, ...]:
+    async def _buckets(
+        self, tenant: TenantId, placement: Placement | None, buckets: _Buckets
+    ) -> tuple[UsageBucketData, ...]:
         newest = int(self._clock()) // _HOUR_SECONDS // buckets.hours * buckets.hours
         first = newest - (buckets.number - 1) * buckets.hours
         request = CountOperations(tenant=tenant, since_hour=first, hours=buckets.hours)
-        keys: Sequence[KeyService] = self._shards.all if tenant == INSTALLATION else [self._shards]
-        found = await asyncio.gather(*(each.execute(request, _ATTRIBUTION) for each in keys))
+        keys: Sequence[TenantKeyService] = (
+            self._shards.all if tenant == INSTALLATION else [self._shards]
+        )
+        found = await asyncio.gather(
+            *(each.execute(request, _ATTRIBUTION, placement) for each in keys)
+        )
         counts: Counter[tuple[int, str]] = Counter()
         for each in chain.from_iterable(counted.counts for counted in found):
             counts[each.hour, each.operation] += each.count

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -18,10 +18,11 @@ from pqkeep_gateway.http.cookies import NO_COOKIES, SentCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
 from pqkeep_gateway.http.field import Field, FieldCodes
+from pqkeep_gateway.shards import Placement
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keys import KeyringName
-from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr
+from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr, Request
 
 T = TypeVar("T")
 
@@ -130,6 +131,16 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
         raise forbidden("this is for callers of one tenant")
 
 
+class Question(NamedTuple):
+    """What an operation asks the key service."""
+
+    request: Request[Any]
+    attribution: Attribution
+    """Who asks, and the policy that allows it."""
+    placement: Placement
+    """Where the tenant is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """One row of the API. The reference takes its text from the handler's docstring."""
@@ -139,6 +150,7 @@ class Endpoint:
     name: str
     """The operation's identifier in the reference; no two have the same."""
     handler: Callable[[ApiCall], Awaitable[Response]]
+    """Answers a call. Of ``ask`` and ``answer``, if the endpoint has these."""
     permission: Permission
     """What the caller must have: see the table in ``access.callers``."""
     example: Data | None
@@ -189,6 +201,14 @@ class Endpoint:
 
     items: Field[Sequence[object]] | None = None
     """The field whose elements each count as a request."""
+    ask: Callable[[ApiCall], Question | None] | None = None
+    """Returns the one question to the key service that the answer takes, without waiting. None: the
+    handler must be awaited, because something else has to be asked first. Raises ApiError, FieldError
+    and what else the error table knows."""
+    answer: Callable[[ApiCall, Question, Any], Response] | None = None
+    """Returns the response to a call from the outcome of its question: a result or a KeyServiceError.
+    Call it once for each question, also if the client has gone: it overwrites secrets. Raises
+    ApiError."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if refusals would be recorded under a name that is not listed."""

@@ -249,7 +249,8 @@ class Pipeline:
             return error  # anonymous refusals are not recorded: anyone could fill the log
         try:
             await self.audit_delivery.record(
-                refusal_event(error, endpoint, principal, values, attribution)
+                refusal_event(error, endpoint, principal, values, attribution),
+                placement=principal.placement,
             )
         except UnavailableError:
             return unavailable()
