@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -41,7 +41,7 @@ from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.shards import HERE as PLACED_HERE
-from pqkeep_gateway.shards import Departures, Placement, Shards
+from pqkeep_gateway.shards import Departures, Placement, Shards, Then
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.challenges import SqlChallenges
@@ -67,6 +67,7 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
+R = TypeVar("R")
 HERE = "192.0.2.7"
 ATTRIBUTION = Attribution("request-1", "anonymous", HERE)
 EMAIL, OTHER_EMAIL = "ada@example.com", "grace@example.com"
@@ -132,9 +133,37 @@ class Everywhere:
         return (DEFAULT_SHARD,)
 
 
+class Called:
+    """A TenantKeyService over a fake that has ``execute`` only."""
+
+    def __init__(self, service: KeyService) -> None:
+        self._service = service
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def execute(
+        self, request: Request[R], attribution: Attribution, _: Placement | None = None, /
+    ) -> R:
+        return await self._service.execute(request, attribution)
+
+    def call(
+        self, request: Request[R], attribution: Attribution, _: Placement | None, then: Then[R], /
+    ) -> None:
+        async def ask() -> None:
+            try:
+                result = await self._service.execute(request, attribution)
+            except KeyServiceError as refusal:
+                then(KeyServiceError(refusal.kind))
+            else:
+                then(result)
+
+        task = asyncio.create_task(ask())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
 def one_shard(service: KeyService) -> Shards:
     """Return the shards of an installation that has one."""
-    return Shards({DEFAULT_SHARD: cast("Any", service)}, Everywhere(), Departures())
+    return Shards({DEFAULT_SHARD: Called(service)}, Everywhere(), Departures())
 
 
 class Unlimited(MemoryRateLimiter):
