@@ -646,4 +646,4 @@ def test_a_server_out_of_reach_is_worth_another_try(installation: Installation) 
         installation.settings.read_text().replace("keys.sqlite3", address)
     )
     said = refused(installation, os.EX_TEMPFAIL)
-    assert f"the database {address} is out of reach" in said
+    assert f"the database {address}: nothing answers" in said

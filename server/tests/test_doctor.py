@@ -71,7 +71,9 @@ def test_a_host_with_one_process_is_asked_for_no_other(
             shutil.rmtree(file.parent)
         else:
             file.write_text(edited(file.read_text(), changed))
-    here = {"settings", "files", "space", "clocks", "gateway", "key service"} - {missing}
+    here = {"settings", "databases", "files", "space", "clocks", "gateway", "key service"} - {
+        missing
+    }
     if missing != "gateway":
         here |= {"certificate", "audit events"}
     assert {subject for subject, _ in examine(layout)} == here

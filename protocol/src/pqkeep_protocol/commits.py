@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
+from pqkeep_protocol.startup.postgresql import causes
+
 RECENT_SECONDS = 1.0
 """How long a commit that succeeded shows that another would."""
 PROBED_BYTES = 32 * 1024
@@ -71,7 +73,7 @@ _NOT_WRITABLE = "TargetServerAttributeNotMatched"
 
 def problem_of(error: BaseException) -> WriteProblem:
     """Return what an error of SQLite, asyncpg or SQLAlchemy says."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(code := getattr(cause, "sqlite_errorcode", None), int):
             return _BY_SQLITE_CODE.get(code & _PRIMARY, WriteProblem.FAILED)
         if isinstance(state := getattr(cause, "sqlstate", None), str):
@@ -80,15 +82,6 @@ def problem_of(error: BaseException) -> WriteProblem:
         if type(cause).__name__ == _NOT_WRITABLE:
             return WriteProblem.READ_ONLY
     return WriteProblem.NO_ANSWER
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what led to it: the driver's own error is beneath SQLAlchemy's."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        wrapped = getattr(cause, "orig", None)
-        cause = wrapped if isinstance(wrapped, BaseException) else cause.__cause__
 
 
 class Commits:

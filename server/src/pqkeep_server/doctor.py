@@ -17,9 +17,11 @@ from urllib.parse import urlsplit
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.http.tls_server import TlsServer, certificate_problem
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_protocol.commits import IN_WORDS
 from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import SecretFileAccessError, read_secret_file
@@ -31,7 +33,7 @@ from pqkeep_server.key_services import is_listening
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted
 from pqkeep_server.readiness import Place, ask
-from pqkeep_server.settings_check import check_settings
+from pqkeep_server.settings_check import UnreachableError, check_database, check_settings
 from pqkeep_server.shards import ShardError, ShardMoves
 from pqkeep_server.start import users_of
 from pqkeep_server.users import UsersError, require_program
@@ -143,6 +145,18 @@ def _settings(host: Host) -> Iterator[str]:
                 f" that of {shard.shard}"
             )
         yield from _root_keys(shard, settings)
+
+
+def _databases(host: Host) -> Iterator[str]:
+    """Yield which databases on servers cannot be used, and why."""
+    files = [host.layout.gateway_settings] if GATEWAY in host.roles else []
+    if KEY_SERVICE in host.roles:
+        files += [shard.key_service_settings for shard in _shards(host)]
+    for file in files:
+        try:
+            check_database(file)
+        except (ConfigError, UnreachableError) as error:
+            yield str(error)
 
 
 def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[str]:
@@ -318,7 +332,11 @@ def _refused_events(host: Host) -> Iterator[str]:
 
     with acting_as_owner_of(host.layout.gateway):
         settings = gateway_config.read(host.layout.gateway_settings)
-        found = asyncio.run(list_refused_events(settings))
+        try:
+            found = asyncio.run(list_refused_events(settings))
+        except UnavailableError as error:
+            yield f"the accounts database cannot be read: {IN_WORDS[error.problem]}"
+            return
     if found:
         directory = host.layout.directory
         yield (
@@ -421,6 +439,7 @@ CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
     "users": (frozenset({GATEWAY, KEY_SERVICE}), _users),
     "files": (frozenset(), _files),
     "space": (frozenset(), _space),
+    "databases": (frozenset(), _databases),
     KEY_SERVICE: (frozenset({KEY_SERVICE}), _key_services),
     GATEWAY: (frozenset({GATEWAY}), _gateway),
     "clocks": (frozenset(), _clocks),

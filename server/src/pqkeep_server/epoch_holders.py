@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.storage.root_keys import list_check_values
 from pqkeep_keyservice.storage.schema import ROOT_KEYS, SERVICE_EPOCH
+from pqkeep_protocol.startup.postgresql import problem_with
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.backup.databases import Database, keys_of, snapshot
 from pqkeep_server.backup.tables import DatabaseError
@@ -112,7 +113,7 @@ async def _row(
             finally:
                 connection.terminate()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise ConfigError(f"the database {location}: {str(error) or 'does not answer'}") from None
+        raise ConfigError(problem_with(error, location)) from None
 
 
 async def _holder(settings: key_service_config.Config) -> Holder:

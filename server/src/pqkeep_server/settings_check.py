@@ -1,5 +1,6 @@
 """Checks a settings file without starting its process."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,14 @@ from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
-from pqkeep_protocol.startup.settings import ConfigError, read_toml
+from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
+from pqkeep_protocol.startup.secret_files import password_file_of
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_toml
 from pqkeep_server import start_settings
 from pqkeep_server.initialise import START_FILE, Layout
 from pqkeep_server.owner import acting_as_owner_of
+
+DATABASE_SECONDS = 10.0
 
 
 class Role(NamedTuple):
@@ -32,6 +37,10 @@ ROLES = (
     Role("key service", key_service_config.Config, key_service_config.read, LinkRole.KEY_SERVICE),
     Role("supervisor", start_settings.StartSettings, start_settings.read, None),
 )
+
+
+class UnreachableError(Exception):
+    """A database does not answer, or takes no writes now. A later try may succeed."""
 
 
 class Checked(NamedTuple):
@@ -79,6 +88,58 @@ def check_settings(file: Path) -> Checked:
             f"the user that {file} belongs to cannot read {error.name} of Python's library: Python"
             " must be where every user may read it, and not in root's home directory"
         ) from None
+
+
+def check_database(file: Path) -> None:
+    """Connect to the database on a server that settings name, as their process would; change nothing.
+
+    Raises ConfigError where it cannot be used, and UnreachableError where a later try may succeed.
+    """
+    settings = _role_of(file).read(file)
+    if isinstance(settings, start_settings.StartSettings) or not settings.database.is_on_server:
+        return
+    with acting_as_owner_of(file.resolve().parent):
+        asyncio.run(_require_usable(settings.database, settings.database_password_file))
+
+
+async def _require_usable(database: DatabaseAddress, password_file: Path | None) -> None:
+    import asyncpg  # noqa: PLC0415 - slow
+
+    location = database.location
+    if password_file is not None:
+        password_file = password_file_of(password_file, "PostgreSQL password")
+    try:
+        async with asyncio.timeout(DATABASE_SECONDS):
+            connection = await asyncpg.connect(
+                location, passfile=password_file, target_session_attrs="read-write"
+            )
+            try:
+                version = connection.get_server_version()
+                without_right = await connection.fetchval(_WITHOUT_RIGHT)
+            finally:
+                connection.terminate()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        problem = problem_with(error, location)
+        raise (ConfigError if is_permanent(error) else UnreachableError)(problem) from None
+    require_version((version.major, version.minor), location)
+    if without_right is not None:
+        raise ConfigError(
+            f"the database {location}: its role may not write {without_right}: the role must own the"
+            " database and the tables in it (ALTER DATABASE and ALTER TABLE … OWNER TO)"
+        )
+
+
+_WITHOUT_RIGHT = """
+    SELECT coalesce(
+        (SELECT 'the table ' || relname FROM pg_class
+         WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND NOT (
+            has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+            AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
+         ORDER BY relname LIMIT 1),
+        CASE WHEN coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) THEN NULL
+         ELSE 'the schema ' || coalesce(current_schema(), 'public') END)
+"""
+"""What the role cannot write; NULL where there is nothing."""
 
 
 def _check_certificate(settings: gateway_config.Config) -> None:

@@ -55,7 +55,7 @@ INTRODUCTION = """\
 
 <!-- Written by python -m pqkeep_server.settings_reference; a test compares. -->
 
-Each process reads one TOML file, once, when it starts, and so does `pqkeepd start`; `pqkeepd init` writes all three with every setting explained. What is not a setting is refused, with the one that was meant; `pqkeepd config check FILE` says what the process would, and `pqkeepd config check DIR` says it of every file of a data directory, with those of all shards. Settings hold no secret: each secret has a file of its own.
+Each process reads one TOML file, once, when it starts, and so does `pqkeepd start`; `pqkeepd init` writes all three with every setting explained. What is not a setting is refused, with the one that was meant; `pqkeepd config check FILE` says what the process would, and `pqkeepd config check DIR` says it of every file of a data directory, with those of all shards. Databases on PostgreSQL servers are connected to and not changed: what is wrong with one is named with what to do, with status 78, or 75 where a later try may succeed. Settings hold no secret: each secret has a file of its own.
 
 A variable of the environment replaces a setting of the file: `PQKEEP_GATEWAY_PORT=8443`, `PQKEEP_KEYSERVICE_GATEWAY_UID=64001`. Its value is a text or a path as it is, and otherwise TOML: `PQKEEP_GATEWAY_TRUSTED_PROXIES='["10.0.0.0/8"]'`, `PQKEEP_GATEWAY_PASSWORD_COSTS='{passes = 4}'`. With `_FILE` after the name, the variable is the path of a file that holds the value. Variables with these beginnings that are no settings are refused too, so Kubernetes needs `enableServiceLinks: false`. Commands that work on a data directory need the same variables.
 """

@@ -19,6 +19,7 @@ from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, Time
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.commits import Commits, problem_of
 from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
 
 _LOG = logger(__name__)
@@ -60,17 +61,21 @@ async def open_database(
     sa.event.listen(engine.sync_engine, "after_cursor_execute", _note_changes)
     try:
         async with engine.begin() as connection:
+            if on_server:
+                require_version(connection.dialect.server_version_info, location)
             await connection.run_sync(migrate, location)
     except ConfigError:
         await engine.dispose()
         raise
     except (sa.exc.SQLAlchemyError, OSError) as error:
         await engine.dispose()
-        problem = f"cannot open the database {location}: {_problem(error)}"
-        if on_server and not _is_permanent(error):
-            _LOG.error("the accounts database is unavailable", error=problem)
-            raise UnavailableError from None
-        raise ConfigError(problem) from None
+        if not on_server:
+            raise ConfigError(f"cannot open the database {location}: {_problem(error)}") from None
+        problem = problem_with(error, location)
+        if is_permanent(error):
+            raise ConfigError(problem) from None
+        _LOG.error("the accounts database is unavailable", error=problem)
+        raise UnavailableError from None
     return engine
 
 
@@ -158,9 +163,3 @@ def _server(url: str, password_file: Path | None, limits: TimeLimits) -> AsyncEn
     from pqkeep_gateway.storage.postgresql import postgresql_engine  # noqa: PLC0415 - slow
 
     return postgresql_engine(url, password_file, limits)
-
-
-def _is_permanent(error: BaseException) -> bool:
-    from pqkeep_gateway.storage.postgresql import is_permanent  # noqa: PLC0415 - slow
-
-    return is_permanent(error)

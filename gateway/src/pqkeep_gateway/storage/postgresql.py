@@ -26,14 +26,6 @@ SESSION = {
 }
 
 
-_PERMANENT = (
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.InsufficientPrivilegeError,
-    asyncpg.ClientConfigurationError,
-)
-
-
 def postgresql_engine(
     url: str, password_file: Path | None, limits: TimeLimits = LIMITS
 ) -> AsyncEngine:
@@ -64,12 +56,6 @@ def postgresql_engine(
     )
     sa.event.listen(engine.sync_engine, "checkout", _on_checkout)
     return engine
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Return whether another attempt to connect would fail in the same way."""
-    driver = getattr(error, "orig", None)
-    return isinstance(driver and driver.__cause__, _PERMANENT)
 
 
 def _on_checkout(connection: Any, *_: object) -> None:

@@ -34,12 +34,12 @@ from pqkeep_keyservice.storage.fenced_database import (
     ANSWER_SECONDS,
     FencedDatabase,
     LostEpochError,
-    described,
 )
 from pqkeep_keyservice.storage.inserts import Rows
 from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES, migrate
 from pqkeep_keyservice.storage.writer import HELD_SECONDS, Epoch
 from pqkeep_protocol.commits import problem_of
+from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -64,13 +64,6 @@ SESSION = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10s",
 }
-_PERMANENT_ERRORS = (
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.InsufficientPrivilegeError,
-    asyncpg.ClientConfigurationError,
-)
-"""Errors that another try does not change."""
 _FAILURES: tuple[type[Exception], ...] = (
     sa.exc.SQLAlchemyError,
     asyncpg.PostgresError,
@@ -185,11 +178,10 @@ class PostgresqlServer:
         cause = error if driver is None else driver.__cause__ or driver
         if isinstance(cause, ConfigError):
             return cause
-        if isinstance(cause, _PERMANENT_ERRORS):
-            return ConfigError(f"cannot open the database {self.name}: {cause}")
-        return DatabaseUnavailableError(
-            f"the database {self.name} is out of reach: {described(cause)}", problem_of(cause)
-        )
+        problem = problem_with(cause, self.name)
+        if is_permanent(cause):
+            return ConfigError(problem)
+        return DatabaseUnavailableError(problem, problem_of(cause))
 
     async def close(self) -> None:
         """See ``Server.close``."""
@@ -329,6 +321,7 @@ def _engine(url: str, password_file: Path | None) -> AsyncEngine:
 
 def _check_server(connection: sa.Connection, name: str) -> None:
     """Check the server, and have commits wait for its disk. Raises ConfigError."""
+    require_version(connection.dialect.server_version_info, name)
     if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
         raise ConfigError(
             f"the database {name} is on a server with fsync off: commits would not survive a "

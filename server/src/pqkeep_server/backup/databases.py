@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.startup.postgresql import problem_with
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_protocol.startup.sqlite_files import OWN_CODE, open_database_file
@@ -134,6 +135,8 @@ async def _connected(database: Database, mode: str) -> AsyncIterator[Run]:
     except ConfigError as error:
         raise DatabaseError(str(error)) from None
     except (sa.exc.SQLAlchemyError, sqlite3.Error, asyncpg.PostgresError, OSError) as error:
+        if database.address.is_on_server:
+            raise DatabaseError(problem_with(error, location)) from None
         problem = str(getattr(error, "orig", None) or error) or type(error).__name__
         raise DatabaseError(f"the database {location}: {problem}") from None
 

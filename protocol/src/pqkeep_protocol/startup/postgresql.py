@@ -1,0 +1,118 @@
+"""PostgreSQL servers that cannot be used: in words what is wrong, and what to do.
+
+Errors are recognized by SQLSTATE and by the names of the driver's classes: this package does not
+import the driver.
+"""
+
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
+
+from pqkeep_protocol.startup.settings import ConfigError
+
+OLDEST_VERSION = 15
+PROVISIONING = "deploy/postgresql.sql"
+"""What makes roles and databases."""
+
+_ADVICE: Mapping[str, str] = {
+    "28P01": "it refuses the password of the role {role}: put the right one into the file that"
+    " database_password_file names, in a line {server}:{database}:{role}:PASSWORD, or set it by ALTER"
+    " ROLE",
+    "28000": "it does not let the role {role} in: " + PROVISIONING + " makes the role, and"
+    " pg_hba.conf must have a line for it from this host; where that line demands TLS, add"
+    " ?sslmode=verify-full to the address",
+    "3D000": "there is no database {database}: " + PROVISIONING + " makes it, or CREATE DATABASE"
+    " {database} OWNER {role}",
+    "42501": "the role {role} lacks a right: it must own the database {database} and the tables in it"
+    " (ALTER DATABASE {database} OWNER TO {role})",
+    "53300": "it has no connection left: raise max_connections of the server or CONNECTION LIMIT of"
+    " the role {role}, or run fewer gateways",
+    "25006": "it is read-only, as a standby is: name the primary in the address, or promote it",
+    "57P03": "it is starting, stopping or recovering: wait, and look at its log",
+    "55000": "it takes no connections to the database {database}: ALTER DATABASE {database}"
+    " ALLOW_CONNECTIONS true",
+}
+"""By SQLSTATE."""
+_PERMANENT = frozenset({"28P01", "28000", "3D000", "42501"})
+"""What another try does not change."""
+_READ_ONLY = "TargetServerAttributeNotMatched"
+_MISCONFIGURED = "ClientConfigurationError"
+"""Names of errors of asyncpg."""
+
+
+def require_version(version: Sequence[int | str] | None, location: str) -> None:
+    """Raise ConfigError where a server is older than is supported."""
+    if version is not None and int(version[0]) < OLDEST_VERSION:
+        found = ".".join(map(str, version))
+        raise ConfigError(
+            f"the database {location} is on PostgreSQL {found}, and pqkeep needs {OLDEST_VERSION} or"
+            " later: upgrade the server (pg_upgrade), or name another one"
+        )
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether another try to connect would fail in the same way."""
+    return any(
+        getattr(cause, "sqlstate", None) in _PERMANENT
+        or type(cause).__name__ == _MISCONFIGURED
+        or isinstance(cause, ssl.SSLCertVerificationError)
+        or _is_tls_refused(cause)
+        for cause in causes(error)
+    )
+
+
+def problem_with(error: BaseException, location: str) -> str:
+    """Return what is wrong with the database at an address, and what to do."""
+    address = urlsplit(location)
+    words = {
+        "role": unquote(address.username or "") or "of this process's user",
+        "database": unquote(address.path.lstrip("/")) or "of the role's name",
+        "server": address.netloc.rpartition("@")[2] or "its socket",
+    }
+    return f"the database {location}: {_advice(error, words)}"
+
+
+def _advice(error: BaseException, words: Mapping[str, str]) -> str:
+    last = error
+    for cause in causes(error):
+        last = cause
+        if (advice := _ADVICE.get(getattr(cause, "sqlstate", None) or "")) is not None:
+            return f"{advice.format_map(words)} ({cause})"
+        if type(cause).__name__ == _READ_ONLY:
+            return _ADVICE["25006"].format_map(words)
+    if isinstance(last, OSError):
+        return _of_connection(last, words["server"])
+    return str(last) or type(last).__name__
+
+
+def _of_connection(error: OSError, server: str) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}): name the authority by"
+            " sslrootcert=FILE in the address, and the host by a name that the certificate has"
+        )
+    if _is_tls_refused(error):
+        return (
+            "it refuses TLS, which the address demands: turn it on there (ssl = on, with a"
+            " certificate), or remove sslmode from the address where the network is trusted"
+        )
+    if isinstance(error, TimeoutError):
+        return f"no answer from {server} in time: check the network and its firewall"
+    return (
+        f"nothing answers at {server} ({error.strerror or error}): start the server, or correct host"
+        " and port in the address"
+    )
+
+
+def _is_tls_refused(error: BaseException) -> bool:
+    # asyncpg has no class of its own for it; SSLError is another ConnectionError's sibling.
+    return type(error) is ConnectionError and "SSL" in str(error)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it: the driver's own error is beneath SQLAlchemy's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        wrapped = getattr(cause, "orig", None)
+        cause = wrapped if isinstance(wrapped, BaseException) else cause.__cause__
