@@ -242,16 +242,22 @@ def test_statuses_of_commands(
     layout = Layout(tmp_path / "data")
     initialise(layout, "operator", signup="operator", stores=Stores(accounts=address))
     for command in (["config", "check"], ["gateway"]):
-        ended = subprocess.run(
-            [*pqkeepd_command, *command, layout.gateway_settings],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        ended = _run([*pqkeepd_command, *command, layout.gateway_settings])
+        while "in time" in ended.stderr:  # a busy machine: connecting has a time limit
+            ended = _run([*pqkeepd_command, *command, layout.gateway_settings])
         assert ended.returncode == status, ended.stderr
         assert all(each in ended.stderr for each in CASES[name].names)
+
+
+def _run(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 async def test_an_untrusted_certificate(tmp_path: Path) -> None:
