@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
@@ -70,10 +71,25 @@ class NoOperators:
         return None
 
 
+class FromMemory(Admission):
+    """Admits from memory what can be admitted so, as the straight road does."""
+
+    async def admit(
+        self, credential: str, source_address: str, *, is_known: bool = True
+    ) -> Admitted:
+        recalled = self.recall(credential, source_address, is_known=is_known)
+        return recalled or await super().admit(credential, source_address, is_known=is_known)
+
+
 class Admissions:
     """An Admission, and the directory of API keys that it asks."""
 
-    def __init__(self, pepper: Pepper, rate_limiter: RateLimiter | None = None) -> None:
+    def __init__(
+        self,
+        pepper: Pepper,
+        rate_limiter: RateLimiter | None = None,
+        kind: type[Admission] = Admission,
+    ) -> None:
         self.now = 1000.0
         self.rate_limiter = rate_limiter or MemoryRateLimiter(lambda: self.now)
         self.known: dict[bytes, Found] = {}
@@ -92,7 +108,7 @@ class Admissions:
         )
         self.people = People()
         self.departures = Departures()
-        self.admission = Admission(
+        self.admission = kind(
             authenticator,
             self.rate_limiter,
             PER_MINUTE,
@@ -171,10 +187,57 @@ async def admitted(admit: Callable[[], Awaitable[Admitted]], attempts: int) -> i
     return sum(outcomes)
 
 
-@pytest.fixture
-def admissions(pepper: Pepper) -> Admissions:
-    """A new one for each test."""
-    return Admissions(pepper)
+@pytest.fixture(params=[Admission, FromMemory])
+def admissions(pepper: Pepper, request: pytest.FixtureRequest) -> Admissions:
+    """A new one for each test, which admits at once or after waiting: with the same outcome."""
+    return Admissions(pepper, kind=request.param)
+
+
+async def test_what_is_remembered_is_admitted_from_memory(admissions: Admissions) -> None:
+    """The first request looks up, the next ones need not wait; a change makes one look up again."""
+    admission, shown = admissions.admission, admissions.add(Entitlements(Tier.ENTERPRISE))
+    assert admission.recall(shown, HERE) is None
+    first = await admission.admit(shown, HERE)
+    recalled = admission.recall(shown, HERE)
+    assert first.usage is not None
+    assert recalled is not None
+    assert recalled.principal is first.principal
+    assert recalled.usage is not None
+    assert recalled.usage.remaining == first.usage.remaining - 1
+    await admissions.change(shown, has_people=True)
+    assert admission.recall(shown, HERE) is None
+    again = await admission.admit(shown, HERE)
+    assert again.principal is not first.principal
+
+
+async def test_what_is_not_recalled_is_not_counted(admissions: Admissions) -> None:
+    """However often memory does not know, no window has an event of it, and no key is busy."""
+    shown = admissions.add(Entitlements(Tier.FREE))
+    for _ in range(50):
+        assert admissions.admission.recall(shown, HERE) is None
+    assert admissions.admission.busiest(TenantId(UUID(int=1))) == []
+    assert await admissions.admitted(shown) == PER_MINUTE[Tier.FREE]
+
+
+async def test_operators_and_strangers_are_not_recalled(admissions: Admissions) -> None:
+    """Who is not an API key that is remembered is looked up."""
+    for shown in (OPERATOR, "", new_credential(CredentialKind.API_KEY)):
+        with suppress(UnknownCredentialError):
+            await admissions.admission.admit(shown, HERE)
+        assert admissions.admission.recall(shown, HERE) is None
+
+
+async def test_a_change_of_the_principal_ends_what_was_decided(admissions: Admissions) -> None:
+    """What was decided about a principal is not known of one that is looked up after a change."""
+    shown = admissions.add(Entitlements(Tier.ENTERPRISE))
+    before = (await admissions.admission.admit(shown, HERE)).principal
+    assert isinstance(before, ApiKeyPrincipal)
+    assert before.decided.limit == Limit(PER_MINUTE[Tier.ENTERPRISE], 60)
+    await admissions.change(shown, entitlements=Entitlements(Tier.FREE))
+    after = (await admissions.admission.admit(shown, HERE)).principal
+    assert isinstance(after, ApiKeyPrincipal)
+    assert after.decided.limit == Limit(PER_MINUTE[Tier.FREE], 60)
+    assert replace(before).decided.limit is None
 
 
 @pytest.mark.parametrize("tier", Tier)

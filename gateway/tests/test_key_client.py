@@ -1,41 +1,208 @@
-"""What is left of a call that the key service does not answer."""
+"""Calls of the key service: each has one outcome, and nothing is left of it."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import itertools
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
 from gateway.tests.world import ATTRIBUTION
 
-from pqkeep_gateway.key_client import KeyConnection, UnixSocket
-from pqkeep_gateway.shards import settle
+from pqkeep_gateway.key_client import KeyClient, KeyConnection, UnixSocket
+from pqkeep_gateway.shards import HERE, Placement, settle
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.codec import TO_KEY_SERVICE, Call, FrameDecoder, Ping, Pong, encode
+from pqkeep_protocol.codec import (
+    MAX_FRAME,
+    TO_KEY_SERVICE,
+    Answer,
+    Call,
+    FrameDecoder,
+    Ping,
+    Pong,
+    Refusal,
+    encode,
+)
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Encrypt
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import Decrypted, Encrypt, Encrypted
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+Answering = Callable[[Call], Answer | Refusal | None]
 
 
-async def _answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _silent(_: Call) -> None:
+    return None
+
+
+async def _serve(
+    answer: Answering, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     decoder = FrameDecoder(TO_KEY_SERVICE)
     while data := await reader.read(4096):
         decoder.space()[: len(data)] = data
         for frame in decoder.filled(len(data)):
             if isinstance(frame, Ping):
                 writer.write(encode(Pong(frame.id, DEFAULT_SHARD, 1, UUID(int=1))))
+            elif (reply := answer(frame)) is not None:
+                writer.write(encode(reply))
     writer.close()
     await writer.wait_closed()
+
+
+@asynccontextmanager
+async def listening(path: str, answer: Answering) -> AsyncIterator[None]:
+    """Have a key service answer calls as a function does."""
+    served: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.ensure_future(_serve(answer, reader, writer)))
+
+    async with await asyncio.start_unix_server(serve, path):
+        yield
+    await asyncio.gather(*served)
+
+
+@asynccontextmanager
+async def client_of(folder: Path, *answers: Answering) -> AsyncIterator[KeyClient]:
+    """Have a client that is connected to key services which answer so."""
+    async with AsyncExitStack() as stack:
+        paths = [str(folder / str(number)) for number in range(len(answers))]
+        for path, answer in zip(paths, answers, strict=True):
+            await stack.enter_async_context(listening(path, answer))
+        client = KeyClient(*map(UnixSocket, paths))
+        running = asyncio.create_task(client.run())
+        while not all(each.is_open for each in client._connections):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        yield client
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def encrypt(size: int = 1) -> Encrypt:
+    """Return a request."""
+    return Encrypt(
+        tenant=TenantId(uuid4()),
+        algorithm=Algorithm.ML_KEM_768,
+        version=None,
+        plaintext=bytes(size),
+    )
+
+
+def _encrypted(call: Call) -> Answer:
+    return Answer(call.id, Encrypted(ciphertext=b"made", version=KeyVersion(1)))
+
+
+async def outcome_of(
+    client: KeyClient, request: Encrypt, placement: Placement | None = HERE
+) -> object:
+    """Return what a call is told, which is told after the call has returned."""
+    told: list[object] = []
+    done = asyncio.Event()
+
+    def then(outcome: object) -> None:
+        told.append(outcome)
+        done.set()
+
+    client.call(request, ATTRIBUTION, placement, then)
+    assert told == []
+    await done.wait()
+    (outcome,) = told
+    return outcome.kind if isinstance(outcome, KeyServiceError) else outcome
+
+
+async def test_a_call_is_told_its_outcome_once(tmp_path: Path) -> None:
+    """A result, a refusal, or that the answer is none: from the event loop, and refusals are counted."""
+    answers: dict[int, Answering] = {
+        1: _encrypted,
+        2: lambda call: Refusal(call.id, ErrorKind.KEY_NOT_FOUND),
+        3: lambda call: Answer(call.id, Decrypted(plaintext=b"another's")),
+        4: lambda call: Refusal(call.id, ErrorKind.STANDBY),
+    }
+
+    def answer(call: Call) -> Answer | Refusal | None:
+        assert isinstance(call.request, Encrypt)
+        return answers[len(call.request.plaintext)](call)
+
+    async with client_of(tmp_path, answer) as client:
+        assert await outcome_of(client, encrypt(1)) == Encrypted(
+            ciphertext=b"made", version=KeyVersion(1)
+        )
+        assert await outcome_of(client, encrypt(2)) is ErrorKind.KEY_NOT_FOUND
+        assert await outcome_of(client, encrypt(3)) is ErrorKind.BAD_ANSWER
+        assert await outcome_of(client, encrypt(4)) is ErrorKind.UNAVAILABLE
+        assert await outcome_of(client, encrypt(MAX_FRAME)) is ErrorKind.TOO_LARGE
+        assert client.waiting == 0
+        assert client.refusals == {
+            ErrorKind.KEY_NOT_FOUND: 1,
+            ErrorKind.BAD_ANSWER: 1,
+            ErrorKind.UNAVAILABLE: 1,
+            ErrorKind.TOO_LARGE: 1,
+        }
+
+
+async def test_a_call_without_a_connection_is_told_so() -> None:
+    """Nothing was sent, and the outcome comes from the event loop all the same."""
+    client = KeyClient(UnixSocket("/nonexistent"))
+    assert await outcome_of(client, encrypt()) is ErrorKind.UNAVAILABLE
+
+
+async def test_a_tenant_that_is_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Where its key service is asked directly, one of another shard, or on its way, is not sent."""
+    asked: list[Call] = []
+    async with client_of(tmp_path, asked.append) as client:
+        moving, elsewhere = Placement(is_moving=True), Placement("b")
+        assert await outcome_of(client, encrypt(), moving) is ErrorKind.TENANT_MOVED
+        assert await outcome_of(client, encrypt(), elsewhere) is ErrorKind.UNAVAILABLE
+    assert asked == []
+
+
+async def test_the_next_is_asked_where_one_stands_by(tmp_path: Path) -> None:
+    """A call that a key service has refused because it stands by is carried out by the other one."""
+
+    def stands_by(call: Call) -> Refusal:
+        return Refusal(call.id, ErrorKind.STANDBY)
+
+    for answers in ((stands_by, _encrypted), (_encrypted, stands_by)):
+        folder = tmp_path / answers[0].__name__
+        folder.mkdir()
+        async with client_of(folder, *answers) as client:
+            assert isinstance(await outcome_of(client, encrypt()), Encrypted)
+            assert client.refusals == {}
+
+
+async def test_a_fault_where_an_outcome_is_told_ends_no_connection(tmp_path: Path) -> None:
+    """Other calls on the connection are answered, also those whose answers come with it."""
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a fault")
+
+    async with client_of(tmp_path, _encrypted) as client:
+        client.call(encrypt(), ATTRIBUTION, HERE, fail)
+        assert isinstance(await outcome_of(client, encrypt()), Encrypted)
+        assert all(each.is_open for each in client._connections)
+
+
+async def test_whoever_gives_a_call_up_is_told_nothing(tmp_path: Path) -> None:
+    """An answer that comes after its task was cancelled is passed over."""
+    calls: list[Call] = []
+
+    def second(call: Call) -> Answer | None:
+        calls.append(call)
+        return _encrypted(call) if len(calls) > 1 else None
+
+    async with client_of(tmp_path, second) as client:
+        given_up = asyncio.create_task(client.execute(encrypt(), ATTRIBUTION))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        assert isinstance(await client.execute(encrypt(), ATTRIBUTION), Encrypted)
+        assert given_up.cancelled()
 
 
 @pytest.fixture
@@ -46,12 +213,7 @@ async def connection(tmp_path: Path) -> AsyncIterator[KeyConnection]:
         pass
 
     path = str(tmp_path / "socket")
-    served: list[asyncio.Task[None]] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.append(asyncio.ensure_future(_answer_pings(reader, writer)))
-
-    async with await asyncio.start_unix_server(serve, path):
+    async with listening(path, _silent):
         opened = KeyConnection(UnixSocket(path), DEFAULT_SHARD, itertools.count(1), verify, None)
         running = asyncio.create_task(opened.run())
         while not opened.is_open:  # noqa: ASYNC110 - it connects by itself
@@ -60,14 +222,11 @@ async def connection(tmp_path: Path) -> AsyncIterator[KeyConnection]:
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
-        await asyncio.gather(*served)
 
 
 async def test_nothing_is_left_of_a_call_whose_time_is_over(connection: KeyConnection) -> None:
     """Its error, and so its frames and the plaintext, waits for no collector of cycles."""
-    request = Encrypt(
-        tenant=TenantId(uuid4()), algorithm=Algorithm.ML_KEM_768, version=None, plaintext=b"x"
-    )
+    request = encrypt()
     kinds = []
     gc.collect()
     gc.disable()

@@ -212,7 +212,8 @@ def endpoints(
             "POST",
             "/kms/keys/generate",
             Operation.GENERATE_KEY,
-            handler=management.generate,
+            management.generate,
+            generated,
             status=201,
             idempotent=True,
             may_exist=True,
@@ -378,23 +379,18 @@ class _KeyManagement:
             at_most=MAX_ARCHIVE_DAYS,
         ).or_default(archive_delay_days)
 
-    async def generate(self, call: KeyCall) -> Key | Existing:
+    def generate(self, call: KeyCall) -> GenerateKey:
         """Generate an algorithm's first key, or the next one where none is active.
 
         With if_absent, where one is active, it is the answer, with 200.
         """
-        quota = bound(self._plans[call.principal.entitlements.effective_tier].pqc_keys)
-        generated = await call.execute(
-            GenerateKey(
-                tenant=call.tenant,
-                algorithm=call.algorithm,
-                quota=quota,
-                idempotency=call.idempotency,
-                if_absent=call[_IF_ABSENT],
-            )
+        return GenerateKey(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            quota=bound(self._plans[call.principal.entitlements.effective_tier].pqc_keys),
+            idempotency=call.idempotency,
+            if_absent=call[_IF_ABSENT],
         )
-        key = shown_key(generated.key)
-        return Existing(key) if generated.existed else key
 
     async def archive(self, call: KeyCall) -> Key:
         """Have the private half of a retired key destroyed, for ever. People only; programs may not.
@@ -534,6 +530,12 @@ def get(call: KeyCall) -> GetKey:
 def get_active(call: KeyCall) -> GetActiveKey:
     """Return the active key."""
     return GetActiveKey(tenant=call.tenant, algorithm=call.algorithm)
+
+
+def generated(_: ApiCall, request: GenerateKey, result: messages.Key) -> Key | Existing:
+    """Return the new key, or the one that was there."""
+    key = shown_key(result.key)
+    return Existing(key) if result.existed else key
 
 
 def key_as_it_is(_: ApiCall, request: object, result: messages.Key) -> Key:

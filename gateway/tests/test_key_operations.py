@@ -1,0 +1,240 @@
+"""An operation with keys is a pair of plain functions, of which its handler is made."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from gateway.tests.world import ATTRIBUTION
+
+from pqkeep_gateway.access import cedar
+from pqkeep_gateway.access.allowance import Allowances
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.policy import Policy
+from pqkeep_gateway.access.principals import GRANTS, ApiKeyPrincipal, Decided
+from pqkeep_gateway.api import kem, key_import, keys, public_keys, re_encryption, signature
+from pqkeep_gateway.api.key_operation import KeyAccess, endpoint
+from pqkeep_gateway.http.disconnection import ClientGoneError
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question
+from pqkeep_gateway.http.errors import ApiError
+from pqkeep_gateway.http.text import base64
+from pqkeep_gateway.shards import Placement, Then
+from pqkeep_gateway.tenancy import plans
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution, Encrypt, Encrypted, Request, Wrap, Wrapped
+
+ROWS = {row.name: row for row in (*kem.OPERATIONS, *signature.OPERATIONS)}
+MESSAGE = base64(b"message")
+SYMMETRIC_KEY = base64(bytes(range(1, 33)))
+COUNTED = Tier.FREE
+"""A tier with an allowance."""
+
+
+class Keys:
+    """A key service that notes what it is asked, and gives one outcome."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Request[Any], Attribution, Placement | None]] = []
+        self.outcome: object = Encrypted(ciphertext=b"made", version=KeyVersion(1))
+
+    def call(
+        self, request: Any, attribution: Attribution, placement: Placement | None, then: Then[Any]
+    ) -> None:
+        raise AssertionError
+
+    async def execute(
+        self, request: Any, attribution: Attribution, placement: Placement | None = None, /
+    ) -> Any:
+        self.asked.append((request, attribution, placement))
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class Usage:
+    """Months of which nothing is used, and what was reserved."""
+
+    def __init__(self) -> None:
+        self.reserved = 0
+
+    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
+        self.reserved += operations
+        return True
+
+    async def release(self, tenant: TenantId, month: str, operations: int) -> None:
+        self.reserved -= operations
+
+    async def used(self, tenant: TenantId, month: str) -> int:
+        return self.reserved
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    """The policies as they are sold."""
+    return cedar.build(plans.read())
+
+
+class Setting:
+    """The operations over a key service that is none."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.keys = Keys()
+        self.usage = Usage()
+        allowances = Allowances(self.usage, dict.fromkeys(Tier) | {COUNTED: 9}, lambda: 0)
+        self.access = KeyAccess(policy, allowances, self.keys)
+
+    def endpoint(self, name: str) -> Endpoint:
+        """Return the endpoint of an operation."""
+        return endpoint(ROWS[name], self.access)
+
+
+@pytest.fixture
+def setting(policy: Policy) -> Setting:
+    """A new one for each test."""
+    return Setting(policy)
+
+
+def call_of(values: Mapping[str, object], tier: Tier = Tier.ENTERPRISE) -> ApiCall:
+    """Return a call of a tenant that is in the shard b."""
+    principal = ApiKeyPrincipal(
+        TenantId(uuid4()), Entitlements(tier), 1, suspended=False, placement=Placement("b")
+    )
+    return ApiCall(principal=principal, attribution=ATTRIBUTION, values=values)
+
+
+def asked(made: Endpoint, call: ApiCall) -> Question:
+    """Return the question of a call."""
+    assert made.ask is not None
+    question = made.ask(call)
+    assert question is not None
+    return question
+
+
+def answered(made: Endpoint, call: ApiCall, question: Question, outcome: object) -> object:
+    """Return the answer to a call."""
+    assert made.answer is not None
+    return made.answer(call, question, outcome)
+
+
+async def test_the_handler_is_the_pair(setting: Setting) -> None:
+    """What the handler asks and answers is what ask returns, and answer makes of the outcome."""
+    made = setting.endpoint("encrypt")
+    for values in ({}, {"keyring": "cards"}, {"format": "envelope", "keyring": "cards"}):
+        call = call_of({"plaintext": MESSAGE, **values})
+        question = asked(made, call)
+        response = await made.handler(call)
+        assert setting.keys.asked.pop() == (*question,)
+        assert response == answered(made, call, question, setting.keys.outcome)
+        request = question.request
+        assert isinstance(request, Encrypt)
+        assert request.keyring == values.get("keyring", "default")
+        assert question.attribution.policy
+        assert question.placement == Placement("b")
+
+
+async def test_a_refusal_is_the_same_in_both(setting: Setting) -> None:
+    """The handler raises what answer raises where the outcome is a refusal."""
+    made, call = setting.endpoint("encrypt"), call_of({"plaintext": MESSAGE})
+    question = asked(made, call)
+    for kind in ErrorKind:
+        setting.keys.outcome = KeyServiceError(kind)
+        with pytest.raises(ApiError) as by_pair:
+            answered(made, call, question, KeyServiceError(kind))
+        with pytest.raises(ApiError) as by_handler:
+            await made.handler(call)
+        assert by_pair.value.code is by_handler.value.code
+
+
+async def test_what_is_counted_is_not_asked_at_once(setting: Setting) -> None:
+    """A tenant with an allowance is counted by the handler, once; ask has counted nothing."""
+    made, call = setting.endpoint("encrypt"), call_of({"plaintext": MESSAGE}, COUNTED)
+    assert made.ask is not None
+    assert made.ask(call) is None
+    assert setting.usage.reserved == 0
+    await made.handler(call)
+    assert setting.usage.reserved == 1
+
+
+@pytest.mark.parametrize("kind", [None, ErrorKind.KEY_NOT_FOUND])
+async def test_a_symmetric_key_is_overwritten(setting: Setting, kind: ErrorKind | None) -> None:
+    """After the outcome, whichever it is, our copy of the key is zero, on both ways."""
+    made = setting.endpoint("wrap")
+    outcome = Wrapped(wrapped_key=b"wrapped") if kind is None else KeyServiceError(kind)
+    call = call_of({"symmetric_key": SYMMETRIC_KEY, "key_version": 1})
+    question = asked(made, call)
+    request = question.request
+    assert isinstance(request, Wrap)
+    assert any(request.symmetric_key)
+    setting.keys.outcome = outcome
+    for answer in (lambda: answered(made, call, question, outcome), None):
+        try:
+            if answer is None:
+                await made.handler(call)
+            else:
+                answer()
+        except ApiError:
+            assert kind is not None
+    assert not any(request.symmetric_key)
+    by_handler = setting.keys.asked[0][0]
+    assert isinstance(by_handler, Wrap)
+    assert not any(by_handler.symmetric_key)
+
+
+async def test_what_is_given_up_is_overwritten(setting: Setting) -> None:
+    """A request whose client has gone leaves no copy of the key either."""
+    setting.keys.outcome = ClientGoneError()
+    call = call_of({"symmetric_key": SYMMETRIC_KEY, "key_version": 1})
+    with pytest.raises(ClientGoneError):
+        await setting.endpoint("wrap").handler(call)
+    request = setting.keys.asked[0][0]
+    assert isinstance(request, Wrap)
+    assert not any(request.symmetric_key)
+
+
+def test_grants_are_bounded(setting: Setting) -> None:
+    """A caller who names ever other keyrings has no more remembered than so many."""
+    made, call = setting.endpoint("encrypt"), call_of({})
+    principal = cast("ApiKeyPrincipal", call.principal)
+    for number in range(3 * GRANTS):
+        values = {"plaintext": MESSAGE, "keyring": f"k{number}"}
+        asked(made, ApiCall(principal=principal, attribution=ATTRIBUTION, values=values))
+        assert 0 < len(principal.decided.grants) <= GRANTS
+
+
+def test_a_refusal_is_not_remembered(setting: Setting) -> None:
+    """What a policy denies is asked each time: the refusal is made and recorded anew."""
+    made, call = setting.endpoint("encrypt"), call_of({"algorithm": "ML-KEM-1024"}, Tier.STARTER)
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            asked(made, call)
+    assert cast("ApiKeyPrincipal", call.principal).decided.grants == {}
+
+
+def test_a_changed_principal_has_nothing_decided() -> None:
+    """A copy with other entitlements begins anew; equality and the text do not show it."""
+    principal = cast("ApiKeyPrincipal", call_of({}).principal)
+    principal.decided.subject = "decided"
+    copied = replace(principal, entitlements=Entitlements(Tier.FREE))
+    assert copied.decided.subject == ""
+    assert replace(copied, entitlements=principal.entitlements) == principal
+    assert Decided.__name__ not in repr(principal)
+
+
+def test_each_operation_has_a_pair() -> None:
+    """Only what asks twice, or must tell somebody, has a handler of its own."""
+    access = cast("Any", None)
+    rows = [
+        *keys.endpoints(access, plans.read(), cast("Any", None), 7),
+        *key_import.endpoints(access, plans.read()),
+        *public_keys.endpoints(access),
+        *(endpoint(row, access) for row in (*ROWS.values(), re_encryption.OPERATION)),
+    ]
+    assert {each.name for each in rows if each.ask is None} == {
+        *("list_keys", "list_key_usage", "list_jwks"),
+        *("rotate_key", "archive_key"),
+    }
+    assert all((each.ask is None) is (each.answer is None) for each in rows)
+    assert kem.DEFAULT is Algorithm.ML_KEM_768
