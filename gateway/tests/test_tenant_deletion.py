@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from gateway.tests.world import (
     ATTRIBUTION,
+    EMAIL,
     HERE,
     OTHER_EMAIL,
     ROUNDS,
@@ -23,8 +24,10 @@ from gateway.tests.world import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.mail.outgoing_mail import MailKind, of_tenant
 from pqkeep_gateway.storage.contracts import save_contract
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.deletion import SqlDeletions
@@ -245,6 +248,49 @@ async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> No
     keys.is_down = False
     await found.compare()
     assert keys.destructions.keys() == {world.tenant.id}
+
+
+async def _told(world: World) -> list[tuple[str, str]]:
+    """Return whom the mails that wait are for and what they are about, and remove them."""
+    now = date_of(world.now)
+    claimed = await world.mail_outbox.claim(1000, now, now)
+    for mail in claimed:
+        await world.mail_outbox.remove(mail)
+    return [
+        (mail.to, mail.about) for mail in claimed if mail.kind is MailKind.DESTRUCTION_SCHEDULED
+    ]
+
+
+async def test_owners_are_told_the_time_of_the_destruction(world: World, keys: FakeKeys) -> None:
+    """The mail has the key service's time, not the one that was asked for; each time is told once."""
+    await world.join()
+    keys.least_days = 30
+    found = await scheduled(world, keys, days=1)
+    await found.schedule(world.tenant.id, 1, ATTRIBUTION)
+    for _ in range(2):
+        await found.compare()
+    assert await _told(world) == [(EMAIL, of_tenant(keys.now + timedelta(days=30)))]
+    later = Destruction(DestructionState.SCHEDULED, keys.now + timedelta(days=60))
+    keys.destructions[world.tenant.id] = later
+    for _ in range(2):
+        await found.compare()
+    assert await _told(world) == [(EMAIL, of_tenant(later.at))]
+    await found.cancel(world.tenant.id, ATTRIBUTION)
+    await found.schedule(world.tenant.id, 60, ATTRIBUTION)
+    assert await _told(world) == [(EMAIL, of_tenant(later.at))]
+
+
+async def test_owners_are_told_once_the_key_service_is(world: World, keys: FakeKeys) -> None:
+    """Where it is down nobody knows the time yet; the mail follows when it has been told."""
+    await world.join()
+    keys.is_down = True
+    with pytest.raises(KeyServiceError):
+        await scheduled(world, keys, days=40)
+    assert await _told(world) == []
+    keys.is_down = False
+    for _ in range(2):
+        await deletions(world, keys).compare()
+    assert await _told(world) == [(EMAIL, of_tenant(keys.now + timedelta(days=40)))]
 
 
 async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -> None:

@@ -58,10 +58,8 @@ class SqlDeletions:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def schedule(
-        self, tenant: TenantId, at: datetime, now: datetime, audit_event: Event
-    ) -> Tenant:
-        """Store when a suspended tenant is deleted, unless that is stored already; tell its owners.
+    async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
+        """Store when a suspended tenant is deleted, unless that is stored already.
 
         Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
         """
@@ -74,14 +72,17 @@ class SqlDeletions:
             row = await _row(connection, tenant)
             if changed:
                 await add_audit_event(connection, audit_event)
-                await add_mail_to_owners(connection, tenant, of_tenant(at), now)
             elif row.deletion_at_us is None:
                 raise NotSuspendedError
         return tenant_of(row)
 
     async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
         """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
-        values = {"deletion_at_us": None, "status": TenantStatus.SUSPENDED}
+        values = {
+            "deletion_at_us": None,
+            "told_deletion_at_us": None,
+            "status": TenantStatus.SUSPENDED,
+        }
         async with transaction(self._engine) as connection:
             changed = await _change(connection, tenant, _IS_SCHEDULED, values)
             row = await _row(connection, tenant)
@@ -100,18 +101,34 @@ class SqlDeletions:
         if not is_scheduled:
             raise NoDeletionError
 
-    async def follow(self, tenant: TenantId, at: datetime, *, has_begun: bool) -> Tenant:
-        """Store what the key service says of a tenant that is to be deleted; return the tenant."""
+    async def follow(
+        self, tenant: TenantId, at: datetime, now: datetime, *, has_begun: bool
+    ) -> Tenant:
+        """Store what the key service says of a tenant that is to be deleted; return the tenant.
+
+        Its owners are told of each time at which the destruction is going to begin, once.
+        """
+        at_us = microseconds(at)
         status = TenantStatus.DELETING if has_begun else TenantStatus.SUSPENDED
-        values = {"deletion_at_us": microseconds(at), "status": status}
+        is_untold = sa.and_(_IS_SCHEDULED, TENANTS.c.told_deletion_at_us.is_distinct_from(at_us))
+        values = {"deletion_at_us": at_us, "status": status}
         async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
             await _change(connection, tenant, _IS_SCHEDULED, values)
+            is_news = await _change(connection, tenant, is_untold, {"told_deletion_at_us": at_us})
+            if is_news and not has_begun:
+                await add_mail_to_owners(connection, tenant, of_tenant(at), now)
             return tenant_of(await _row(connection, tenant))
 
     async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
         """Return tenants that are to be deleted: all, or so many by chance."""
         query = (
-            sa.select(TENANTS.c.id, TENANTS.c.deletion_at_us, TENANTS.c.status)
+            sa.select(
+                TENANTS.c.id,
+                TENANTS.c.deletion_at_us,
+                TENANTS.c.told_deletion_at_us,
+                TENANTS.c.status,
+            )
             .where(_IS_SCHEDULED)
             .order_by(sa.func.random())  # those that fail again and again hold no other up
             .limit(limit)
@@ -122,6 +139,7 @@ class SqlDeletions:
             ScheduledDeletion(
                 TenantId(row.id),
                 time_of(row.deletion_at_us),
+                None if row.told_deletion_at_us is None else time_of(row.told_deletion_at_us),
                 row.status == TenantStatus.DELETING,
             )
             for row in found

@@ -52,6 +52,7 @@ TENANTS = Table(
     Column("updated_at_us", BigInteger, nullable=False),
     Column("requires_mfa", Boolean, nullable=False, default=False),
     Column("deletion_at_us", BigInteger, nullable=True, index=True),
+    Column("told_deletion_at_us", BigInteger, nullable=True),
     Column("shard", String(32), ForeignKey("shards.name"), nullable=False, index=True),
     Column("shard_state", String(16), nullable=False, default="serving"),
 )

@@ -53,16 +53,16 @@ class ScheduledDeletion:
 
     tenant: TenantId
     at: datetime
+    told_at: datetime | None
+    """The time that its owners were told, if they were."""
     has_begun: bool
 
 
 class DeletionStore(Protocol):
     """Tenants in the database that are to be deleted. All methods raise UnavailableError."""
 
-    async def schedule(
-        self, tenant: TenantId, at: datetime, now: datetime, audit_event: Event
-    ) -> Tenant:
-        """Store when a suspended tenant is deleted, unless that is stored already; tell its owners.
+    async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
+        """Store when a suspended tenant is deleted, unless that is stored already.
 
         Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
         """
@@ -76,8 +76,13 @@ class DeletionStore(Protocol):
         """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
         ...
 
-    async def follow(self, tenant: TenantId, at: datetime, *, has_begun: bool) -> Tenant:
-        """Store what the key service says of a tenant that is to be deleted; return the tenant."""
+    async def follow(
+        self, tenant: TenantId, at: datetime, now: datetime, *, has_begun: bool
+    ) -> Tenant:
+        """Store what the key service says of a tenant that is to be deleted; return the tenant.
+
+        Its owners are told of each time at which the destruction is going to begin, once.
+        """
         ...
 
     async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
@@ -119,12 +124,11 @@ class Deletions:
         A time that is set already stays. Raises NotSuspendedError, TenantNotFoundError,
         BilledElsewhereError, and KeyServiceError: the key service is told later then.
         """
-        now = self._now()
-        at = now + timedelta(days=days)
+        at = self._now() + timedelta(days=days)
         scheduled = event(
             attribution, tenant, AuditEvent.DELETE_TENANT, policy=f"at-{at:%Y-%m-%dT%H:%M:%SZ}"
         )
-        stored = await self._store.schedule(tenant, at, now, scheduled)
+        stored = await self._store.schedule(tenant, at, scheduled)
         await self._audit_delivery.deliver()
         found = await self._schedule(tenant, stored.deletion_at or at, attribution)
         return await self._follow(tenant, found)
@@ -207,7 +211,8 @@ class Deletions:
                 found = await self._schedule(tenant, scheduled.at, GATEWAY)
         if found.state is not DestructionState.COMPLETED:
             has_begun = found.state is DestructionState.BEGUN
-            if (scheduled.at, scheduled.has_begun) != (found.at, has_begun):
+            said = (scheduled.at, scheduled.told_at, scheduled.has_begun)
+            if said != (found.at, found.at, has_begun):
                 await self._follow(tenant, found)
         elif await self._store.finish(tenant, self._now(), GATEWAY):
             await self._announce_change()
@@ -224,7 +229,7 @@ class Deletions:
 
     async def _follow(self, tenant: TenantId, found: Destruction) -> Tenant:
         has_begun = found.state is not DestructionState.SCHEDULED
-        return await self._store.follow(tenant, found.at, has_begun=has_begun)
+        return await self._store.follow(tenant, found.at, self._now(), has_begun=has_begun)
 
     def _now(self) -> datetime:
         return date_of(self._clock())

@@ -61,6 +61,7 @@ def _create_tenant_tables() -> None:
         sa.Column("updated_at_us", sa.BigInteger, nullable=False),
         sa.Column("requires_mfa", sa.Boolean, nullable=False),
         sa.Column("deletion_at_us", sa.BigInteger, nullable=True, index=True),
+        sa.Column("told_deletion_at_us", sa.BigInteger, nullable=True),
         sa.Column("shard", sa.String(32), sa.ForeignKey("shards.name"), nullable=False, index=True),
         sa.Column("shard_state", sa.String(16), nullable=False),
     )
