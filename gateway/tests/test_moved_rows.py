@@ -67,6 +67,7 @@ from pqkeep_protocol.keys import INSTALLATION
 
 __all__ = ["sso"]
 
+DAY_US = 86_400_000_000
 SCOPES = '[{"operations":["sign"]}]'
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -246,6 +247,30 @@ async def test_a_step_up_token_is_its_user_s(world: World) -> None:
     with pytest.raises(StepUpRequiredError):
         await world.step_up.spend(stolen, token, act, lambda _: True)
     assert attacker.user.id != stolen.user
+
+
+async def test_a_proof_lasts_no_longer(world: World) -> None:
+    """A proof with another end covers nothing, before that end or after its own."""
+    person = await world.person()
+    given = await world.step_up.issue(person, PASSWORD, ATTRIBUTION, for_session=True)
+    assert given.proof is not None
+    assert await world.step_up.covers(person, given.proof)
+    await change(world, SESSIONS, proof_until_us=SESSIONS.c.proof_until_us + DAY_US)
+    assert not await world.step_up.covers(person, given.proof)
+    world.now += 301
+    assert not await world.step_up.covers(person, given.proof)
+
+
+async def test_a_reauthentication_lasts_no_longer(sso: Sso) -> None:
+    """A person whom the provider asked again cannot step up by it later than the gateway wrote."""
+    person = await sso.person()
+    sso.fake.claims["auth_time"] = sso.world.now
+    await sso.arrive(person)
+    until_us = SESSIONS.c.reauthenticated_until_us
+    await change(sso.world, SESSIONS, reauthenticated_until_us=until_us + DAY_US)
+    assert await sso.step_up(person) is None
+    await change(sso.world, SESSIONS, reauthenticated_until_us=until_us - DAY_US)
+    assert await sso.step_up(person) is not None
 
 
 async def test_a_challenge_is_its_user_s(world: World) -> None:

@@ -294,8 +294,8 @@ class SingleSignOn:
     ) -> str:
         user = account.user
         token = new_credential(CredentialKind.REAUTHENTICATION)
-        digest = reauthentication_digest(self._pepper, session, user.id, token)
         until = date_of(self._clock()) + REAUTHENTICATION_LIFETIME
+        digest = reauthentication_digest(self._pepper, session, user.id, until, token)
         again = event(
             attribution.by(str(user)), user.tenant, AuditEvent.REAUTHENTICATE, policy=self._policy()
         )

@@ -9,15 +9,16 @@ so that a client that got no answer can ask for the first one.
 
 A step-up can also leave a proof, which covers a session's sensitive actions for five minutes, except
 those that need a step-up of their own (``pqkeep_gateway.access.callers``). The proof is a token in a
-cookie of its own. What is stored is a digest of token, session, user and role: the proof ends with
-the session and with a change of the role, and a copy of the access token does not have it.
+cookie of its own. What is stored is a digest of token, session, user, role and end: the proof ends
+with the session and with a change of the role, and a copy of the access token does not have it.
 """
 
+import hmac
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import (
@@ -53,6 +54,14 @@ class SteppedUp:
     """For the session's cookie; None if it was not asked for."""
 
 
+class Grant(NamedTuple):
+    """What a session's row says of a proof, or of a reauthentication at the provider."""
+
+    digest: bytes
+    """32 bytes, over ``until`` too: a row with another end has no valid digest."""
+    until: datetime
+
+
 class StepUpRequiredError(Exception):
     """There is no proof, or it has expired, was used, is reserved, or is another user's."""
 
@@ -68,14 +77,18 @@ class StepUpStore(Protocol):
         expires_at: datetime,
         audit_event: Event,
     ) -> None:
-        """Store a token and, if there is one, the session's proof.
+        """Store a token and, if there is one, the session's proof, which ends at the same time.
 
         Removes the user's expired tokens. Raises UserNotFoundError.
         """
         ...
 
-    async def has_proof(self, session: SessionId, proof: bytes, now: datetime) -> bool:
-        """Return whether a session has a proof with this digest that has not expired."""
+    async def find_proof(self, session: SessionId) -> Grant | None:
+        """Return a session's proof, which may have expired."""
+        ...
+
+    async def find_reauthentication(self, session: SessionId) -> Grant | None:
+        """Return a session's reauthentication at its provider, which may have expired."""
         ...
 
     async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
@@ -175,8 +188,11 @@ class StepUp:
             return None
         if await self.needs_code(principal):
             return None
+        granted = await self._store.find_reauthentication(principal.session)
+        if granted is None:
+            return None
         digest = reauthentication_digest(
-            self._pepper, principal.session, principal.user, reauthentication
+            self._pepper, principal.session, principal.user, granted.until, reauthentication
         )
         now = date_of(self._clock())
         if not await self._store.use_reauthentication(principal.session, digest, now):
@@ -187,29 +203,37 @@ class StepUp:
         """Return whether a session's proof is this one, and has not expired."""
         if kind_of(proof) is not CredentialKind.PROOF:
             return False
-        digest, now = self._proof_digest(principal, proof), date_of(self._clock())
-        return await self._store.has_proof(principal.session, digest, now)
+        granted = await self._store.find_proof(principal.session)
+        if granted is None or granted.until <= date_of(self._clock()):
+            return False
+        digest = self._proof_digest(principal, proof, granted.until)
+        return hmac.compare_digest(granted.digest, digest)
 
     async def _step_up(
         self, principal: SessionPrincipal, attribution: Attribution, *, for_session: bool
     ) -> SteppedUp:
         token = new_credential(CredentialKind.STEP_UP)
         proof = new_credential(CredentialKind.PROOF) if for_session else None
+        until = date_of(self._clock()) + LIFETIME
         stepped_up = event(attribution, principal.tenant, AuditEvent.STEP_UP)
         await self._store.add(
             principal,
             self._pepper.digest(token),
-            None if proof is None else self._proof_digest(principal, proof),
-            date_of(self._clock()) + LIFETIME,
+            None if proof is None else self._proof_digest(principal, proof, until),
+            until,
             stepped_up,
         )
         await self._audit_delivery.deliver()
         return SteppedUp(token, proof)
 
-    def _proof_digest(self, principal: SessionPrincipal, proof: str) -> bytes:
-        session, user, role = principal.session, principal.user, principal.role
+    def _proof_digest(self, principal: SessionPrincipal, proof: str, until: datetime) -> bytes:
         return self._pepper.derive(
-            Purpose.PROOF, session.bytes, user.bytes, role.encode(), proof.encode()
+            Purpose.PROOF,
+            principal.session.bytes,
+            principal.user.bytes,
+            principal.role.encode(),
+            until.isoformat().encode(),
+            proof.encode(),
         )
 
     async def spend(
@@ -247,6 +271,9 @@ class StepUp:
         return result
 
 
-def reauthentication_digest(pepper: Pepper, session: SessionId, user: UserId, token: str) -> bytes:
+def reauthentication_digest(
+    pepper: Pepper, session: SessionId, user: UserId, until: datetime, token: str
+) -> bytes:
     """Return what is stored (32 bytes) of a token that a provider's callback gives a session."""
-    return pepper.derive(Purpose.REAUTHENTICATION, session.bytes, user.bytes, token.encode())
+    end = until.isoformat().encode()
+    return pepper.derive(Purpose.REAUTHENTICATION, session.bytes, user.bytes, end, token.encode())

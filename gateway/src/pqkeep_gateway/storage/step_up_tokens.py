@@ -1,14 +1,16 @@
 """Step-up tokens in SQL."""
 
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.people.step_up import Grant
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import SESSIONS, STEP_UP_TOKENS
 from pqkeep_gateway.storage.users import lock_user
@@ -57,15 +59,23 @@ class SqlStepUpTokens:
                 await connection.execute(keep.values(proof_digest=proof))
             await add_audit_event(connection, audit_event)
 
-    async def has_proof(self, session: SessionId, proof: bytes, now: datetime) -> bool:
-        """Return whether a session has a proof with this digest that has not expired."""
-        query = sa.select(sa.literal(1)).where(
-            SESSIONS.c.id == session,
-            SESSIONS.c.proof_digest == proof,
-            SESSIONS.c.proof_until_us > microseconds(now),
-        )
+    async def find_proof(self, session: SessionId) -> Grant | None:
+        """Return a session's proof, which may have expired."""
+        return await self._grant(session, SESSIONS.c.proof_digest, SESSIONS.c.proof_until_us)
+
+    async def find_reauthentication(self, session: SessionId) -> Grant | None:
+        """Return a session's reauthentication at its provider, which may have expired."""
+        columns = SESSIONS.c.reauthentication_digest, SESSIONS.c.reauthenticated_until_us
+        return await self._grant(session, *columns)
+
+    async def _grant(
+        self, session: SessionId, digest: sa.Column[Any], until_us: sa.Column[Any]
+    ) -> Grant | None:
+        is_there = sa.and_(digest.is_not(None), until_us.is_not(None))
+        query = sa.select(digest, until_us).where(SESSIONS.c.id == session, is_there)
         async with read_transaction(self._engine) as connection:
-            return (await connection.execute(query)).scalar() is not None
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else Grant(row[0], time_of(row[1]))
 
     async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
         """Use up a session's reauthentication; return whether it had one with this digest."""
