@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -130,6 +131,37 @@ def test_a_keyring_whose_keys_are_archived_takes_a_token(prepared: Prepared) -> 
     destroying = Request("PATCH", "/kms/keyrings/payments", {"archive_after_days": 30})
     assert _send(owner, plain, proof=proof).status_code == 200
     assert _is_asked(_send(owner, destroying, proof=proof))
+
+
+def test_what_is_there_is_told_before_a_proof(prepared: Prepared) -> None:
+    """A taken keyring's name, and an import beside an active key, are refused without a proof."""
+    owner = prepared.owner
+    taken = {"name": "payments", "archive_after_days": 30}
+    answer = _send(owner, Request("POST", "/kms/keyrings", taken))
+    assert refusal_of(answer) == (409, "ERR_CONFLICT_001", "name")
+    wrapped = {"import_key_id": str(uuid.uuid4()), "wrapped_private_key": "AAAA"}
+    answer = _send(owner, Request("POST", "/kms/keys/import", KEY | wrapped))
+    assert refusal_of(answer) == (400, "ERR_INVALID_001", "algorithm")
+    free = {"name": "free", "archive_after_days": 30}
+    assert _is_asked(_send(owner, Request("POST", "/kms/keyrings", free)))
+    other = {**KEY, "algorithm": "X-Wing"} | wrapped
+    answer = _send(owner, Request("POST", "/kms/keys/import", other))
+    assert _is_asked(answer), answer.text
+
+
+def test_a_rehearsal_s_look_ups_say_what_they_are(prepared: Prepared) -> None:
+    """What is looked up before a proof is asked for has the policy "rehearsal" in the audit log."""
+    owner, found = prepared.owner, set()
+    for name in ROWS:
+        assert _is_asked(_send(owner, prepared.request(name)))
+    for record in owner.get("/audit/records", limit=100)["records"]:
+        if record["operation"] in {"get-active-key", "get-key", "get-keyring"}:
+            found.add((record["operation"], record["policy"]))
+    assert found == {
+        ("get-active-key", "rehearsal"),
+        ("get-key", "rehearsal"),
+        ("get-keyring", "rehearsal"),
+    }
 
 
 def test_a_token_leaves_no_cookie_unless_it_is_asked_for(prepared: Prepared) -> None:

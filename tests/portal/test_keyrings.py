@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 import pytest
@@ -31,6 +32,12 @@ def tenant(installation: Installation) -> Caller:
 
 def _create(page: Page) -> None:
     """Create a keyring by its form; that its keys are archived by themselves takes a step-up."""
+    _fill(page)
+    prove(page)
+
+
+def _fill(page: Page) -> None:
+    """Fill the form of a new keyring, and send it."""
     page.get_by_role("button", name="Create a keyring").click()
     dialog = page.locator("#create")
     dialog.get_by_label("Name").fill(NAME)
@@ -40,7 +47,41 @@ def _create(page: Page) -> None:
         dialog.get_by_label(purpose, exact=True).uncheck()
     dialog.get_by_label("Archive a retired version").fill("400")
     dialog.get_by_role("button", name="Create").click()
+
+
+def test_a_change_of_something_else_takes_no_second_proof(
+    visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """Only a change of the days after which keys are destroyed asks for a proof of its own."""
+    owner = new_person(new_tenant().tenant_id)
+    page = visit_as(owner, asks_proof=True).open(PATH)
+    _create(page)
+    change = page.get_by_role("button", name=f"Change {NAME}")
+    change.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("What it is for").fill("")
+    dialog.get_by_role("button", name="Change it").click()
+    expect(page.get_by_role("row", name=NAME)).not_to_contain_text("Card numbers")
+    assert owner.get(f"/kms/keyrings/{NAME}")["archive_after_days"] == 400
+    change.click()
+    dialog.get_by_label("Archive a retired version").fill("90")
+    dialog.get_by_role("button", name="Change it").click()
     prove(page)
+    expect(page.get_by_role("row", name=NAME)).to_contain_text("90 days after")
+
+
+def test_a_taken_name_is_told_before_a_proof(
+    visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """Who gives a new keyring the name of another one is told at once, and asked for nothing."""
+    tenant = new_tenant()
+    tenant.post("/kms/keyrings", {"name": NAME}, status=201)
+    visitor = visit_as(new_person(tenant.tenant_id))
+    visitor.expected.append("409")
+    page = visitor.open(PATH)
+    _fill(page)
+    expect(page.locator("#create [data-problem=name]")).to_be_visible()
+    expect(page.locator("#step-up")).not_to_be_visible()
 
 
 def test_a_keyring_is_created_changed_and_chosen(
@@ -48,7 +89,7 @@ def test_a_keyring_is_created_changed_and_chosen(
 ) -> None:
     """What was set is what the API keeps; its keys are generated and tried in it alone."""
     owner = installation.person(tenant.tenant_id)
-    page = visit_as(owner).open(PATH)
+    page = visit_as(owner, asks_proof=True).open(PATH)
     _create(page)
     row = page.get_by_role("row", name=NAME)
     expect(row).to_contain_text("Card numbers")
@@ -63,8 +104,7 @@ def test_a_keyring_is_created_changed_and_chosen(
     expect(dialog.get_by_label("Labels")).to_have_value("team: payments\nurl: a:b")
     dialog.get_by_label("Labels").fill("")
     dialog.get_by_label("Rotate the active key").fill("90")
-    dialog.get_by_role("button", name="Change it").click()  # the form sends the days again
-    prove(page)
+    dialog.get_by_role("button", name="Change it").click()
     expect(row).to_contain_text("every 90 days")
     changed = owner.get(f"/kms/keyrings/{NAME}")
     assert (changed["labels"], changed["rotation_days"]) == ({}, 90)

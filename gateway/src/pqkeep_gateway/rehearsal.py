@@ -10,6 +10,11 @@ provider, and announcements to other gateways.
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.messages import Attribution
+
+POLICY = "rehearsal"
+"""The policy in the audit log's records of what a rehearsal looks up."""
 _IS_REHEARSAL: ContextVar[bool] = ContextVar("is_rehearsal", default=False)
 
 
@@ -37,3 +42,23 @@ async def rehearse(work: Callable[[], Awaitable[object]]) -> None:
         return
     finally:
         _IS_REHEARSAL.reset(token)
+
+
+async def rehearse_absence(
+    look_up: Callable[[], Awaitable[object]], absent: ErrorKind, present: ErrorKind
+) -> None:
+    """In a rehearsal, raise KeyServiceError with ``present`` unless a look-up raises ``absent``."""
+    if not is_rehearsal():
+        return
+    try:
+        await look_up()
+    except KeyServiceError as refusal:
+        if refusal.kind is absent:
+            return
+        raise
+    raise KeyServiceError(present)
+
+
+def attributed(attribution: Attribution) -> Attribution:
+    """Return the attribution of a look-up: in a rehearsal its record in the audit log says so."""
+    return attribution.under(POLICY) if is_rehearsal() else attribution

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from pqkeep_gateway.rehearsal import before_change
+from pqkeep_gateway.rehearsal import attributed, before_change
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -133,7 +133,7 @@ async def awaited(
     if not isinstance(request, LOOK_UPS):
         before_change()
     answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-    keys.call(request, attribution, placement, partial(settle, answer))
+    keys.call(request, attributed(attribution), placement, partial(settle, answer))
     try:
         return await answer
     finally:

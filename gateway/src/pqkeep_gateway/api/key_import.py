@@ -7,14 +7,16 @@ from msgspec import Meta, structs
 
 from pqkeep_gateway.api.key_fields import KeyAnswer
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
-from pqkeep_gateway.api.keys import EXAMPLE, key_as_it_is
+from pqkeep_gateway.api.keys import EXAMPLE, Key, shown_key
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.field import base64_field, uuid_field
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
+from pqkeep_gateway.rehearsal import rehearse_absence
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.messages import GetImportKey, ImportPrivateKey
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.messages import GetActiveKey, GetImportKey, ImportPrivateKey
 
 MAX_WRAPPED_PRIVATE_KEY = 12_288
 """Bytes: seed, expanded and public key of ML-DSA-87 have 7,700."""
@@ -50,20 +52,28 @@ _WRAPPED_PRIVATE_KEY = base64_field(
 def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints of importing keys."""
 
-    def import_private_key(call: KeyCall) -> ImportPrivateKey:
+    async def import_private_key(call: KeyCall) -> Key:
         """Make a private key that was made elsewhere the active one, where none is.
 
         The key says for ever that it was imported. The import key is used up, also where the
         private key is refused. To decrypt what an old key has encrypted, import it and rotate.
         """
-        return ImportPrivateKey(
-            tenant=call.tenant,
-            algorithm=call.algorithm,
-            import_key_id=call[_IMPORT_KEY_ID],
-            wrapped_private_key=call[_WRAPPED_PRIVATE_KEY],
-            quota=bound(plans[call.principal.entitlements.effective_tier].pqc_keys),
-            idempotency=call.idempotency,
+        quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
+        active = GetActiveKey(tenant=call.tenant, algorithm=call.algorithm)
+        await rehearse_absence(
+            lambda: call.execute(active), ErrorKind.KEY_NOT_FOUND, ErrorKind.KEY_EXISTS
         )
+        imported = await call.execute(
+            ImportPrivateKey(
+                tenant=call.tenant,
+                algorithm=call.algorithm,
+                import_key_id=call[_IMPORT_KEY_ID],
+                wrapped_private_key=call[_WRAPPED_PRIVATE_KEY],
+                quota=quota,
+                idempotency=call.idempotency,
+            )
+        )
+        return shown_key(imported.key)
 
     rows = (
         KeyOperation(
@@ -87,8 +97,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "POST",
             "/kms/keys/import",
             Operation.IMPORT_KEY,
-            import_private_key,
-            key_as_it_is,
+            handler=import_private_key,
             status=201,
             idempotent=True,
             needs_step_up=True,

@@ -26,9 +26,9 @@ from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import Field, integer_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.mail.outgoing_mail import of_keyring
-from pqkeep_gateway.rehearsal import is_rehearsal
+from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import ALL_PURPOSES, MAX_KEYRINGS, KeyPurpose, KeyringInfo
 from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import (
@@ -198,6 +198,15 @@ class _Keyrings:
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
         )
+        taken = GetKeyring(tenant=request.tenant, keyring=request.keyring)
+        try:
+            await rehearse_absence(
+                lambda: self._ask(call, taken),
+                ErrorKind.KEYRING_NOT_FOUND,
+                ErrorKind.KEYRING_EXISTS,
+            )
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind, call.values) from None
         made = (await self._execute(call, request)).keyring
         await self._tell(call, made, 0)
         return _keyring(made)
@@ -255,11 +264,16 @@ class _Keyrings:
         if days and days != before:
             await self._tell_owners(call.tenant.tenant, of_keyring(keyring.name, days))
 
-    async def _execute(self, call: ApiCall, request: KeyRequest[R]) -> R:
+    async def _ask(self, call: ApiCall, request: KeyRequest[R]) -> R:
+        """Have the key service carry a request out. Raises KeyServiceError."""
         keyring = None if isinstance(request, ListKeyrings) else request.keyring
         attribution = self._access.attribute(call, request.operation, keyring, None)
+        return await self._access.keys.execute(request, attribution, call.tenant.placement)
+
+    async def _execute(self, call: ApiCall, request: KeyRequest[R]) -> R:
+        """Have the key service carry a request out. Raises ApiError."""
         try:
-            return await self._access.keys.execute(request, attribution, call.tenant.placement)
+            return await self._ask(call, request)
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind, call.values) from None
 

@@ -22,12 +22,13 @@ function pair(line) {
   return [name.trim(), value.join(":").trim()];
 }
 
-/** The body of a form: what is left empty is left out. */
+/** The body of a form, without what is left empty, or unchanged where setting it takes a proof. */
 export function bodyOf(form) {
   const body = {};
   for (const input of form.elements) {
     if (!input.name || "skip" in input.dataset || input.disabled) continue;
     if (input.type === "radio" && !input.checked) continue;
+    if ("onlyChanged" in input.dataset && input.value === input.defaultValue) continue;
     if (input.dataset.type === "member") {
       body[input.name] ??= [];
       if (input.checked) body[input.name].push(input.value);
