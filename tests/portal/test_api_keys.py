@@ -47,7 +47,7 @@ def test_an_api_key_is_created_rotated_and_revoked(
     """Each new one is shown once, and works; the old one counts down; a revoked one is refused."""
     tenant = installation.operator().post("/tenants", {"name": "no API keys"}, status=201)
     owner = installation.person(tenant["id"])
-    visitor = visit_as(owner, is_fresh=True)
+    visitor = visit_as(owner, is_fresh=True, asks_proof=True)
     page = visitor.open(PATH)
     expect(page.get_by_text("No API keys yet")).to_be_visible()
     page.get_by_role("button", name="Create an API key").first.focus()
@@ -96,7 +96,7 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
     """Name, operations, keyrings, algorithms, last day and networks are what the API keeps."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
-    page = visit_as(owner, phone=True).open(PATH)
+    page = visit_as(owner, phone=True, asks_proof=True).open(PATH)
     page.get_by_role("button", name="Create an API key").click()
     dialog = page.locator("#create")
     dialog.get_by_label("Name").fill("ci-verifier")
@@ -147,7 +147,7 @@ def test_an_api_key_is_rotated_with_other_limits(
     limits = {"scopes": [{"operations": ["use"], "keyrings": ["cards"]}], "name": "worker"}
     tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
     owner.post_proven(path, limits, status=201)
-    page = visit_as(owner, phone=True).open(PATH)
+    page = visit_as(owner, phone=True, asks_proof=True).open(PATH)
     page.get_by_role("row", name="worker").get_by_role("link").click()
     expect(page.get_by_role("heading", name="worker")).to_be_visible()
     expect(page.locator("[name=group][value=use]")).to_be_disabled()
@@ -184,7 +184,7 @@ def test_everything_is_chosen_deliberately(installation: Installation, visit_as:
     """What is proposed is to use keys; an API key without scopes takes a choice of its own."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
-    page = visit_as(owner).open(PATH)
+    page = visit_as(owner, asks_proof=True).open(PATH)
     for choice in ("", "Everything"):
         page.get_by_role("button", name="Create an API key").click()
         if choice:
@@ -340,7 +340,7 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
     leaked = installation.caller(made["api_key"], tenant.tenant_id)
     answers = flood(leaked)
     wait_for(answers, HTTPStatus.TOO_MANY_REQUESTS, 100)
-    page = visit_as(owner).open("/portal")
+    page = visit_as(owner, asks_proof=True).open("/portal")
     expect(page.get_by_text("The rate limit is used up")).to_contain_text(f"{made['version']} “ci”")
     go_to(page, PATH)
     expect(page.get_by_text("The rate limit is used up")).to_contain_text("“ci”")
@@ -364,7 +364,7 @@ def test_a_misspelt_keyring_is_refused_at_its_field(
     """A keyring that does not exist is refused in the form, until a box says that it may be missing."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
-    visitor = visit_as(owner)
+    visitor = visit_as(owner, asks_proof=True)
     visitor.expected.append("400")
     page = visitor.open(PATH)
     page.get_by_role("button", name="Create an API key").click()

@@ -23,7 +23,7 @@ def test_an_owner_chooses_a_plan_and_cancels_it(
     """The new plan is marked, there is an invoice; cancelled, it says when it ends."""
     tenant = installation.new_tenant("free")
     name = installation.operator().get(f"/tenants/{tenant.tenant_id}")["name"]
-    page = visit_as(installation.person(tenant.tenant_id), phone=True).open(PATH)
+    page = visit_as(installation.person(tenant.tenant_id), phone=True, asks_proof=True).open(PATH)
     expect(page.get_by_text("No invoices yet")).to_be_visible()
     assert_fits(page)
     assert_accessible(page)

@@ -147,7 +147,7 @@ def test_an_authenticator_app_is_set_up_and_asked_for(
 ) -> None:
     """Enrolment shows secret and recovery codes; signing in then takes a code, or one of those."""
     email = _email()
-    visitor = visit_as(installation.person(tenant.tenant_id, "viewer", email))
+    visitor = visit_as(installation.person(tenant.tenant_id, "viewer", email), asks_proof=True)
     page = visitor.open("/portal/security/enroll")
     page.get_by_role("button", name="Show the code to scan").click()
     page.get_by_label("Your password").fill(PASSWORD)
@@ -164,7 +164,7 @@ def test_an_authenticator_app_is_set_up_and_asked_for(
     page.get_by_role("button", name="Done").click()
     expect(page.get_by_role("button", name="Switch it off")).to_be_visible()
 
-    visitor = visit(installation.base_url)
+    visitor = visit(installation.base_url, asks_proof=True)
     visitor.expected.append(UNAUTHORIZED)
     page = visitor.open("/portal/sign-in")
     page.get_by_label("E-mail address").fill(email)

@@ -57,7 +57,7 @@ def test_a_key_lives_and_is_archived_on_its_pages(
 ) -> None:
     """From an empty page: generate with the keyboard alone, rotate, archive, retire."""
     tenant = installation.new_tenant()
-    visitor = visit_as(installation.person(tenant.tenant_id))
+    visitor = visit_as(installation.person(tenant.tenant_id), asks_proof=True)
     page = visitor.open("/portal/keys")
     expect(page.get_by_text("No keys yet")).to_be_visible()
     page.get_by_role("button", name="Generate a key").first.focus()
@@ -256,7 +256,7 @@ def test_the_keys_of_every_keyring_are_listed(
         tenant.post("/kms/keys/generate", named, status=201)
     tenant.post("/kem/encrypt", {"plaintext": "QUJD", "keyring": "payments"})
     owner = installation.person(tenant.tenant_id)
-    page = visit_as(owner).open("/portal/keys")
+    page = visit_as(owner, asks_proof=True).open("/portal/keys")
     of_payments = page.get_by_role("region", name="Kyber768 in payments")
     expect(page.get_by_role("region", name="Kyber768 in default")).to_contain_text("never")
     expect(of_payments.get_by_role("cell", name="payments")).to_be_visible()

@@ -34,7 +34,7 @@ def _assert_stays(page: Page, shown: Locator, secret: Locator) -> None:
 def test_an_api_key_stays_until_it_is_kept(visit_as: SignedIn, installation: Installation) -> None:
     """Escape, a click outside, a link, a reload and the back button leave it where it is."""
     tenant = installation.new_tenant()
-    page = visit_as(installation.person(tenant.tenant_id)).open("/portal/keys")
+    page = visit_as(installation.person(tenant.tenant_id), asks_proof=True).open("/portal/keys")
     go_to(page, "/portal/api-keys")
     page.get_by_role("button", name="Create an API key").click()
     page.get_by_role("button", name="Create", exact=True).click()
@@ -55,7 +55,7 @@ def test_an_invitations_link_stays_until_it_is_kept(
     operator = installation.caller(None)
     key = installation.ready["operator_key"]
     operator.post("/auth/operator", {"operator_key": key})
-    page = visit_as(operator).open("/portal/operator/tenants")
+    page = visit_as(operator, asks_proof=True).open("/portal/operator/tenants")
     go_to(page, f"/portal/operator/tenants/{tenant.tenant_id}")
     page.get_by_role("button", name="Invite an owner").click()
     page.locator("#invite-email").fill(f"{uuid.uuid4()}@example.com")
@@ -74,7 +74,9 @@ def test_recovery_codes_stay_until_they_are_saved(
 ) -> None:
     """The codes are left only by saying that they are saved."""
     tenant = installation.new_tenant()
-    page = visit_as(installation.person(tenant.tenant_id, "viewer")).open("/portal/security")
+    page = visit_as(installation.person(tenant.tenant_id, "viewer"), asks_proof=True).open(
+        "/portal/security"
+    )
     go_to(page, "/portal/security/enroll")
     page.get_by_role("button", name="Show the code to scan").click()
     page.get_by_label("Your password").fill(PASSWORD)

@@ -43,7 +43,7 @@ def test_ten_are_invited_by_one_code(
     """Somebody with an authenticator app invites ten people within a minute, by one real code."""
     owner = new_person(new_tenant().tenant_id)
     totp = _enroll(owner)
-    page = visit_as(owner).open("/portal/team")
+    page = visit_as(owner, asks_proof=True).open("/portal/team")
     began = time.monotonic()
     for number in range(INVITED):
         _invite(page, f"invited-{number}@example.com")
@@ -59,7 +59,7 @@ def test_a_mistake_is_shown_before_a_proof_is_asked(
 ) -> None:
     """A form that cannot succeed says so at its field, and opens no dialog."""
     owner = new_person(new_tenant().tenant_id)
-    visitor = visit_as(owner)
+    visitor = visit_as(owner, asks_proof=True)
     visitor.expected += ["409"]
     page = visitor.open("/portal/team")
     _invite(page, owner.get("/auth/me")["email"])
@@ -80,7 +80,7 @@ def test_a_used_code_counts_down_to_the_next(
     totp = _enroll(owner)
     code = totp.now()
     owner.post("/auth/step-up", {"totp_code": code})
-    page = visit_as(owner).open("/portal/team")
+    page = visit_as(owner, asks_proof=True).open("/portal/team")
     _invite(page, "grace@example.com")
     _confirm(page, code)
     said = page.locator("#step-up .form-error")

@@ -302,7 +302,7 @@ def test_the_story_begins_over_https(
     """With secure cookies: keys, a keyring, a trial, an API key, a proof, and an access that ends."""
     email = f"{uuid.uuid4()}@example.com"
     installation.person(installation.new_tenant().tenant_id, email=email)
-    visitor = visit(secured_gateway, ignore_https_errors=True)
+    visitor = visit(secured_gateway, ignore_https_errors=True, asks_proof=True)
     page = visitor.open("/portal/keys")
     page.wait_for_url("**/portal/sign-in?next=%2Fportal%2Fkeys")
     _sign_in(page, email, PASSWORD)
