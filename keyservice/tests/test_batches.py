@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_keyservice import batch as batches
-from pqkeep_keyservice.operations import signing
+from pqkeep_keyservice.live.executors import InProcess
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
@@ -60,9 +60,8 @@ from pqkeep_protocol.messages import (
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService
 
-    from pqkeep_keyservice.keys.key_versions import KeyVersions
-    from pqkeep_keyservice.live.executors import Executor
-    from pqkeep_keyservice.operations.result import OperationResult
+    from pqkeep_keyservice.keys.key_versions import KeyEntry
+    from pqkeep_keyservice.live.signables import Signable
 
 Sql = Callable[..., list[Any]]
 KEM, HYBRID, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.X_WING, Algorithm.ML_DSA_65
@@ -279,12 +278,12 @@ async def test_no_signature_waits_for_a_worker_until_the_deadline(
     """A signature that no worker is free for is refused alone, and what was done is answered."""
 
     async def wait(
-        request: Sign, versions: KeyVersions, executor: Executor, deadline: float
-    ) -> OperationResult:
+        self: InProcess, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
+    ) -> bytes:
         await asyncio.sleep(deadline - asyncio.get_running_loop().time())
         raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
 
-    monkeypatch.setattr(signing, "sign", wait)
+    monkeypatch.setattr(InProcess, "sign", wait)
     requests: list[ItemRequest] = [
         encrypt(owner, b""),
         Sign(tenant=owner, algorithm=SIGNATURE, version=None, message=b""),

@@ -26,7 +26,6 @@ from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.live import import_keys
 from pqkeep_keyservice.live.import_keys import ImportKeys
-from pqkeep_keyservice.operations.importing import import_key
 from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.der import OCTET_STRING, SEQUENCE, der
@@ -300,14 +299,13 @@ async def test_an_import_key_outlasts_a_full_key(service: InProcessService, call
     """Where a key can have no more versions the import is refused, and its import key stays good."""
     archived = KeyInfo(ML_DSA, V1, KeyStatus.ARCHIVED, b"public", datetime(2026, 1, 1, tzinfo=UTC))
     full = KeyVersions(caller.tenant, ML_DSA, entries=(KeyEntry(archived, None),) * MAX_VERSIONS)
-    held = ImportKeys()
-    id_, public_key, info = held.issue(full.name, 0.0)
-    issued = ImportKey(id=id_, public_key=public_key, info=info, seconds=1)
-    request = caller.importing(issued, made_elsewhere(ML_DSA)[0])
-    with pytest.raises(KeyServiceError) as refusal:
-        await import_key(request, full, held, service.parts.in_process, 1.0, 1.0)
-    assert refusal.value.kind is ErrorKind.VERSION_LIMIT_REACHED
-    held.claim(id_, full.name, 1.0)
+    keys = service.parts.key_cache
+    request = caller.importing(await caller.issue(), made_elsewhere(ML_DSA)[0])
+    keys.invalidate(full)
+    keys.update(full, service.parts.store.writer.epoch)
+    assert await caller.refusal(request) is ErrorKind.VERSION_LIMIT_REACHED
+    keys.invalidate(full)
+    assert (await caller.ask(request)).key.version == V1
 
 
 async def test_a_repeated_import_gives_the_first_answer(caller: Caller) -> None:

@@ -1,6 +1,6 @@
 """What was made for one purpose, version, tenant, algorithm or hash serves no other.
 
-In process, through the real Dispatcher.
+In process, through the real operations.
 """
 
 import sqlite3

@@ -1,6 +1,6 @@
 """Whatever is changed in what the key service once produced is refused, in one documented way.
 
-In process, through the real Dispatcher. Over HTTP it is test_over_http.py.
+In process, through the real operations. Over HTTP it is test_over_http.py.
 """
 
 import os

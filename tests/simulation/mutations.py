@@ -24,8 +24,7 @@ from tests.simulation.two_shards import TwoShards
 
 from pqkeep_gateway.key_client import KeyClient, KeyConnection
 from pqkeep_keyservice import moves, schedule
-from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.audit.log import AuditLog, Then
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.ledger.append import LogState, load_log_state
@@ -33,6 +32,7 @@ from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.live.key_cache import RevisionCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.moves import TenantMoves, _cancelled, arriving_keys
+from pqkeep_keyservice.operations import lifecycle
 from pqkeep_keyservice.storage import key_versions, tenants
 from pqkeep_keyservice.storage.key_versions import list_due_keys
 from pqkeep_keyservice.storage.schema import TENANT_BUNDLES
@@ -45,6 +45,7 @@ from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus
 Attribute = tuple[object, str, object]
 """An owner, the name of what is replaced, and by what."""
 
+_append: Any = AuditLog.append
 _commit: Any = AuditLog._commit
 _call: Any = KeyClient.call
 _lock: Any = Server.lock
@@ -83,30 +84,27 @@ class Mutation:
             yield
 
 
-async def _answer_first(self: Any, entries: Sequence[Any], epoch: int | None) -> CommitOutcome:
+def _answer_first(self: Any, entries: Sequence[Any], epoch: int, then: Then) -> None:
     if any(change for _, change in entries):
-        outcome: CommitOutcome = await _commit(self, entries, epoch)
-        return outcome
-    task = asyncio.create_task(_commit(self, entries, epoch))
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return CommitOutcome.DURABLE
+        _append(self, entries, epoch, then)
+        return
+    _append(self, entries, epoch, lambda _: None)
+    then(CommitOutcome.DURABLE)
 
 
-async def _answer_what_is_stale(
-    self: Any, entries: Sequence[Any], epoch: int | None
-) -> CommitOutcome:
-    outcome: CommitOutcome = await _commit(self, entries, epoch)
-    return CommitOutcome.DURABLE if outcome is CommitOutcome.STALE else outcome
+def _answer_what_is_stale(self: Any, entries: Sequence[Any], epoch: int, then: Then) -> None:
+    def believe(outcome: CommitOutcome | None) -> None:
+        then(CommitOutcome.DURABLE if outcome is CommitOutcome.STALE else outcome)
+
+    _append(self, entries, epoch, believe)
 
 
-async def _believe_in_events(self: Any, entries: Sequence[Any], epoch: int | None) -> CommitOutcome:
-    try:
-        outcome: CommitOutcome = await _commit(self, entries, epoch)
-    except KeyServiceError:
-        if entries[0][0].event_id is None:
-            raise
-        return CommitOutcome.DURABLE
-    return outcome
+def _believe_in_events(self: Any, entries: Sequence[Any], epoch: int, then: Then) -> None:
+    def believe(outcome: CommitOutcome | None) -> None:
+        is_event = entries[0][0].event_id is not None
+        then(CommitOutcome.DURABLE if is_event and outcome is None else outcome)
+
+    _append(self, entries, epoch, believe)
 
 
 async def _commit_first_only(self: Any, records: Sequence[Any], epoch: int) -> CommitOutcome:
@@ -262,13 +260,13 @@ MUTATIONS = (
     Mutation(
         "an answer does not wait for its record",
         frozenset({"one record"}),
-        [(AuditLog, "_commit", _answer_first)],
+        [(AuditLog, "append", _answer_first)],
     ),
     Mutation(
         "what is stale is answered",
         frozenset({"one record"}),
         [
-            (AuditLog, "_commit", _answer_what_is_stale),
+            (AuditLog, "append", _answer_what_is_stale),
             (event_loop, "LATE", 0.9),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
@@ -282,7 +280,7 @@ MUTATIONS = (
     Mutation(
         "events that were not recorded are acknowledged",
         frozenset({"lost"}),
-        [(AuditLog, "_commit", _believe_in_events)],
+        [(AuditLog, "append", _believe_in_events)],
         first=32,
     ),
     Mutation(
@@ -407,7 +405,7 @@ MUTATIONS = (
         "an Idempotency-Key is forgotten",
         frozenset({"once"}),
         [
-            (Dispatcher, "_previous", _no_previous),
+            (lifecycle, "previous_entry", _no_previous),
             (key_versions, "is_idempotency_key_used", lambda *_: False),
             (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],

@@ -17,14 +17,14 @@ from time import perf_counter
 from typing import NamedTuple, cast
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.tenant_gate import TenantGate
-from pqkeep_keyservice.operations.result import RecordedError
+from pqkeep_keyservice.operations.context import Parts, RecordedError
+from pqkeep_keyservice.operations.kem_dem import encapsulate_all
+from pqkeep_keyservice.operations.table import answer, loaded_context, row_of
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_keyservice.transaction import refusal_kind
 from pqkeep_protocol.algorithms import ALGORITHMS, Kind
 from pqkeep_protocol.audit_events import Outcome
@@ -65,12 +65,9 @@ class Answered(NamedTuple):
 class Batches:
     """Executes batches."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, log: AuditLog, writer: Writer, gate: TenantGate
-    ) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, parts: Parts, log: AuditLog, gate: TenantGate) -> None:
+        self._parts = parts
         self._log = log
-        self._writer = writer
         self._gate = gate
         self._turns = FairQueue[TenantId, None](
             [None], per_subject=1, max_waiting=64 * MAX_IN_FLIGHT
@@ -91,14 +88,14 @@ class Batches:
         try:
             async with self._gate.call(batch.tenant):
                 while True:
-                    epoch = self._writer.epoch
+                    epoch = self._parts.writer.epoch
                     answered = await self._answer_all(requests, deadline)
                     if await self._record(batch, answered, attribution, epoch):
                         return BatchResults(results=tuple(each.result for each in answered))
         except KeyServiceError as error:
             if error.kind is ErrorKind.TENANT_MOVED:
                 refused = [_refused(each, error.kind) for each in requests]
-                await self._record(batch, refused, attribution, self._writer.epoch)
+                await self._record(batch, refused, attribution, self._parts.writer.epoch)
             raise
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
@@ -149,7 +146,8 @@ class Batches:
         if len(alike) < FEWEST_ELSEWHERE:
             return places
         with suppress(KeyServiceError, DamagedKeyError):  # each of them is refused here
-            made = await self._dispatcher.encapsulate_all(first, len(alike), deadline)
+            context = await loaded_context(first, row_of(first), self._parts, deadline)
+            made = await encapsulate_all(first, context, len(alike))
             for place, done in zip(alike, made, strict=False):
                 answered[place] = Answered(cast(ItemResult, done.result), done.version)
         return deque(place for place in places if place not in answered)
@@ -195,7 +193,7 @@ class Batches:
         if is_late:
             return _refused(request, ErrorKind.DEADLINE_EXCEEDED)
         try:
-            done = await self._dispatcher.answer(request, deadline)
+            done = await answer(request, self._parts, deadline)
         except RecordedError as error:
             version = error.version or request.version
             return Answered(Refused(kind=error.kind), version, error.target, error.keyring)

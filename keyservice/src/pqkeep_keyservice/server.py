@@ -1,6 +1,7 @@
 """Serves framed requests: to each peer, on a Unix socket or by mutual TLS, what it may ask.
 
-Each request becomes a task. Requests over the limit are refused at once, and so is every request
+A request with keys in memory is answered by the commit of its record; any other becomes a task.
+Requests over the limit are refused at once, and so is every request
 that arrives while the server drains, or while another key service is the database's writer.
 """
 
@@ -86,7 +87,11 @@ class Server:
         self._connections: dict[FramedConnection[ToKeyService], None] = {}
         """The oldest first: a simulation ends them in the same order again."""
         self._gateways = GatewayConnections()
-        self._calls: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        """Calls that are not answered yet."""
+        self._idle = asyncio.Event()
+        """While the server drains: set once there are none."""
         self._draining = False
         self._all_closed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -115,8 +120,10 @@ class Server:
             server.close()
         if self._link_listener is not None:
             await self._link_listener.close()
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=seconds)
+        if self._under_way:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._idle.wait()
         for connection in tuple(self._connections):
             connection.close()  # after what is queued
         if self._connections:
@@ -139,12 +146,8 @@ class Server:
     def _connection(
         self, accepts: Accepts, requests: frozenset[type[Struct]]
     ) -> FramedConnection[ToKeyService]:
-        in_flight: set[asyncio.Task[None]] = set()
+        peer = _Peer()
         loop = asyncio.get_running_loop()
-
-        def end(call: asyncio.Task[None]) -> None:
-            in_flight.discard(call)
-            self._calls.discard(call)
 
         def receive(frame: ToKeyService) -> None:
             match frame:
@@ -152,14 +155,11 @@ class Server:
                     epoch = 0 if self._draining else self._writer.serving
                     database = self._activation.database_id if frame.asks_database else None
                     connection.send(Pong(frame.id, self._shard, epoch, database))
-                case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
+                case Call() if refusal := self._refusal(frame, requests, peer.in_flight):
                     connection.send(Refusal(frame.id, refusal))
                 case Call():
                     deadline = loop.time() + frame.timeout_ms / 1000
-                    call = loop.create_task(self._answer(connection, frame, deadline))
-                    in_flight.add(call)
-                    self._calls.add(call)
-                    call.add_done_callback(end)
+                    self._begin(_Call(frame, deadline, connection, peer))
 
         def lost(error: Exception | None) -> None:
             _log_end(error)
@@ -196,31 +196,74 @@ class Server:
             return ErrorKind.UNSUPPORTED
         return None
 
-    async def _answer(
-        self, connection: FramedConnection[ToKeyService], call: Call, deadline: float
-    ) -> None:
-        began = perf_counter()
-        outcome: str = Outcome.SUCCESS
+    def _begin(self, call: "_Call") -> None:
+        """Answer a call from memory, or start a task that does."""
+        self._under_way += 1
+        call.peer.in_flight += 1
+        request, frame = call.frame.request, call.frame
+        if isinstance(request, KeyRequest):
+            if request.tenant.int == INSTALLATION.int:  # its keys are for checkpoints alone
+                self._end(call, ErrorKind.KEY_NOT_FOUND)
+                return
+            then = partial(self._recorded, call)
+            if self._transactions.execute_from_memory(
+                request, frame.attribution, call.deadline, then
+            ):
+                return
+        self._start(call)
+
+    def _recorded(self, call: "_Call", outcome: AnyResult | ErrorKind | None) -> None:
+        if outcome is None:
+            self._start(call)
+        else:
+            self._end(call, outcome)
+
+    def _start(self, call: "_Call") -> None:
+        task = asyncio.create_task(self._answer(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: "_Call") -> None:
         try:
-            result = await self._result(call, deadline)
-            connection.send(Answer(call.id, result))
-            if isinstance(call.request, Batch) and isinstance(result, BatchResults):
-                self._count_items(call.request, result, perf_counter() - began)
+            outcome: _Outcome = await self._result(call)
         except KeyServiceError as refusal:
             outcome = refusal.kind
-        except ProtocolError:
-            _LOG.error("an answer is too large for a frame", request=type(call.request).__name__)
-            outcome = ErrorKind.INTERNAL
         except Exception:  # noqa: BLE001 - an unexpected error is answered too
-            _LOG.exception("request failed", request=type(call.request).__name__)
+            _LOG.exception("request failed", request=type(call.frame.request).__name__)
             outcome = ErrorKind.INTERNAL
+        self._end(call, outcome)
+
+    def _end(self, call: "_Call", outcome: "_Outcome") -> None:
+        """Send what became of a call, and count it."""
+        request = call.frame.request
+        said: str = Outcome.SUCCESS
         if isinstance(outcome, ErrorKind):
-            connection.send(Refusal(call.id, outcome))
-        if isinstance(call.request, KeyRequest):
-            request = call.request
-            self._metrics.count(
-                request.operation, request.algorithm, outcome, perf_counter() - began
-            )
+            said = outcome
+            call.connection.send(Refusal(call.frame.id, outcome))
+        else:
+            try:
+                call.connection.send(Answer(call.frame.id, outcome))
+            except ProtocolError:
+                _LOG.error("an answer is too large for a frame", request=type(request).__name__)
+                said = ErrorKind.INTERNAL
+            except Exception:  # noqa: BLE001 - whatever it is, this call alone fails
+                _LOG.exception("an answer cannot be sent", request=type(request).__name__)
+                said = ErrorKind.INTERNAL
+            if isinstance(said, ErrorKind):
+                call.connection.send(Refusal(call.frame.id, said))
+        seconds = perf_counter() - call.began
+        if isinstance(request, KeyRequest):
+            self._metrics.count(request.operation, request.algorithm, said, seconds)
+        elif (
+            isinstance(request, Batch)
+            and isinstance(outcome, BatchResults)
+            and said == Outcome.SUCCESS
+        ):
+            self._count_items(request, outcome, seconds)
+        call.peer.in_flight -= 1
+        self._under_way -= 1
+        if self._draining and not self._under_way:
+            self._idle.set()
 
     def _count_items(self, batch: Batch, results: BatchResults, seconds: float) -> None:
         """Count each request of a batch, with its share of the time."""
@@ -235,25 +278,56 @@ class Server:
         for (operation, algorithm, outcome), times in counts.items():
             self._metrics.count(operation, algorithm, outcome, seconds / len(batch.items), times)
 
-    async def _result(
-        self, call: Call, deadline: float
-    ) -> (
-        AnyResult | BatchResults | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
-    ):
-        request = call.request
-        if isinstance(request, (KeyRequest, Batch)):
-            if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
+    async def _result(self, call: "_Call") -> "_Result":
+        request, attribution = call.frame.request, call.frame.attribution
+        if isinstance(request, KeyRequest):
+            return await self._transactions.execute(request, attribution, call.deadline)
+        if isinstance(request, Batch):
+            if request.tenant == INSTALLATION:
                 raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
-            if isinstance(request, Batch):
-                return await self._batches.execute(request, call.attribution, deadline)
-            return await self._transactions.execute(request, call.attribution, deadline)
+            return await self._batches.execute(request, attribution, call.deadline)
         if isinstance(request, GetMetrics):
-            return await self._metrics.collect(len(self._calls))
+            return await self._metrics.collect(self._under_way)
         if isinstance(request, ListDestructions):
             return await self._administration.list_destructions(request)
         if isinstance(request, AnyAdministrationRequest):
             return await self._administration.answer(request)
         return await self._audit_service.answer(request)
+
+
+_Result = (
+    AnyResult | BatchResults | Destructions | AnyAuditResult | AnyAdministrationResult | Metrics
+)
+_Outcome = _Result | ErrorKind
+
+
+class _Peer:
+    """How many calls of a connection are not answered yet."""
+
+    __slots__ = ("in_flight",)
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+
+
+class _Call:
+    """A call that is not answered yet."""
+
+    __slots__ = ("began", "connection", "deadline", "frame", "peer")
+
+    def __init__(
+        self,
+        frame: Call,
+        deadline: float,
+        connection: FramedConnection[ToKeyService],
+        peer: _Peer,
+    ) -> None:
+        """Take the deadline in the event loop's time."""
+        self.began = perf_counter()
+        self.frame = frame
+        self.deadline = deadline
+        self.connection = connection
+        self.peer = peer
 
 
 def _log_end(error: Exception | None) -> None:

@@ -1,50 +1,44 @@
 """Executes a request as one transaction: the operation, its change and its audit record.
 
-Nothing is answered before its record is durable. An operation whose change is stale, because
+Nothing is answered before its record is durable. Where all that a request needs is in memory, it is
+carried out at once, and the commit of its record calls the answer: no task, lock or future waits.
+Otherwise, and where that form refuses, a task does it from the beginning. Both forms have the same
+checks, in ``operations/table`` and the tenant's gate.
+
+An operation whose change is stale, because
 another change of the key was committed first, is run again on its new versions.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from weakref import WeakValueDictionary
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live import MAX_WAITING
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.tenant_gate import TenantGate
-from pqkeep_keyservice.operations.lifecycle import VersionChange
-from pqkeep_keyservice.operations.result import RecordedError
-from pqkeep_keyservice.operations.scheduled import DestructionStep
+from pqkeep_keyservice.operations.context import OperationResult, Parts, RecordedError
+from pqkeep_keyservice.operations.scheduled import DestructionStep, destruction_step, due_change
+from pqkeep_keyservice.operations.table import answer, context_in_memory, row_of
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import (
-    AnyRequest,
-    AnyResult,
-    Attribution,
-    GenerateKey,
-    ImportPrivateKey,
-    RotateKey,
-    Wrap,
-)
+from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Wrap
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
-KeyChanging = GenerateKey | ImportPrivateKey | RotateKey | VersionChange
-"""Requests that change a key: one after the other."""
+Then = Callable[[AnyResult | ErrorKind | None], None]
+"""Takes a result or the kind of a refusal, durably recorded; or None: the epoch was over before it was
+recorded, and ``execute`` does it again."""
 
 
 MAX_PER_TENANT = 64
@@ -88,25 +82,50 @@ class KeyLocks:
 class Transactions:
     """Executes requests."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        store: KeyStore,
-        log: AuditLog,
-        key_cache: KeyCache,
-        keyring_cache: KeyringCache,
-        material: KeyMaterial,
-        gate: TenantGate,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._store = store
-        self._writer = store.writer
+    def __init__(self, parts: Parts, log: AuditLog, gate: TenantGate) -> None:
+        self._parts = parts
         self._log = log
-        self._key_cache = key_cache
-        self._keyring_cache = keyring_cache
-        self._material = material
         self._gate = gate
         self._locks = KeyLocks()
+
+    def execute_from_memory(
+        self, request: AnyRequest, attribution: Attribution, deadline: float, then: Then
+    ) -> bool:
+        """Execute a request for which nothing is loaded or waited for, and nothing is changed.
+
+        ``then`` is called once the record is durable. Where False is returned nothing has happened, and
+        ``execute`` does the same from the beginning: it loads what is not in memory, and records what is
+        refused. The deadline is in the event loop's time.
+        """
+        row = row_of(request)
+        if row.from_memory is None:
+            return False
+        leave = self._gate.enter_from_memory(request.tenant)
+        if leave is None:
+            return False
+        done: OperationResult | None = None
+        try:
+            epoch = self._parts.writer.epoch
+            context = context_in_memory(request, row, self._parts, deadline)
+            if context is not None:
+                done = row.from_memory(request, context)
+                _require_time(deadline)
+        except Exception:  # noqa: BLE001 - execute meets it again, and records it
+            done = None
+        if done is None:
+            leave()
+            return False
+
+        def recorded(outcome: CommitOutcome | None) -> None:
+            leave()
+            if outcome is CommitOutcome.STALE:
+                then(None)
+                return
+            _wipe(request)
+            then(done.result if outcome is CommitOutcome.DURABLE else ErrorKind.UNAVAILABLE)
+
+        self._log.append(((_record_of(request, attribution, done), None),), epoch, recorded)
+        return True
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -116,27 +135,23 @@ class Transactions:
         The deadline is in the event loop's time. Late work is given up before its change is
         committed, never after.
         """
-        epoch, gate = self._writer.epoch, self._gate
-        execute = self._change if isinstance(request, KeyChanging) else self._commit
+        epoch = self._parts.writer.epoch
         try:
-            if not gate.is_open:
-                async with gate.call(request.tenant):
-                    return await execute(request, attribution, deadline)
-            gate.uncounted += 1
+            leave = self._gate.enter_from_memory(request.tenant)
+            if leave is None:
+                async with self._gate.call(request.tenant):
+                    return await self._execute(request, attribution, deadline)
             try:
-                return await execute(request, attribution, deadline)
+                return await self._execute(request, attribution, deadline)
             finally:
-                gate.uncounted -= 1
-                if not gate.is_open:
-                    gate.left()
+                leave()
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
             kind = refusal_kind(error, request)
             more = error if isinstance(error, RecordedError) else None
         finally:
-            if isinstance(request, Wrap):  # not sooner: the operation may be run again
-                request.symmetric_key[:] = bytes(len(request.symmetric_key))
+            _wipe(request)
         version = getattr(request, "version", None)
         record = (
             operation_record(request, attribution, version, kind)
@@ -149,11 +164,11 @@ class Transactions:
             kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the answer with it
         raise KeyServiceError(kind)
 
-    async def _change(
+    async def _execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
     ) -> AnyResult:
-        """Execute a request that changes a key."""
-        assert isinstance(request, KeyChanging)  # noqa: S101
+        if not row_of(request).changes_key or request.algorithm is None:
+            return await self._commit(request, attribution, deadline)
         name = KeyName(request.tenant, request.algorithm, request.keyring)
         async with self._locks.lock(name, deadline):
             return await self._commit(request, attribution, deadline)
@@ -163,16 +178,10 @@ class Transactions:
     ) -> AnyResult:
         while True:
             _require_time(deadline)
-            epoch = self._writer.epoch
-            done = await self._dispatcher.answer(request, deadline)
+            epoch = self._parts.writer.epoch
+            done = await answer(request, self._parts, deadline)
             _require_time(deadline)
-            record = operation_record(
-                request, attribution, done.version, Outcome.SUCCESS, done.target, done.keyring
-            )
-            if done.operation is not None:
-                record = record._replace(operation=done.operation)
-            if done.policy is not None:
-                record = record._replace(policy=done.policy)
+            record = _record_of(request, attribution, done)
             if done.change is None:
                 outcome = await self._log.commit(record, epoch=epoch)
             elif isinstance(done.change, KeyringChange):
@@ -200,8 +209,8 @@ class Transactions:
         async with self._gate.call(name.tenant), self._locks.lock(name, deadline):
             while True:
                 _require_time(deadline)
-                epoch = self._writer.epoch
-                due = await self._dispatcher.due_change(name, now, deadline, destroys=destroys)
+                epoch = self._parts.writer.epoch
+                due = await due_change(name, now, self._parts, deadline, destroys=destroys)
                 if due is None:
                     return None
                 outcome = await self._commit_change(due.record, due.change, epoch)
@@ -225,8 +234,8 @@ class Transactions:
         async with self._gate.call(tenant):
             while True:
                 _require_time(deadline)
-                epoch = self._writer.epoch
-                step = await self._dispatcher.destruction_step(tenant, now)
+                epoch = self._parts.writer.epoch
+                step = await destruction_step(tenant, now, self._parts)
                 if step is None:
                     return None
                 if isinstance(step, DestructionStep):
@@ -239,13 +248,13 @@ class Transactions:
     async def _commit_change(
         self, record: NewRecord, change: KeyChange, epoch: int
     ) -> CommitOutcome:
-        if change.destroys_a_seed and not await self._store.scrub():
+        if change.destroys_a_seed and not await self._parts.store.scrub():
             # Another process reads the file, so that a copy would stay: change nothing.
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        self._key_cache.invalidate(change.old)  # also right if the commit's outcome stays unknown
+        self._parts.keys.invalidate(change.old)  # also right if the commit's outcome stays unknown
         outcome = await self._log.commit(record, change, epoch)
         if outcome is CommitOutcome.DURABLE:
-            self._key_cache.update(change.new, epoch)
+            self._parts.keys.update(change.new, epoch)
             if change.destroys_a_seed:
                 await self._destroy_copies(change.new)
         return outcome
@@ -253,21 +262,39 @@ class Transactions:
     async def _commit_keyring(
         self, record: NewRecord, change: KeyringChange, epoch: int
     ) -> CommitOutcome:
-        self._keyring_cache.invalidate(change.new)
+        self._parts.keyrings.invalidate(change.new)
         outcome = await self._log.commit(record, change, epoch)
         if outcome is CommitOutcome.DURABLE:
-            self._keyring_cache.update(change.new, epoch)
+            self._parts.keyrings.update(change.new, epoch)
         return outcome
 
     async def _destroy_copies(self, versions: KeyVersions) -> None:
         """Remove archived private keys from memory and from the write-ahead log."""
         for entry in versions.entries:
             if entry.sealed is None:
-                self._material.forget_private_key(versions.tenant, entry)
-        if not await self._store.scrub():
+                self._parts.material.forget_private_key(versions.tenant, entry)
+        if not await self._parts.store.scrub():
             _LOG.error(
                 "an archived key is still in the write-ahead log; removal will be tried again"
             )
+
+
+def _record_of(request: AnyRequest, attribution: Attribution, done: OperationResult) -> NewRecord:
+    """Return the record of an operation that was done."""
+    record = operation_record(
+        request, attribution, done.version, Outcome.SUCCESS, done.target, done.keyring
+    )
+    if done.operation is not None:
+        record = record._replace(operation=done.operation)
+    if done.policy is not None:
+        record = record._replace(policy=done.policy)
+    return record
+
+
+def _wipe(request: AnyRequest) -> None:
+    """Overwrite the key that a request has brought, once the operation is not run again."""
+    if isinstance(request, Wrap):
+        request.symmetric_key[:] = bytes(len(request.symmetric_key))
 
 
 def refusal_kind(error: Exception, request: AnyRequest) -> ErrorKind:

@@ -15,17 +15,18 @@ from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.batch import Batches
 from pqkeep_keyservice.config import RootKeySource
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import InProcess, executors
+from pqkeep_keyservice.live.import_keys import ImportKeys
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, schemes_of
 from pqkeep_keyservice.metrics import ServiceMetrics
 from pqkeep_keyservice.moves import TenantMoves
+from pqkeep_keyservice.operations.context import Parts
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.store import KeyStore
@@ -92,17 +93,19 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     )
     executor_of = executors(schemes, in_process, workers)
     encapsulation_workers = EncapsulationWorkers()
-    dispatcher = Dispatcher(
-        store,
-        key_cache,
-        keyring_cache,
-        material,
-        executor_of,
-        encapsulation_workers,
-        least_delay,
+    parts = Parts(
+        store=store,
+        writer=store.writer,
+        keys=key_cache,
+        keyrings=keyring_cache,
+        material=material,
+        executors=executor_of,
+        encapsulation_workers=encapsulation_workers,
+        import_keys=ImportKeys(),
+        least_delay=least_delay,
     )
     gate = TenantGate(store)
-    transactions = Transactions(dispatcher, store, log, key_cache, keyring_cache, material, gate)
+    transactions = Transactions(parts, log, gate)
     signer = CheckpointSigner(transactions.execute, store, key_cache, material, executor_of)
     note_signer = NoteSigner(store, key_cache, material)
     audit_service = AuditService(store, key_cache, keyring_cache, log, signer, note_signer, gate)
@@ -123,7 +126,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
         log=log,
         gate=gate,
         transactions=transactions,
-        batches=Batches(dispatcher, log, store.writer, gate),
+        batches=Batches(parts, log, gate),
         checkpoint_signer=signer,
         audit_service=audit_service,
         root_keys=root_keys,

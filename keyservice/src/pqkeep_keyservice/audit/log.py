@@ -1,7 +1,8 @@
 """Group commit: while one batch of records is written, the next one is collected."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -19,15 +20,15 @@ MAX_BATCH = 1_000
 """Records in one transaction, but for those that belong together."""
 
 
+Then = Callable[[CommitOutcome | None], None]
+"""Is told what became of a record; None where it could not be written."""
+
+
 class _Waiting(NamedTuple):
     entries: Sequence[RecordedChange]
     """One, with its change; or several without changes."""
     epoch: int
-    outcome: asyncio.Future[CommitOutcome]
-
-    def resolve(self, outcome: CommitOutcome) -> None:
-        if not self.outcome.done():  # a caller that was cancelled has cancelled it
-            self.outcome.set_result(outcome)
+    then: Then
 
 
 class AuditLog:
@@ -64,12 +65,20 @@ class AuditLog:
         """
         return await self._commit([(record, None) for record in records], epoch)
 
+    def append(self, entries: Sequence[RecordedChange], epoch: int, then: Then) -> None:
+        """Make records durable in one transaction, and tell ``then`` what became of them.
+
+        Either one with its change, or several without changes. Once their epoch is over, they are
+        STALE.
+        """
+        self._waiting.append(_Waiting(entries, epoch, then))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
+
     async def _commit(self, entries: Sequence[RecordedChange], epoch: int | None) -> CommitOutcome:
         outcome: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
         epoch = self._store.writer.epoch if epoch is None else epoch
-        self._waiting.append(_Waiting(entries, epoch, outcome))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_all())
+        self.append(entries, epoch, partial(_settle, outcome))
         try:
             return await outcome
         finally:
@@ -94,7 +103,7 @@ class AuditLog:
                     batch.append(waiting)
                     records += len(waiting.entries)
                 else:
-                    waiting.resolve(CommitOutcome.STALE)
+                    waiting.then(CommitOutcome.STALE)
             self._waiting = self._waiting[taken:]
             if batch:
                 await self._write(batch, epoch)
@@ -105,21 +114,29 @@ class AuditLog:
             entries = [entry for waiting in batch for entry in waiting.entries]
             outcomes = await self._store.commit(entries, epoch)
         except DatabaseUnavailableError:  # the database has logged it, once
-            _refuse(batch)
+            _fail(batch)
         except Exception:  # noqa: BLE001 - whatever failed, the records are not durable
             _LOG.exception("audit records could not be written")
-            _refuse(batch)
+            _fail(batch)
         else:
             ended = "success"
             end = 0
             for waiting in batch:
                 end += len(waiting.entries)
-                waiting.resolve(outcomes[end - 1])  # of several, which have no changes, any one's
+                waiting.then(outcomes[end - 1])  # of several, which have no changes, any one's
         self.commits[ended] += 1
         self.durations.observe(perf_counter() - began)
 
 
-def _refuse(batch: Sequence[_Waiting]) -> None:
+def _fail(batch: Sequence[_Waiting]) -> None:
     for waiting in batch:
-        if not waiting.outcome.done():
-            waiting.outcome.set_exception(KeyServiceError(ErrorKind.UNAVAILABLE))
+        waiting.then(None)
+
+
+def _settle(waiting: asyncio.Future[CommitOutcome], outcome: CommitOutcome | None) -> None:
+    if waiting.done():  # a caller that was cancelled has cancelled it
+        return
+    if outcome is None:
+        waiting.set_exception(KeyServiceError(ErrorKind.UNAVAILABLE))
+    else:
+        waiting.set_result(outcome)

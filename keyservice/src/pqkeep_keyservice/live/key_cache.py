@@ -45,6 +45,10 @@ class RevisionCache(Generic[N, V]):
         """Forget everything."""
         self._cached.clear()
 
+    def known(self, name: N) -> V | None:
+        """Return the current value, if it is in memory."""
+        return self._cached.get(name)
+
     async def get(self, name: N) -> V:
         """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
         cached = self._cached.get(name)

@@ -10,8 +10,9 @@ tenant, and those that were let in before are waited for, whichever tenant's the
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from pqkeep_keyservice.ledger.moves import list_tenants_away
 from pqkeep_keyservice.storage.store import KeyStore
@@ -90,6 +91,25 @@ class TenantGate:
                     self._away = away
                     self.is_open = not away and not self._closed
                 return away
+
+    def enter_from_memory(self, tenant: TenantId) -> Callable[[], None] | None:
+        """Count a call if it is known that the tenant's keys are here; return what ends it.
+
+        None where that is not known, or the keys are not here.
+        """
+        if self.is_open:
+            self.uncounted += 1
+            return self._leave_uncounted
+        away, number = self._away, tenant.int
+        if away is None or number in away or number in self._closed:
+            return None
+        self._calls[number] += 1
+        return partial(self.leave, tenant)
+
+    def _leave_uncounted(self) -> None:
+        self.uncounted -= 1
+        if not self.is_open:
+            self.left()
 
     async def enter(self, tenant: TenantId) -> None:
         """Count a call. Raises what ``require`` raises."""

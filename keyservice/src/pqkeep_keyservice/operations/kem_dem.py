@@ -1,4 +1,4 @@
-"""KEM-DEM: data encrypted under a tenant's KEM key, for encrypt and for wrap.
+"""Operations with a KEM key: encrypt, wrap and encapsulate, and what undoes them.
 
     ciphertext = KEM ciphertext || nonce (12) || AES-GCM ciphertext || tag (16)
 
@@ -8,16 +8,38 @@ ciphertext decrypt.
 Of a public key that was supplied, none of them is known: the key itself is in the key derivation.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
+
+from msgspec import structs
 
 from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.binding import key_info, supplied_key_info
 from pqkeep_keyservice.crypto.kem import KEMS
-from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
-from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.operations.context import Context, OperationResult, RecordedError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion
+from pqkeep_protocol.messages import (
+    CiphertextFormat,
+    Decapsulate,
+    Decapsulated,
+    Decrypt,
+    Decrypted,
+    Encapsulate,
+    Encapsulated,
+    Encrypt,
+    Encrypted,
+    Unwrap,
+    Unwrapped,
+    Wrap,
+    Wrapped,
+)
 
 
 class Purpose(Enum):
@@ -28,23 +50,144 @@ class Purpose(Enum):
     WRAP = b"wrap"
 
 
-def encrypt(
+def encrypt(request: Encrypt, context: Context) -> OperationResult:
+    """Encrypt data."""
+    key = context.versions.key_for(request.operation, request.version)
+    version = key.info.version
+    purpose, associated_data = _binding(request, version)
+    ciphertext = _seal(purpose, request.plaintext, key, context, associated_data)
+    return OperationResult(Encrypted(ciphertext=ciphertext, version=version), version)
+
+
+def decrypt(request: Decrypt, context: Context) -> OperationResult:
+    """Decrypt what was encrypted with the same key version. Raises DECRYPTION_FAILED."""
+    key = context.versions.key_for(request.operation, request.version)
+    purpose, associated_data = _binding(request, request.version)
+    plaintext = _open(purpose, request.ciphertext, key, context, associated_data)
+    return OperationResult(Decrypted(plaintext=plaintext), request.version)
+
+
+def wrap(request: Wrap, context: Context) -> OperationResult:
+    """Encrypt a symmetric key."""
+    key = context.versions.key_for(request.operation, request.version)
+    wrapped_key = _seal(Purpose.WRAP, request.symmetric_key, key, context, request.associated_data)
+    return OperationResult(Wrapped(wrapped_key=wrapped_key), key.info.version)
+
+
+def unwrap(request: Unwrap, context: Context) -> OperationResult:
+    """Decrypt what was wrapped with the same key version. Raises DECRYPTION_FAILED."""
+    key = context.versions.key_for(request.operation, request.version)
+    symmetric_key = _open(Purpose.WRAP, request.wrapped_key, key, context, request.associated_data)
+    return OperationResult(Unwrapped(symmetric_key=symmetric_key), request.version)
+
+
+def encapsulate(request: Encapsulate, context: Context) -> OperationResult:
+    """Return a fresh shared secret and its KEM ciphertext."""
+    key = context.versions.key_for(request.operation, request.version)
+    public = context.material.encapsulation_key(context.versions.tenant, key)
+    shared_secret, kem_ciphertext = public.encapsulate()
+    result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
+    return OperationResult(result, key.info.version)
+
+
+async def encapsulate_all(
+    request: Encapsulate, context: Context, count: int
+) -> Sequence[OperationResult]:
+    """Return so many results, each with a secret of its own; none where no worker is ready."""
+    key = context.versions.key_for(request.operation, request.version)
+    context.material.authenticate(context.versions.tenant, key)
+    info = key.info
+    made = await context.parts.encapsulation_workers.encapsulate(
+        context.versions.tenant, context.deadline, info.algorithm, info.public_key, count
+    )
+    return [
+        OperationResult(Encapsulated(kem_ciphertext=ciphertext, shared_secret=secret), info.version)
+        for secret, ciphertext in made
+    ]
+
+
+def decapsulate(request: Decapsulate, context: Context) -> OperationResult:
+    """Return the shared secret.
+
+    A damaged KEM ciphertext of the right size gives another secret, not an error: ML-KEM rejects
+    implicitly. Raises DECRYPTION_FAILED on a wrong size, and on X-Wing's points of low order.
+    """
+    key = context.versions.key_for(request.operation, request.version)
+    private = context.material.decapsulation_key(context.versions.tenant, key)
+    try:
+        shared_secret = private.decapsulate(request.kem_ciphertext)
+    except ValueError:
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    return OperationResult(Decapsulated(shared_secret=shared_secret), key.info.version)
+
+
+async def decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> OperationResult:
+    """Decrypt or unwrap. If that fails, tell a wrong algorithm from a damaged ciphertext.
+
+    Raises DECRYPTION_FAILED; or ALGORITHM_MISMATCH, if the keyring's key of the same version of
+    another KEM decrypts it, of those that may be tried. The record names those that were.
+    """
+    try:
+        return _decrypt_or_unwrap(request, context)
+    except KeyServiceError as refusal:
+        if refusal.kind is not ErrorKind.DECRYPTION_FAILED:
+            raise
+    kind, tried = ErrorKind.DECRYPTION_FAILED, list[Algorithm]()
+    for algorithm in _others(request):
+        other = structs.replace(request, algorithm=algorithm)
+        with suppress(KeyServiceError, DamagedKeyError):
+            found = await context.of_key(KeyName(request.tenant, algorithm, request.keyring))
+            if found.versions.entries:
+                tried.append(algorithm)
+            _decrypt_or_unwrap(other, found)
+            kind = ErrorKind.ALGORITHM_MISMATCH
+            break
+    if not tried:
+        raise KeyServiceError(kind)
+    target = f"{request.keyring}/{','.join(tried)}/{request.version}"
+    raise RecordedError(kind, target=target)
+
+
+def _others(request: Decrypt | Unwrap) -> Iterator[Algorithm]:
+    """Yield the algorithms whose keys may be tried, too."""
+    if isinstance(request, Decrypt) and request.format is CiphertextFormat.ENVELOPE:
+        return
+    for algorithm, spec in ALGORITHMS.items():
+        is_other = algorithm is not request.algorithm and request.operation in spec.operations
+        if is_other and (request.probe is None or algorithm in request.probe):
+            yield algorithm
+
+
+def _decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> OperationResult:
+    if isinstance(request, Decrypt):
+        return decrypt(request, context)
+    return unwrap(request, context)
+
+
+def _binding(request: Encrypt | Decrypt, version: KeyVersion) -> tuple[Purpose, bytes]:
+    """Return what a ciphertext is bound to beside its key; an envelope to its header, too."""
+    if request.format is CiphertextFormat.CIPHERTEXT:
+        return Purpose.ENCRYPT, request.associated_data
+    header = Header(request.algorithm, version, request.keyring)
+    return Purpose.ENVELOPE, header.bound() + request.associated_data
+
+
+def _seal(
     purpose: Purpose,
     data: bytes | bytearray,
-    versions: KeyVersions,
     key: KeyEntry,
-    material: KeyMaterial,
+    context: Context,
     associated_data: bytes,
 ) -> bytes:
     """Encapsulate to the key, and encrypt the data under the shared secret."""
-    shared_secret, kem_ciphertext = material.encapsulation_key(versions.tenant, key).encapsulate()
-    info = _info(purpose, versions, key)
-    hkdf_hash = KEMS[versions.algorithm].hkdf_hash
+    versions = context.versions
+    public = context.material.encapsulation_key(versions.tenant, key)
+    shared_secret, kem_ciphertext = public.encapsulate()
     return dem.encrypt(
-        hkdf_hash,
+        KEMS[versions.algorithm].hkdf_hash,
         shared_secret,
         data,
-        info=info,
+        info=_info(purpose, versions, key),
         associated_data=associated_data,
         prefix=kem_ciphertext,
     )
@@ -63,16 +206,16 @@ def seal_to(
     return dem.encrypt(hkdf_hash, shared_secret, data, info=info, associated_data=associated_data)
 
 
-def decrypt(
+def _open(
     purpose: Purpose,
     ciphertext: bytes,
-    versions: KeyVersions,
     key: KeyEntry,
-    material: KeyMaterial,
+    context: Context,
     associated_data: bytes,
 ) -> bytes:
     """Return the data, also if its key was supplied to encrypt. Raises DECRYPTION_FAILED."""
-    private = material.decapsulation_key(versions.tenant, key)
+    versions = context.versions
+    private = context.material.decapsulation_key(versions.tenant, key)
     size = ALGORITHMS[versions.algorithm].output_size
     hkdf_hash = KEMS[versions.algorithm].hkdf_hash
     try:

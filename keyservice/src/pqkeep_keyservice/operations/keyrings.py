@@ -1,17 +1,17 @@
 """create, update, get and list keyrings; schedule the destruction of a tenant's keys, and cancel it."""
 
-from collections.abc import Sequence
 from datetime import UTC, timedelta
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.changes import KeyringChange
-from pqkeep_keyservice.keys.keyring import Keyring
-from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
+from pqkeep_keyservice.operations.context import Context, OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import MAX_KEYRINGS, KeyringInfo
 from pqkeep_protocol.messages import (
     CancelDestruction,
     CreateKeyring,
+    GetKeyring,
     KeyringFound,
     KeyringsFound,
     ListKeyrings,
@@ -20,11 +20,20 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
 )
 
+MAX_DELAY = timedelta(days=366)
+"""How far ahead the destruction of a tenant's keys can be."""
 
-def create(request: CreateKeyring, current: Keyring | None) -> OperationResult:
+
+async def create(request: CreateKeyring, context: Context) -> OperationResult:
     """Create a keyring. Raises KEYRING_EXISTS."""
-    if current is not None:
-        raise KeyServiceError(ErrorKind.KEYRING_EXISTS)
+    try:
+        await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))
+    except KeyServiceError:
+        return _created(request)
+    raise KeyServiceError(ErrorKind.KEYRING_EXISTS)
+
+
+def _created(request: CreateKeyring) -> OperationResult:
     info = KeyringInfo(
         request.keyring,
         request.description,
@@ -38,21 +47,21 @@ def create(request: CreateKeyring, current: Keyring | None) -> OperationResult:
     return OperationResult(KeyringFound(keyring=info), None, change)
 
 
-def update(request: UpdateKeyring, current: Keyring) -> OperationResult:
+def update(request: UpdateKeyring, context: Context) -> OperationResult:
     """Change a keyring."""
-    new = current.with_changes(request)
-    if new.info == current.info:
-        return get(current)
-    return OperationResult(KeyringFound(keyring=new.info), None, KeyringChange(new))
+    new = context.keyring.with_changes(request)
+    change = None if new.info == context.keyring.info else KeyringChange(new)
+    return OperationResult(KeyringFound(keyring=new.info), None, change)
 
 
-def get(current: Keyring) -> OperationResult:
+def get(_: GetKeyring, context: Context) -> OperationResult:
     """Return a keyring."""
-    return OperationResult(KeyringFound(keyring=current.info), None)
+    return OperationResult(KeyringFound(keyring=context.keyring.info), None)
 
 
-def list_(request: ListKeyrings, keyrings: Sequence[Keyring]) -> OperationResult:
+async def list_(request: ListKeyrings, context: Context) -> OperationResult:
     """Return one page of keyrings, by name."""
+    keyrings = await context.parts.store.list_keyrings(request.tenant)
     found = [
         keyring.info
         for keyring in keyrings
@@ -64,23 +73,19 @@ def list_(request: ListKeyrings, keyrings: Sequence[Keyring]) -> OperationResult
     return OperationResult(listed, None)
 
 
-MAX_DELAY = timedelta(days=366)
-"""How far ahead the destruction of a tenant's keys can be."""
+def schedule_destruction(request: ScheduleDestruction, context: Context) -> OperationResult:
+    """Set when all private keys of a tenant are destroyed, not before a least delay."""
+    earliest = clock.now() + context.parts.least_delay
+    at = max(earliest, min(request.at, earliest + MAX_DELAY)).astimezone(UTC)
+    return _destruction(context.keyring, context.keyring.with_destruction_scheduled(at))
 
 
-def on_destruction(
-    request: ScheduleDestruction | CancelDestruction, current: Keyring, least_delay: timedelta
-) -> OperationResult:
-    """Set when all private keys of a tenant are destroyed, not before a least delay; or keep them.
+def cancel_destruction(_: CancelDestruction, context: Context) -> OperationResult:
+    """Keep all private keys of a tenant. Raises KEY_STATUS if their destruction has begun."""
+    return _destruction(context.keyring, context.keyring.with_destruction_cancelled())
 
-    Raises KEY_STATUS where they are to be kept and their destruction has begun.
-    """
-    if isinstance(request, ScheduleDestruction):
-        earliest = clock.now() + least_delay
-        at = max(earliest, min(request.at, earliest + MAX_DELAY)).astimezone(UTC)
-        new = current.with_destruction_scheduled(at)
-    else:
-        new = current.with_destruction_cancelled()
+
+def _destruction(current: Keyring, new: Keyring) -> OperationResult:
     found = new.destruction
     return OperationResult(
         TenantDestruction(destruction=found),

@@ -1,18 +1,28 @@
-"""generate, rotate, retire, archive, get and list keys."""
+"""generate, import, rotate, retire, archive, get and list keys."""
 
+import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from msgspec import structs
 
 from pqkeep_keyservice import clock
+from pqkeep_keyservice.crypto.key_wrapping import (
+    PrivateKeyError,
+    UnwrappingError,
+    decode_pkcs8,
+    import_info,
+)
 from pqkeep_keyservice.keys.changes import KeyChange
-from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions, SealedSeed
+from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError
 from pqkeep_keyservice.live.executors import Executor
-from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.operations.result import OperationResult
-from pqkeep_protocol.algorithms import Operation
+from pqkeep_keyservice.live.import_keys import LIFETIME_SECONDS
+from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
+from pqkeep_keyservice.storage.key_versions import list_keys
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
     CancelArchive,
@@ -20,8 +30,10 @@ from pqkeep_protocol.messages import (
     EnableKey,
     GenerateKey,
     GetActiveKey,
+    GetImportKey,
     GetKey,
     Idempotency,
+    ImportKey,
     ImportPrivateKey,
     Key,
     Keys,
@@ -37,43 +49,135 @@ VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArc
 """Requests that change one version that is there."""
 
 
-async def generate(
-    request: GenerateKey,
-    versions: KeyVersions,
-    material: KeyMaterial,
-    executor: Executor,
-    deadline: float,
-) -> OperationResult:
-    """Generate a key where none is active. Raises KEY_EXISTS."""
+async def generate(request: GenerateKey, context: Context) -> OperationResult:
+    """Generate a key where none is active. Raises KEY_EXISTS, and what ``_begin`` raises."""
+    if (repeated := await _begin(request, context)) is not None:
+        return repeated
+    versions = context.versions
+    _require_use(context)
     if request.if_absent and versions.active is not None:
-        material.authenticate(versions.tenant, versions.active)
+        context.material.authenticate(versions.tenant, versions.active)
         active = versions.active.info
         return OperationResult(Key(key=active, existed=True), active.version)
     versions.require_no_active()
-    entry = await new_entry(versions, executor, deadline, clock.now(), request.idempotency)
+    entry = await new_entry(
+        versions, context.executor, context.deadline, clock.now(), request.idempotency
+    )
     new = versions.with_first(entry)
     key = new.require_active().info
     change = KeyChange(versions, new, request.quota)
     return OperationResult(Key(key=key), key.version, change)
 
 
-async def rotate(
-    request: RotateKey, versions: KeyVersions, executor: Executor, deadline: float
-) -> OperationResult:
-    """Retire the active key and generate its successor. Raises KEY_NOT_FOUND."""
+async def rotate(request: RotateKey, context: Context) -> OperationResult:
+    """Retire the active key and generate its successor.
+
+    Raises KEY_NOT_FOUND, and what ``_begin`` raises.
+    """
+    if (repeated := await _begin(request, context)) is not None:
+        return repeated
+    versions = context.versions
     old = versions.require_current().info
-    entry = await new_entry(versions, executor, deadline, clock.now(), request.idempotency)
+    entry = await new_entry(
+        versions, context.executor, context.deadline, clock.now(), request.idempotency
+    )
     new = versions.with_rotated(entry)
     key = new.require_active().info
     change = KeyChange(versions, new)
     return OperationResult(Rotated(key=key, old_version=old.version), key.version, change)
 
 
-def repeat(
+def issue_import_key(_: GetImportKey, context: Context) -> OperationResult:
+    """Give out an import key for this key."""
+    import_keys, now = context.parts.import_keys, asyncio.get_running_loop().time()
+    import_key_id, public_key, info = import_keys.issue(context.versions.name, now)
+    issued = ImportKey(
+        id=import_key_id, public_key=public_key, info=info, seconds=int(LIFETIME_SECONDS)
+    )
+    return OperationResult(issued, None)
+
+
+async def import_key(request: ImportPrivateKey, context: Context) -> OperationResult:
+    """Make a private key active where none is. The import key is used up, however it ends.
+
+    Raises KEY_EXISTS, VERSION_LIMIT_REACHED and what ``_begin`` raises, before that,
+    IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED where it was not wrapped to the import key, and
+    PRIVATE_KEY_... for what was.
+    """
+    if (repeated := await _begin(request, context)) is not None:
+        return repeated
+    versions = context.versions
+    _require_use(context)
+    versions.require_no_active()
+    version = versions.next_version
+    now = asyncio.get_running_loop().time()
+    wrapping = context.parts.import_keys.claim(request.import_key_id, versions.name, now)
+    info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
+    try:
+        with wrapping.unwrap(request.wrapped_private_key, info) as data:
+            private_key = decode_pkcs8(versions.algorithm, data)
+        made = await context.executor.adopt(
+            versions.name, version, private_key.seed, context.deadline
+        )
+        private_key.require(made[0])
+    except UnwrappingError:
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    except PrivateKeyError as error:
+        raise KeyServiceError(error.kind) from None
+    except InconsistentKeyPairError:
+        raise KeyServiceError(ErrorKind.PRIVATE_KEY_CONTRADICTION) from None
+    entry = entry_of(versions, made, clock.now(), request.idempotency, imported=True)
+    new = versions.with_first(entry)
+    key = new.require_active().info
+    return OperationResult(Key(key=key), key.version, KeyChange(versions, new, request.quota))
+
+
+async def _begin(
+    request: GenerateKey | RotateKey | ImportPrivateKey, context: Context
+) -> OperationResult | None:
+    """Load the key; return the result of the first request with the same Idempotency-Key, if any.
+
+    Raises KEY_NOT_FOUND once the tenant's keys are being destroyed, and IDEMPOTENCY_KEY_REUSED.
+    """
+    parts, name = context.parts, KeyName(request.tenant, request.algorithm, request.keyring)
+    await parts.require_no_destruction(request.tenant)
+    context.versions = await parts.keys.get(name)
+    previous = await previous_entry(request, context)
+    return None if previous is None else _repeat(request, context.versions, previous, parts)
+
+
+async def previous_entry(
+    request: GenerateKey | RotateKey | ImportPrivateKey, context: Context
+) -> KeyEntry | None:
+    """Return the key that the first request with the same Idempotency-Key generated, if any.
+
+    Raises IDEMPOTENCY_KEY_REUSED if it generated another key.
+    """
+    idempotency = request.idempotency
+    if idempotency is None:
+        return None
+    entry = context.versions.entry_generated_with(idempotency, clock.now())
+    store = context.parts.store
+    if entry is None and await store.is_idempotency_key_used(request.tenant, idempotency):
+        raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
+    return entry
+
+
+def _require_use(context: Context) -> None:
+    """Raise NO_PURPOSE unless a new key could be used in the keyring, or there is one anyway."""
+    versions = context.versions
+    if versions.active is None and not any(
+        PURPOSE_OF.get(operation) in context.keyring.info.purposes
+        for operation in ALGORITHMS[versions.algorithm].operations
+    ):
+        raise KeyServiceError(ErrorKind.NO_PURPOSE)
+
+
+def _repeat(
     request: GenerateKey | RotateKey | ImportPrivateKey,
     versions: KeyVersions,
     previous: KeyEntry,
-    material: KeyMaterial,
+    parts: Parts,
 ) -> OperationResult:
     """Return the result of the first request with the same Idempotency-Key.
 
@@ -81,7 +185,7 @@ def repeat(
     """
     if request.idempotency != previous.idempotency:
         raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
-    material.authenticate(versions.tenant, previous)
+    parts.material.authenticate(versions.tenant, previous)
     key = structs.replace(previous.info, status=KeyStatus.ACTIVE, archive_at=None)
     if not isinstance(request, RotateKey):
         return OperationResult(Key(key=key), key.version)
@@ -89,63 +193,72 @@ def repeat(
     return OperationResult(Rotated(key=key, old_version=old_version), key.version)
 
 
-def retire(request: RetireKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
+def retire(request: RetireKey, context: Context) -> OperationResult:
     """Retire a key version. Raises KEY_STATUS."""
-    new = versions.with_retired(request.version, clock.now())
-    return _changed(versions, new, request, material)
+    return _changed(context.versions.with_retired(request.version, clock.now()), request, context)
 
 
-def disable(request: DisableKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
+def disable(request: DisableKey, context: Context) -> OperationResult:
     """Refuse every use of a key version until it is enabled. Raises KEY_STATUS."""
-    return _changed(versions, versions.with_disabled(request.version), request, material)
+    return _changed(context.versions.with_disabled(request.version), request, context)
 
 
-def enable(request: EnableKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
+def enable(request: EnableKey, context: Context) -> OperationResult:
     """Give a disabled key version its status back. Raises KEY_STATUS."""
-    return _changed(versions, versions.with_enabled(request.version), request, material)
+    return _changed(context.versions.with_enabled(request.version), request, context)
 
 
-def schedule_archive(
-    request: ScheduleArchive,
-    versions: KeyVersions,
-    material: KeyMaterial,
-    least_delay: timedelta,
-) -> OperationResult:
+def schedule_archive(request: ScheduleArchive, context: Context) -> OperationResult:
     """Set when a retired key version is archived, or archive it without a delay. Raises KEY_STATUS."""
-    delay = max(timedelta(days=request.days), least_delay)
+    versions = context.versions
+    delay = max(timedelta(days=request.days), context.parts.least_delay)
     new = versions.with_archive_scheduled(request.version, clock.now() + delay)
     if not delay and new is not versions:
-        archived = _changed(versions, versions.with_archived(request.version), request, material)
+        archived = _changed(versions.with_archived(request.version), request, context)
         return structs.replace(archived, operation=Operation.ARCHIVE_KEY)
-    changed = _changed(versions, new, request, material)
+    changed = _changed(new, request, context)
     key = Key(key=new.entry(request.version).info, existed=new is versions)
     return structs.replace(changed, result=key)
 
 
-def cancel_archive(
-    request: CancelArchive, versions: KeyVersions, material: KeyMaterial
-) -> OperationResult:
+def cancel_archive(request: CancelArchive, context: Context) -> OperationResult:
     """Keep a key version that is to be archived. Raises KEY_STATUS."""
-    new = versions.with_archive_cancelled(request.version, clock.now())
-    return _changed(versions, new, request, material)
+    new = context.versions.with_archive_cancelled(request.version, clock.now())
+    return _changed(new, request, context)
 
 
-def get(
-    request: GetKey | GetActiveKey, versions: KeyVersions, material: KeyMaterial
-) -> OperationResult:
-    """Return one version, whatever its status, or the active one. Raises KEY_NOT_FOUND."""
-    if isinstance(request, GetActiveKey):
-        entry = versions.require_active()
-    else:
-        entry = versions.entry(request.version)
-    material.authenticate(versions.tenant, entry)
-    return OperationResult(Key(key=entry.info), entry.info.version)
+def get(request: GetKey, context: Context) -> OperationResult:
+    """Return one version, whatever its status. Raises KEY_NOT_FOUND."""
+    return _found(context.versions.entry(request.version), context)
 
 
-def list_(
-    request: ListKeys | ListPublicKeys, keys: Iterable[KeyVersions], material: KeyMaterial
-) -> OperationResult:
+def get_active(_: GetActiveKey, context: Context) -> OperationResult:
+    """Return the active version. Raises KEY_NOT_FOUND."""
+    return _found(context.versions.require_active(), context)
+
+
+async def list_(request: ListKeys, context: Context) -> OperationResult:
     """Return one page of keys, ordered by keyring, algorithm and version."""
+    algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
+    if request.all_keyrings:
+        found = await context.parts.store.query(list_keys, request.tenant)
+        names = [name for name in found if name.algorithm in algorithms]
+    else:
+        names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]
+    return await _page(request, names, context)
+
+
+async def list_public(request: ListPublicKeys, context: Context) -> OperationResult:
+    """Return one page of the public keys of some algorithms."""
+    algorithms = dict.fromkeys(request.algorithms)
+    names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]
+    return await _page(request, names, context)
+
+
+async def _page(
+    request: ListKeys | ListPublicKeys, names: Iterable[KeyName], context: Context
+) -> OperationResult:
+    keys = [await context.parts.keys.get(name) for name in names]
     found = [
         (versions, entry)
         for versions in sorted(keys, key=lambda versions: (versions.keyring, versions.algorithm))
@@ -163,16 +276,20 @@ def list_(
     ]
     page = rest[: request.limit]
     for versions, entry in page:
-        material.authenticate(versions.tenant, entry)
+        context.material.authenticate(versions.tenant, entry)
     infos = tuple(entry.info for _, entry in page)
     has_more = len(rest) > len(page)
     return OperationResult(Keys(keys=infos, total=len(found), has_more=has_more), None)
 
 
-def _changed(
-    versions: KeyVersions, new: KeyVersions, request: VersionChange, material: KeyMaterial
-) -> OperationResult:
-    material.authenticate(versions.tenant, versions.entry(request.version))
+def _found(entry: KeyEntry, context: Context) -> OperationResult:
+    context.material.authenticate(context.versions.tenant, entry)
+    return OperationResult(Key(key=entry.info), entry.info.version)
+
+
+def _changed(new: KeyVersions, request: VersionChange, context: Context) -> OperationResult:
+    versions = context.versions
+    context.material.authenticate(versions.tenant, versions.entry(request.version))
     change = None if new is versions else KeyChange(versions, new)
     return OperationResult(Key(key=new.entry(request.version).info), request.version, change)
 

@@ -1,13 +1,13 @@
 """re-encrypt: what is encrypted under one key, under another. The plaintext stays in this process."""
 
 from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.ledger.records import target_text
-from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.operations import encryption, wrapping
-from pqkeep_keyservice.operations.algorithm_mismatch import FindKeyVersions, decrypt_or_unwrap
-from pqkeep_keyservice.operations.result import OperationResult
-from pqkeep_protocol.algorithms import ALGORITHMS
+from pqkeep_keyservice.operations import kem_dem
+from pqkeep_keyservice.operations.context import Context, OperationResult
+from pqkeep_protocol.algorithms import ALGORITHMS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.messages import (
     Decrypt,
     Decrypted,
@@ -22,21 +22,27 @@ from pqkeep_protocol.messages import (
 )
 
 
-async def re_encrypt(
-    request: ReEncrypt, find_key_versions: FindKeyVersions, material: KeyMaterial
-) -> OperationResult:
+async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     """Decrypt with the source, and encrypt with the active key of the target.
 
-    Raises what decrypt and unwrap raise, TARGET_NOT_FOUND, and UNSUPPORTED.
+    Raises PURPOSE_DENIED unless the one keyring is for reading and the other for writing, what
+    decrypt and unwrap raise, TARGET_NOT_FOUND, and UNSUPPORTED.
     """
-    plaintext = await _opened(request, find_key_versions, material)
-    sealed, record = await _sealed(request, plaintext, find_key_versions, material)
+    wraps = request.is_wrapped_key
+    context.keyring.require(PURPOSE_OF[Operation.UNWRAP if wraps else Operation.DECRYPT])
+    target_id = KeyringId(request.tenant, request.target.keyring)
+    try:
+        target = await context.parts.keyrings.get(target_id)
+    except KeyServiceError:
+        raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
+    if PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT] not in target.info.purposes:
+        raise KeyServiceError(ErrorKind.TARGET_PURPOSE_DENIED)
+    plaintext = await _opened(request, context)
+    sealed, record = await _sealed(request, plaintext, context)
     return OperationResult(sealed, request.version, target=record)
 
 
-async def _opened(
-    request: ReEncrypt, find_key_versions: FindKeyVersions, material: KeyMaterial
-) -> bytes:
+async def _opened(request: ReEncrypt, context: Context) -> bytes:
     source: Decrypt | Unwrap
     if request.is_wrapped_key:
         source = Unwrap(
@@ -60,8 +66,8 @@ async def _opened(
             format=request.format,
         )
     _require_operation(source)
-    versions = await find_key_versions(KeyName(source.tenant, source.algorithm, source.keyring))
-    opened = await decrypt_or_unwrap(source, versions, find_key_versions, material)
+    found = await context.of_key(KeyName(source.tenant, source.algorithm, source.keyring))
+    opened = await kem_dem.decrypt_or_unwrap(source, found)
     match opened.result:
         case Decrypted(plaintext=plaintext) | Unwrapped(symmetric_key=plaintext):
             return plaintext
@@ -70,13 +76,13 @@ async def _opened(
 
 
 async def _sealed(
-    request: ReEncrypt, plaintext: bytes, find_key_versions: FindKeyVersions, material: KeyMaterial
+    request: ReEncrypt, plaintext: bytes, context: Context
 ) -> tuple[ReEncrypted, str]:
     """Return the result, and the target's key version as records have it."""
     target = request.target
-    versions = await find_key_versions(KeyName(request.tenant, target.algorithm, target.keyring))
+    found = await context.of_key(KeyName(request.tenant, target.algorithm, target.keyring))
     try:
-        version = versions.require_active().info.version
+        version = found.versions.require_active().info.version
     except KeyServiceError:
         raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
     if request.is_wrapped_key:
@@ -89,7 +95,7 @@ async def _sealed(
             associated_data=target.associated_data,
         )
         _require_operation(wrap)
-        made = wrapping.wrap(wrap, versions, material)
+        made = kem_dem.wrap(wrap, found)
         wrap.symmetric_key[:] = bytes(len(plaintext))
     else:
         encrypt = Encrypt(
@@ -102,7 +108,7 @@ async def _sealed(
             format=target.format,
         )
         _require_operation(encrypt)
-        made = encryption.encrypt(encrypt, versions, material)
+        made = kem_dem.encrypt(encrypt, found)
     match made.result:
         case Encrypted(ciphertext=ciphertext) | Wrapped(wrapped_key=ciphertext):
             record = target_text(target.keyring, target.algorithm, version)

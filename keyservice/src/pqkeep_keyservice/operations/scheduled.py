@@ -4,13 +4,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
-from pqkeep_keyservice.keys.key_versions import AgeLimits, KeyVersions
+from pqkeep_keyservice.keys.key_versions import AgeLimits, KeyName, KeyVersions
+from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.live.executors import Executor
+from pqkeep_keyservice.operations.context import Parts
 from pqkeep_keyservice.operations.lifecycle import new_entry
+from pqkeep_keyservice.storage.key_versions import list_keys
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
-from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    MIN_ARCHIVE_DAYS,
+    DestructionState,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
 
 SCHEDULE = "schedule"
 """The principal of its records."""
@@ -72,7 +82,7 @@ class DestructionStep:
         )
 
 
-def next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
+def _next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
     """Return the next change by which all versions of a key are destroyed, if there is one.
 
     A version is retired first, as it is where a person archives it.
@@ -89,17 +99,17 @@ def next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
     return None
 
 
-async def next_due(
-    versions: KeyVersions,
-    limits: AgeLimits,
-    now: datetime,
-    executor: Executor,
-    deadline: float,
-    least_delay: timedelta,
-    *,
-    destroys: bool,
+async def due_change(
+    name: KeyName, now: datetime, parts: Parts, deadline: float, *, destroys: bool
 ) -> DueChange | None:
-    """Return the first change of a key that is due, if there is one; or none that destroys a key."""
+    """Return the first change of a key that is due by itself, if there is one.
+
+    None where it destroys a key, and ``destroys`` is false.
+    """
+    await parts.require_no_destruction(name.tenant)
+    versions = await parts.keys.get(name)
+    keyring = await parts.keyrings.get(KeyringId(name.tenant, name.keyring))
+    limits = AgeLimits(keyring.info.rotation_days, keyring.info.archive_after_days)
     entry = versions.first_due(limits, now, destroys=destroys)
     if entry is None:
         return None
@@ -108,9 +118,39 @@ async def next_due(
         change = KeyChange(versions, versions.with_archived(version))
         return DueChange(Operation.ARCHIVE_KEY, version, "archive-at", change)
     if entry.info.status is KeyStatus.RETIRED:
-        at = now + max(timedelta(days=MIN_ARCHIVE_DAYS), least_delay)
+        at = now + max(timedelta(days=MIN_ARCHIVE_DAYS), parts.least_delay)
         change = KeyChange(versions, versions.with_archive_scheduled(version, at))
         return DueChange(Operation.SCHEDULE_ARCHIVE, version, "archive-after-days", change)
+    executor = parts.executors[name.algorithm]
     rotated = versions.with_rotated(await new_entry(versions, executor, deadline, now))
     version = rotated.require_active().info.version
     return DueChange(Operation.ROTATE_KEY, version, "rotation-days", KeyChange(versions, rotated))
+
+
+async def destruction_step(
+    tenant: TenantId, now: datetime, parts: Parts
+) -> DueChange | DestructionStep | None:
+    """Return the next change by which a tenant's private keys are destroyed, if that is due.
+
+    Raises DamagedKeyError once nothing is left but keys that are damaged.
+    """
+    keyring = await parts.keyrings.get(KeyringId(tenant, DEFAULT_KEYRING))
+    found = keyring.destruction
+    if found is None or found.state is DestructionState.COMPLETED or found.at > now:
+        return None
+    if found.state is DestructionState.SCHEDULED:
+        begun = keyring.with_destruction_begun(found)
+        return DestructionStep(KeyringChange(begun), Outcome.BEGUN)
+    damage: DamagedKeyError | None = None
+    for name in await parts.store.query(list_keys, tenant):
+        try:
+            versions = await parts.keys.get(name)
+        except DamagedKeyError as error:
+            damage = error
+            continue
+        if (change := _next_destruction(versions, now)) is not None:
+            return change
+    if damage is not None:
+        raise damage
+    completed = keyring.with_destruction_completed(found)
+    return DestructionStep(KeyringChange(completed), Outcome.COMPLETED)

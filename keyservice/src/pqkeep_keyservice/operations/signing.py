@@ -21,10 +21,8 @@ from collections.abc import Mapping
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.keys.key_versions import KeyVersions
-from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.signables import ExternalMu, Message, Signable
-from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_keyservice.operations.context import Context, OperationResult
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
@@ -45,37 +43,40 @@ _Sign = Sign | SignHash | SignMu
 VerifyRequest = Verify | VerifyHash | VerifyMu
 
 
-async def sign(
-    request: _Sign, versions: KeyVersions, executor: Executor, deadline: float
-) -> OperationResult:
+async def sign(request: _Sign, context: Context) -> OperationResult:
     """Sign a message, a digest or a mu."""
+    versions = context.versions
     key = versions.key_for(request.operation, request.version)
-    signature = await executor.sign(versions.tenant, key, signable_of(request), deadline)
+    signature = await context.executor.sign(
+        versions.tenant, key, signable_of(request), context.deadline
+    )
     version = key.info.version
     return OperationResult(Signed(signature=signature, version=version), version)
 
 
-async def sign_jws(
-    request: SignJws, versions: KeyVersions, executor: Executor, deadline: float
-) -> OperationResult:
+async def sign_jws(request: SignJws, context: Context) -> OperationResult:
     """Sign a payload as JWS. The context is empty, so a signature over its signing input is one."""
+    versions = context.versions
     key = versions.key_for(request.operation, request.version)
     header = _protected_header(versions.algorithm, key.info.public_key)
     message = _signing_input(header, request.payload)
-    signature = await executor.sign(versions.tenant, key, Message(message), deadline)
+    signature = await context.executor.sign(
+        versions.tenant, key, Message(message), context.deadline
+    )
     made = _compact(header, None if request.detached else request.payload, signature)
     version = key.info.version
     return OperationResult(Jws(jws=made, version=version), version)
 
 
-async def verify(
-    request: VerifyRequest, versions: KeyVersions, executor: Executor, deadline: float
-) -> OperationResult:
+async def verify(request: VerifyRequest, context: Context) -> OperationResult:
     """Verify a signature over a message, a digest or a mu. Raises VERIFICATION_FAILED."""
+    versions = context.versions
     key = versions.key_for(request.operation, request.version)
     signable = signable_of(request)
     try:
-        await executor.verify(versions.tenant, key, signable, request.signature, deadline)
+        await context.executor.verify(
+            versions.tenant, key, signable, request.signature, context.deadline
+        )
     except InvalidSignature:
         raise KeyServiceError(ErrorKind.VERIFICATION_FAILED) from None
     return OperationResult(Verified(), key.info.version)

@@ -6,30 +6,30 @@ Whatever is wrong with a key is INVALID_PUBLIC_KEY. It has a size, so that looki
 nothing of it is kept.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from cryptography.exceptions import InvalidSignature
+from msgspec import structs
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
-from pqkeep_keyservice.live.executors import Executor, SuppliedKey
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
+from pqkeep_keyservice.live.executors import SuppliedKey
 from pqkeep_keyservice.operations import kem_dem
-from pqkeep_keyservice.operations.result import OperationResult, RecordedError
+from pqkeep_keyservice.operations.context import Context, OperationResult, Parts, RecordedError
 from pqkeep_keyservice.operations.signing import VerifyRequest, signable_of
+from pqkeep_keyservice.storage.key_versions import find_public_key
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
-from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyVersion
 from pqkeep_protocol.messages import Encapsulate, Encapsulated, Encrypt, Encrypted, Verified
 
 Supplied = Encrypt | Encapsulate | VerifyRequest
-FindPublicKey = Callable[
-    [TenantId, Algorithm, bytes], Awaitable[Sequence[tuple[KeyringName, KeyVersion]]]
-]
-"""Returns which versions of a tenant's keys have a public key."""
+S = TypeVar("S", bound=Supplied)
+Run: TypeAlias = Callable[[S, bytes, Context], Awaitable[OperationResult]]
+Operation: TypeAlias = Callable[[S, Context], Awaitable[OperationResult]]
 
 
 class OwnKey(NamedTuple):
@@ -39,26 +39,22 @@ class OwnKey(NamedTuple):
     version: KeyVersion
 
 
-async def find_own(
-    request: Supplied,
-    public_key: bytes,
-    find_public_key: FindPublicKey,
-    keyrings: KeyringCache,
-    keys: KeyCache,
-) -> OwnKey | None:
+async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKey | None:
     """Return the tenant's key version with a public key; None if it has none.
 
     Of several with the same key it is one that may be used. Raises RecordedError if none may: the
     caller's keyrings, the keyring's purposes or the version's status do not allow it.
     """
     refusal: RecordedError | None = None
-    for keyring, version in await find_public_key(request.tenant, request.algorithm, public_key):
+    for keyring, version in await parts.store.read(
+        find_public_key, request.tenant, request.algorithm, public_key
+    ):
         kind = ErrorKind.SCOPE_DENIED
         if request.within is None or request.within.match(keyring):
             try:
-                found = await keyrings.get(KeyringId(request.tenant, keyring))
+                found = await parts.keyrings.get(KeyringId(request.tenant, keyring))
                 found.require(PURPOSE_OF[request.operation])
-                versions = await keys.get(KeyName(request.tenant, request.algorithm, keyring))
+                versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
                 versions.key_for(request.operation, version)
             except KeyServiceError as refused:
                 kind = refused.kind
@@ -71,8 +67,28 @@ async def find_own(
     return None
 
 
-def encrypt(request: Encrypt, public_key: bytes) -> OperationResult:
-    """Encrypt data for whoever has the private key."""
+def _own_recorded(run: Run[S]) -> Operation[S]:
+    """Return an operation whose record says where the key is, if it is the tenant's."""
+
+    async def answer(request: S, context: Context) -> OperationResult:
+        public_key = request.public_key or b""
+        own = await _find_own(request, public_key, context.parts)
+        try:
+            done = await run(request, public_key, context)
+        except KeyServiceError as error:
+            if own is None:
+                raise
+            raise RecordedError(error.kind, keyring=own.keyring, version=own.version) from None
+        if own is None:
+            return done
+        return structs.replace(done, keyring=own.keyring, version=own.version)
+
+    return answer
+
+
+@_own_recorded
+async def encrypt(request: Encrypt, public_key: bytes, _: Context) -> OperationResult:
+    """Encrypt data for the holder of the private key."""
     shared_secret, kem_ciphertext = _encapsulated(request.algorithm, public_key)
     sealed = kem_dem.seal_to(
         request.algorithm, public_key, shared_secret, request.plaintext, request.associated_data
@@ -80,21 +96,22 @@ def encrypt(request: Encrypt, public_key: bytes) -> OperationResult:
     return OperationResult(Encrypted(ciphertext=kem_ciphertext + sealed, version=None), None)
 
 
-def encapsulate(request: Encapsulate, public_key: bytes) -> OperationResult:
+@_own_recorded
+async def encapsulate(request: Encapsulate, public_key: bytes, _: Context) -> OperationResult:
     """Return a fresh shared secret and its KEM ciphertext."""
     shared_secret, kem_ciphertext = _encapsulated(request.algorithm, public_key)
     result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
     return OperationResult(result, None)
 
 
-async def verify(
-    request: VerifyRequest, public_key: bytes, executor: Executor, deadline: float
-) -> OperationResult:
+@_own_recorded
+async def verify(request: VerifyRequest, public_key: bytes, context: Context) -> OperationResult:
     """Verify a signature. Raises VERIFICATION_FAILED."""
     key = SuppliedKey(request.algorithm, public_key)
+    executor = context.parts.executors[request.algorithm]
     signable = signable_of(request)
     try:
-        await executor.verify(request.tenant, key, signable, request.signature, deadline)
+        await executor.verify(request.tenant, key, signable, request.signature, context.deadline)
     except InvalidSignature:
         raise KeyServiceError(ErrorKind.VERIFICATION_FAILED) from None
     except ValueError:

@@ -1,0 +1,165 @@
+"""Which operation answers which request: one table, and what each row has loaded before it runs."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.operations import (
+    kem_dem,
+    keyrings,
+    lifecycle,
+    re_encryption,
+    signing,
+    supplied_keys,
+)
+from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
+from pqkeep_protocol import messages
+from pqkeep_protocol.algorithms import ALGORITHMS
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PURPOSE_OF
+from pqkeep_protocol.messages import AnyRequest
+
+Run = Callable[[Any, Context], OperationResult | Awaitable[OperationResult]]
+RunFromMemory = Callable[[Any, Context], OperationResult]
+
+
+class Loads(Enum):
+    """What an operation has in its context, and is checked before it runs."""
+
+    NOTHING = auto()
+    KEYRING = auto()
+    KEYRING_OF_ALGORITHM = auto()
+    """The algorithm has the operation, too."""
+    KEY = auto()
+    """The keyring has the operation's purpose, too, and the key's versions are loaded."""
+
+
+class Row(NamedTuple):
+    """How a request is answered."""
+
+    run: Run
+    from_memory: RunFromMemory | None = None
+    """The same without waiting and without a change, if there is that. Once it has refused a request,
+    ``run`` decides, and may say more."""
+    loads: Loads = Loads.KEY
+    changes_key: bool = False
+    """Such requests for one key run one after the other."""
+
+
+def _plain(run: RunFromMemory) -> Row:
+    return Row(run, from_memory=run)
+
+
+def _changing(run: Run, loads: Loads = Loads.KEY) -> Row:
+    return Row(run, loads=loads, changes_key=True)
+
+
+OPERATIONS: Mapping[type[Struct], Row] = {
+    messages.Encrypt: _plain(kem_dem.encrypt),
+    messages.Decrypt: Row(kem_dem.decrypt_or_unwrap, from_memory=kem_dem.decrypt),
+    messages.Encapsulate: _plain(kem_dem.encapsulate),
+    messages.Decapsulate: _plain(kem_dem.decapsulate),
+    messages.Wrap: _plain(kem_dem.wrap),
+    messages.Unwrap: Row(kem_dem.decrypt_or_unwrap, from_memory=kem_dem.unwrap),
+    messages.ReEncrypt: Row(re_encryption.re_encrypt, loads=Loads.KEYRING_OF_ALGORITHM),
+    messages.Sign: Row(signing.sign),
+    messages.SignHash: Row(signing.sign),
+    messages.SignMu: Row(signing.sign),
+    messages.SignJws: Row(signing.sign_jws),
+    messages.Verify: Row(signing.verify),
+    messages.VerifyHash: Row(signing.verify),
+    messages.VerifyMu: Row(signing.verify),
+    messages.GenerateKey: _changing(lifecycle.generate, Loads.KEYRING_OF_ALGORITHM),
+    messages.GetImportKey: Row(lifecycle.issue_import_key),
+    messages.ImportPrivateKey: _changing(lifecycle.import_key, Loads.KEYRING_OF_ALGORITHM),
+    messages.RotateKey: _changing(lifecycle.rotate, Loads.KEYRING_OF_ALGORITHM),
+    messages.RetireKey: _changing(lifecycle.retire),
+    messages.DisableKey: _changing(lifecycle.disable),
+    messages.EnableKey: _changing(lifecycle.enable),
+    messages.ScheduleArchive: _changing(lifecycle.schedule_archive),
+    messages.CancelArchive: _changing(lifecycle.cancel_archive),
+    messages.GetKey: _plain(lifecycle.get),
+    messages.GetActiveKey: _plain(lifecycle.get_active),
+    messages.ListKeys: Row(lifecycle.list_, loads=Loads.KEYRING),
+    messages.ListPublicKeys: Row(lifecycle.list_public, loads=Loads.KEYRING),
+    messages.CreateKeyring: Row(keyrings.create, loads=Loads.NOTHING),
+    messages.UpdateKeyring: Row(keyrings.update, loads=Loads.KEYRING),
+    messages.GetKeyring: Row(keyrings.get, loads=Loads.KEYRING),
+    messages.ListKeyrings: Row(keyrings.list_, loads=Loads.NOTHING),
+    messages.ScheduleDestruction: Row(keyrings.schedule_destruction, loads=Loads.KEYRING),
+    messages.CancelDestruction: Row(keyrings.cancel_destruction, loads=Loads.KEYRING),
+}
+WITH_SUPPLIED_KEY: Mapping[type[Struct], Row] = {
+    request: Row(run, loads=Loads.KEYRING_OF_ALGORITHM)
+    for request, run in (
+        (messages.Encrypt, supplied_keys.encrypt),
+        (messages.Encapsulate, supplied_keys.encapsulate),
+        (messages.Verify, supplied_keys.verify),
+        (messages.VerifyHash, supplied_keys.verify),
+        (messages.VerifyMu, supplied_keys.verify),
+    )
+}
+"""The same for requests that bring their key."""
+
+
+def row_of(request: AnyRequest) -> Row:
+    """Return how a request is answered."""
+    if getattr(request, "public_key", None) is None:
+        return OPERATIONS[type(request)]
+    return WITH_SUPPLIED_KEY[type(request)]
+
+
+def context_in_memory(
+    request: AnyRequest, row: Row, parts: Parts, deadline: float
+) -> Context | None:
+    """Return what an operation works with; None where something of it must be loaded first.
+
+    Raises UNSUPPORTED and PURPOSE_DENIED.
+    """
+    context = Context(parts, deadline)
+    if row.loads is Loads.NOTHING:
+        return context
+    keyring = parts.keyrings.known(KeyringId(request.tenant, request.keyring))
+    if keyring is None:
+        return None
+    context.keyring = keyring
+    algorithm = request.algorithm
+    if row.loads is Loads.KEYRING or algorithm is None:
+        return context
+    if request.operation not in ALGORITHMS[algorithm].operations:
+        raise KeyServiceError(ErrorKind.UNSUPPORTED)
+    if row.loads is Loads.KEYRING_OF_ALGORITHM:
+        return context
+    keyring.require(PURPOSE_OF.get(request.operation))
+    versions = parts.keys.known(KeyName(request.tenant, algorithm, request.keyring))
+    if versions is None:
+        return None
+    context.versions = versions
+    return context
+
+
+async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: float) -> Context:
+    """Return what an operation works with, loading it first.
+
+    Raises what ``context_in_memory`` raises, KEYRING_NOT_FOUND, DamagedKeyError and
+    DatabaseUnavailableError.
+    """
+    while (context := context_in_memory(request, row, parts, deadline)) is None:
+        keyring = KeyringId(request.tenant, request.keyring)
+        if parts.keyrings.known(keyring) is None:
+            await parts.keyrings.get(keyring)
+        elif request.algorithm is not None:
+            await parts.keys.get(KeyName(request.tenant, request.algorithm, request.keyring))
+    return context
+
+
+async def answer(request: AnyRequest, parts: Parts, deadline: float) -> OperationResult:
+    """Return what the operation returns. Raises what it and ``loaded_context`` raise."""
+    row = row_of(request)
+    context = await loaded_context(request, row, parts, deadline)
+    result = row.run(request, context)
+    return result if isinstance(result, OperationResult) else await result
