@@ -580,6 +580,19 @@ async def test_an_inspection_asks_once_however_often_it_is_asked() -> None:
     assert parts.asked == alone.asked
 
 
+@pytest.mark.parametrize(
+    ("ahead", "is_told"), [(0, False), (4, False), (6, True), (-4, False), (-9, True)]
+)
+async def test_a_key_service_with_another_clock(ahead: float, is_told: bool) -> None:  # noqa: FBT001
+    """A clock that differs by more than the tolerance is in degraded, and nothing is refused for it."""
+    parts = FakeParts()
+    parts.samples = {**UP, "pqkeep_key_service_time_seconds": one(time.time() + ahead)}
+    status, body = await Setting(parts).ask("/readyz")
+    told = msgspec.json.decode(body)
+    assert (status, "clock" in told["degraded"]) == (200, is_told)
+    assert ("clock" in told["causes"]) is is_told
+
+
 async def test_an_end_logs_no_fault(caplog: pytest.LogCaptureFixture) -> None:
     """A request that is under way when the address is closed is dropped, and is no fault in the log."""
     asked = asyncio.Event()

@@ -188,6 +188,22 @@ def told(*commands: str, undo: str) -> Spoils:
     return takes_no_writes
 
 
+@contextmanager
+def unsaved(service: Service) -> Iterator[None]:
+    """Have the rate limits' server refuse writes because it could not save: MISCONF."""
+    assert service.redis is not None
+    ask = service.redis.execute_command
+    in_the_way = Path(str(service.redis.config_get("dir")["dir"])) / "dump.rdb"
+    in_the_way.mkdir()
+    ask("CONFIG", "SET", "save", "3600 1")  # type: ignore[no-untyped-call]
+    ask("BGSAVE")  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        ask("CONFIG", "SET", "save", "")  # type: ignore[no-untyped-call]
+        in_the_way.rmdir()
+
+
 @pytest.fixture(scope="module")
 def small_disk() -> Iterator[Path | None]:
     """A file system of its own, or None where none may be mounted."""
@@ -347,6 +363,7 @@ def test_files_that_are_read_only_in_effect(
             (RATE_LIMITS,),
             id="Redis without memory",
         ),
+        pytest.param(unsaved, WriteProblem.FULL, (RATE_LIMITS,), id="Redis cannot save"),
         pytest.param(
             told(f"REPLICAOF {HOST} 1", undo="REPLICAOF NO ONE"),
             WriteProblem.READ_ONLY,

@@ -142,6 +142,7 @@ class ServiceMetrics:
                 "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
                 "pqkeep_key_service_build_info": one(1, *_build()),
                 "pqkeep_key_service_active": one(bool(self._writer.serving)),
+                "pqkeep_key_service_time_seconds": one(time.time()),
                 "pqkeep_key_service_epoch": one(self._writer.newest),
                 "pqkeep_key_service_takeovers_total": one(self._writer.takeovers),
                 "pqkeep_keys_database_up": one(problem is None),

@@ -186,6 +186,11 @@ KEY_SERVICE_METRICS = (
         "1 where the key service serves, 0 where it stands by or has lost its database.",
     ),
     Metric(
+        "pqkeep_key_service_time_seconds",
+        Kind.GAUGE,
+        "The key service's clock when it was asked, in Unix seconds.",
+    ),
+    Metric(
         "pqkeep_key_service_epoch",
         Kind.GAUGE,
         "The number of the database's sessions so far that were its only writer; it grows with"

@@ -44,6 +44,8 @@ LEAST_FREE = 1 << 30
 GATEWAY, KEY_SERVICE = "gateway", "key service"
 LOST = frozenset({"key_service", "keys_database", "shard_settings", "audit_log"})
 """What a gateway that is ready can lack, so that requests are refused."""
+CLOCK = "clock"
+"""What a gateway calls the clock of a key service that is not its own."""
 CLOCK_SECONDS = 5.0
 """By how much clocks may differ."""
 SOON_DAYS = 14
@@ -323,6 +325,7 @@ def _gateway(host: Host) -> Iterator[str]:
         yield f"the gateway does not answer at {name} port {port}: {message_of(error)}"
         return
     yield from (f"the gateway is not ready: {reason}" for reason in told.said(told.reasons))
+    yield from (told.causes.get(name, name) for name in told.degraded if name == CLOCK)
     lost = [name for name in told.degraded if name.partition(":")[0] in LOST]
     yield from (f"requests are answered 503: {reason}" for reason in told.said(lost))
 

@@ -1,6 +1,7 @@
 """Whether requests would be answered, and what is missing where they would not."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from pqkeep_gateway.tenancy.shards import StoredShard
@@ -27,6 +28,10 @@ PARTS = (KEY_SERVICE, KEYS_DATABASE, ACCOUNTS_DATABASE, RATE_LIMITS)
 """What the gateway needs; of shards one is enough for it to be of use."""
 SHARD_PARTS = (KEY_SERVICE, KEYS_DATABASE)
 """What each shard has."""
+CLOCK = "clock"
+"""What is wrong where a key service's clock is not the gateway's: sessions, schedules, records."""
+CLOCK_SECONDS = 5.0
+"""By how much the two clocks may differ."""
 SHARD_SETTINGS = "shard_settings"
 """What is missing where tenants are in a shard that the settings do not name."""
 
@@ -55,12 +60,14 @@ class Readiness:
         checks: Mapping[str, Check],
         check_log: Check,
         is_mail_deferred: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Take each key service's numbers, the shards that are stored, and other parts' checks.
 
         ``check_log``: whether events reach the audit log.
         """
         self._is_mail_deferred = is_mail_deferred
+        self._clock = clock
         self._key_services = key_services
         self._shards = shards
         self._checks = {name: _cached(name, check) for name, check in checks.items()}
@@ -87,9 +94,25 @@ class Readiness:
         }
         if log is WriteProblem.FAILED:  # otherwise the accounts database says the same of itself
             missing[AUDIT_LOG] = _WORDS[AUDIT_LOG]
+        if (clocks := await self._clock_problem()) is not None:
+            missing[CLOCK] = clocks
         if self._is_mail_deferred():
             missing[MAIL_SERVER] = _WORDS[MAIL_SERVER]
         return missing
+
+    async def _clock_problem(self) -> str | None:
+        """Return which key service's clock differs too much from this host's."""
+        for shard, service in self._key_services.items():
+            for sample in (await service.get() or {}).get("pqkeep_key_service_time_seconds", ()):
+                ahead = sample.value - self._clock()  # the sample may be some seconds old
+                if ahead > CLOCK_SECONDS or ahead < -CLOCK_SECONDS - CHECK_SECONDS - WAIT_SECONDS:
+                    which = "ahead of" if ahead > 0 else "behind"
+                    return (
+                        f"the clock of the key service of the shard {shard} is {abs(ahead):.0f} s"
+                        f" {which} the gateway's: correct the wrong one (chronyd or"
+                        " systemd-timesyncd)"
+                    )
+        return None
 
     async def shard_problems(self) -> Mapping[str, Problems]:
         """Return what is wrong with SHARD_PARTS of each shard."""
