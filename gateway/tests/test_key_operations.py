@@ -234,7 +234,7 @@ def test_each_operation_has_a_pair() -> None:
     ]
     assert {each.name for each in rows if each.ask is None} == {
         *("list_keys", "list_key_usage", "list_jwks"),
-        *("rotate_key", "archive_key"),
+        *("rotate_key", "archive_key", "import_key"),
     }
     assert all((each.ask is None) is (each.answer is None) for each in rows)
     assert kem.DEFAULT is Algorithm.ML_KEM_768
