@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pqkeep_gateway.management.collection import METRICS
-from pqkeep_gateway.management.readiness import AUDIT_LOG, MAIL_SERVER, PARTS, STOPPING
+from pqkeep_gateway.management.readiness import AUDIT_LOG, CLOCK, MAIL_SERVER, PARTS, STOPPING
 from pqkeep_protocol.metrics import BOUNDS, Kind
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,7 @@ def test_every_reason_is_explained() -> None:
         *PARTS,
         STOPPING,
         AUDIT_LOG,
+        CLOCK,
         MAIL_SERVER,
     ]
 
