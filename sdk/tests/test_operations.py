@@ -1,8 +1,10 @@
 """Every operation with keys, by both clients, against the real service."""
 
 import asyncio
+import base64
 import hashlib
 import inspect
+import json
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -25,6 +27,7 @@ from pqkeep import (
     Key,
     NotFoundError,
     Rotation,
+    UnreadableInputError,
     UnwrappingError,
 )
 from pqkeep.resources.kem import Kem
@@ -418,3 +421,23 @@ def test_an_imported_key_goes_to_the_import_key_s_keyring(client: Client) -> Non
         key = client.keys.import_key(import_key, wrap(import_key, seed))
         found = client.keys.active("Dilithium3", keyring=keyring)
         assert (found.imported, found.public_key) == (True, key.public_key)
+
+
+@pytest.mark.parametrize("name", ["import_key_id", "public_key", "suite", "info", "algorithm"])
+def test_an_import_key_with_a_name_twice(name: str) -> None:
+    """A saved import key that has a name twice is refused, whichever of the two would be the right one."""
+    from pqkeep.key_import import read_import_key  # noqa: PLC0415 - it loads cryptography
+
+    values = {
+        "import_key_id": "8d2d8bb7-7a4f-4f0c-9d6b-0e3c8a3a9f10",
+        "public_key": base64.b64encode(bytes(1568)).decode(),
+        "suite": "ML-KEM-1024, HKDF-SHA-384, AES-256-GCM",
+        "info": base64.b64encode(b"pqkeep\nid\nKyber768\ndefault\n").decode(),
+        "algorithm": "Kyber768",
+        "expires_at": "2026-01-01T00:00:00Z",
+    }
+    document = json.dumps(values)
+    assert read_import_key(document.encode()).keyring == "default"
+    twice = f'{{"{name}": {json.dumps(values[name])}, {document[1:]}'
+    with pytest.raises(UnreadableInputError, match="damaged"):
+        read_import_key(twice.encode())

@@ -4,7 +4,6 @@ An answer is held in memory, and a file of JSON lines goes to disk, where it has
 last line says that it is whole.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Generic, Self, TypeVar
 import httpx2
 
 from pqkeep._call import AnswerForm
-from pqkeep._data import Data, json_object
+from pqkeep._data import Data, json_object, strict_json
 from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
 from pqkeep.new_files import new_file
 
@@ -204,8 +203,8 @@ Answer = InMemory[R] | Saved[R]
 
 def _parsed(text: bytes | bytearray) -> Mapping[str, object]:
     try:
-        return json_object(json.loads(text)) or {}
-    except (ValueError, RecursionError):
+        return json_object(strict_json(text)) or {}
+    except ValueError:
         return {}
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import httpx2
 
-from pqkeep._call import Call, Pages
+from pqkeep._call import Call, Course, Pages
 from pqkeep._exchange import Exchange
 from pqkeep._settings import Settings
 from pqkeep.errors import PqkeepError
@@ -44,19 +44,20 @@ class AsyncTransport:
                     raise
             await asyncio.sleep(pause)
 
-    async def members(self, describe: Callable[[], Pages[R]]) -> AsyncIterator[R]:
+    async def members(
+        self, describe: Callable[[], Pages[R]], *, is_collected: bool = False
+    ) -> AsyncIterator[R]:
         """Yield a list's members, page by page."""
-        pages, place = describe(), None
-        while True:
-            page = await self.run(partial(pages, place))
+        pages, course, goes_on = describe(), Course(is_collected=is_collected), True
+        while goes_on:
+            page = await self.run(partial(pages, course.place))
             for member in page.items:
                 yield member
-            if (place := page.place_after(place)) is None:
-                return
+            goes_on = course.goes_on(page)
 
     async def collect(self, describe: Callable[[], Pages[R]]) -> tuple[R, ...]:
         """Return all members of a list."""
-        return tuple([member async for member in self.members(describe)])
+        return tuple([member async for member in self.members(describe, is_collected=True)])
 
     async def many(self, calls: Iterable[Call[Sequence[R]]]) -> AsyncIterator[R]:
         """Yield the results of calls that have several each, call by call."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from pqkeep._data import Data
+from pqkeep._data import Data, json_object
 from pqkeep.errors import MalformedAnswerError
 
 API = "/api/v1"
@@ -44,6 +44,24 @@ class Call(Generic[R_co]):
     destination: Path | None = None
     """Where an answer of JSON lines goes. What is read is its last line then."""
 
+    def result(self, data: Data) -> R_co:
+        """Read an answer. Raises MalformedAnswerError for one about another key than was asked for."""
+        asked: Mapping[str, object] = self.body or self.query or {}
+        asked = json_object(asked.get("to")) or asked  # of re-encryption
+        for name in _KEY_NAME:
+            wanted = asked.get(name)
+            if wanted is not None and data.differs(name, wanted):
+                raise MalformedAnswerError(
+                    "the answer is about another key than was asked for",
+                    field=name,
+                    request_id=data.request_id,
+                )
+        return self.read(data)
+
+
+_KEY_NAME = ("algorithm", "key_version", "keyring")
+"""Fields of a request that its answer repeats, if it has them."""
+
 
 def get(path: str, read: Callable[[Data], R], query: Query | None = None) -> Call[R]:
     """Describe a look at something."""
@@ -74,14 +92,45 @@ class Page(Generic[R_co]):
     items: tuple[R_co, ...]
     next: Place | None
 
-    def place_after(self, place: Place | None) -> Place | None:
-        """Return where to go on from this page, which a place led to; None at the end.
 
-        Raises MalformedAnswerError where it is the same place: that would never end.
+MOST_PAGES = 10_000
+"""Of a list that is held in memory, and of pages in a row that have nothing."""
+
+
+class Course:
+    """The way through a list, page by page. One that never ends is refused.
+
+    One place is remembered, and another one each time that the way has become twice as long: a
+    circle comes back to it, whatever its length (Brent).
+    """
+
+    def __init__(self, *, is_collected: bool) -> None:
+        """Begin before the first page. What is collected may have so many pages."""
+        self.place: Place | None = None
+        self._is_collected = is_collected
+        self._remembered: Place | None = None
+        self._pages = self._empty = 0
+
+    def goes_on(self, page: Page[object]) -> bool:
+        """Go to the page after this one; return whether there is one.
+
+        Raises MalformedAnswerError where the pages go in a circle, or are too many.
         """
-        if self.next is not None and self.next == place:
-            raise MalformedAnswerError("the page after this one is the same", field="next")
-        return self.next
+        self.place = page.next
+        if page.next is None:
+            return False
+        self._pages += 1
+        self._empty = 0 if page.items else self._empty + 1
+        if page.next == self._remembered:
+            raise MalformedAnswerError("the pages of the list go in a circle", field="next")
+        if self._pages.bit_count() == 1:
+            self._remembered = page.next
+        if MOST_PAGES in {self._empty, self._pages if self._is_collected else 0}:
+            raise MalformedAnswerError(
+                f"the list has more than {MOST_PAGES} pages, or as many without anything",
+                field="next",
+            )
+        return True
 
 
 Pages = Callable[[Place | None], Call[Page[R]]]

@@ -1,10 +1,12 @@
 """Reading the fields of an answer. One that is missing or malformed is a MalformedAnswerError."""
 
 import base64
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar, cast
 
+from pqkeep.algorithms import PARAMETERS, canonical
 from pqkeep.errors import MalformedAnswerError
 
 T = TypeVar("T")
@@ -13,6 +15,22 @@ T = TypeVar("T")
 def json_object(value: object) -> dict[str, object] | None:
     """Return a value of JSON if it is an object."""
     return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
+def strict_json(text: str | bytes | bytearray) -> object:
+    """Return the value of a text that is JSON. Raises ValueError, for a name that is there twice too."""
+    try:
+        return cast("object", json.loads(text, object_pairs_hook=_object))
+    except RecursionError:
+        pass
+    raise ValueError("nested too deeply")
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a name is there twice")
+    return values
 
 
 class Data:
@@ -38,9 +56,25 @@ class Data:
         """Return the names of the fields."""
         return tuple(self._values)
 
-    def binary(self, name: str) -> bytes:
-        """Return a field that is base64."""
-        return self._decoded(name, self._values.get(name))
+    def differs(self, name: str, value: object) -> bool:
+        """Return whether a field is there, and another than a value; an algorithm has two names."""
+        answered = self._values.get(name)
+        if name == "algorithm" and isinstance(answered, str) and isinstance(value, str):
+            return canonical(answered) != canonical(value)
+        return answered is not None and answered != value
+
+    def binary(self, name: str, *sizes: int) -> bytes:
+        """Return a field that is base64, of one of these sizes in bytes, or of any."""
+        value = self._decoded(name, self._values.get(name))
+        if sizes and len(value) not in sizes:
+            raise self._malformed(name)
+        return value
+
+    def kem_ciphertext(self) -> bytes:
+        """Return the field ``kem_ciphertext``, of the size that the field ``algorithm`` says."""
+        known = PARAMETERS.get(self.text("algorithm"))
+        size = None if known is None else known.ciphertext
+        return self.binary("kem_ciphertext", *(() if size is None else (size,)))
 
     def binaries(self, name: str) -> tuple[bytes, ...]:
         """Return a field that is a list of base64."""

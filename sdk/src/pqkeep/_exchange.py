@@ -21,6 +21,7 @@ from pqkeep._settings import Settings, other_trust
 from pqkeep.errors import (
     ConnectionFailedError,
     DeadlineExceededError,
+    InvalidRequestError,
     MalformedAnswerError,
     PqkeepError,
 )
@@ -54,34 +55,42 @@ class Exchange(Generic[R]):
         if call.changes:
             self._headers["Idempotency-Key"] = str(uuid4())
         if call.body is not None:
-            self._content = json.dumps(_given(call.body)).encode()
+            self._content = _encoded(call.body)
         if self._content is not None:
             self._headers["Content-Type"] = "application/json"
         seconds = settings.timeout if call.destination is None else math.inf
         self.attempts = Attempts(seconds, settings.retries)
 
     def request(self, http: httpx2.Client | httpx2.AsyncClient) -> httpx2.Request:
-        """Return the request of the attempt that begins now."""
+        """Return the request of the attempt that begins now. Raises InvalidRequestError."""
         left = self.attempts.left()
-        return http.build_request(
-            self._call.method,
-            self._call.path,
-            params=_given(self._call.query or {}),
-            headers=self._headers,
-            content=self._content,
-            timeout=httpx2.Timeout(min(left, ATTEMPT_SECONDS), connect=min(left, CONNECT_SECONDS)),
-        )
+        try:
+            return http.build_request(
+                self._call.method,
+                self._call.path,
+                params=_given(self._call.query or {}),
+                headers=self._headers,
+                content=self._content,
+                timeout=httpx2.Timeout(
+                    min(left, ATTEMPT_SECONDS), connect=min(left, CONNECT_SECONDS)
+                ),
+            )
+        except UnicodeEncodeError:
+            wrong = _NO_TEXT
+        except httpx2.InvalidURL:
+            wrong = "a name or a filter is too long"
+        raise InvalidRequestError(wrong)
 
     def answer(self, response: httpx2.Response) -> Answer[R]:
         """Return what takes the answer in. Raises MalformedAnswerError."""
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
             raise self._badly_encoded()
         if self._call.destination is not None and response.is_success:
-            return Saved(self._call.destination, self._request_id, self._call.read)
+            return Saved(self._call.destination, self._request_id, self._call.result)
         return InMemory(
             response,
             self._request_id,
-            self._call.read,
+            self._call.result,
             form=self._call.form,
         )
 
@@ -150,6 +159,18 @@ def _advice(cause: ssl.SSLError) -> str:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return f"; by this machine's clock it is {now}: if that is wrong, set the clock"
     return ""
+
+
+_NO_TEXT = "a text is not Unicode: it has half of a surrogate pair"
+
+
+def _encoded(body: Mapping[str, object]) -> bytes:
+    """Return a body as JSON. Raises InvalidRequestError."""
+    try:
+        return json.dumps(_given(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        pass
+    raise InvalidRequestError(_NO_TEXT)
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

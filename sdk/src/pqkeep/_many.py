@@ -106,7 +106,7 @@ def _batch(items: Sequence[tuple[Call[R], bytes]]) -> Call[Sequence[R | PqkeepEr
 
 def _result(call: Call[R], result: Data) -> R | PqkeepError:
     if not result.has("error"):
-        return call.read(result.nested("data"))
+        return call.result(result.nested("data"))
     error = result.nested("error")
     code = error.text("error_code")
     return OF_ITEMS.get(code, PqkeepError)(

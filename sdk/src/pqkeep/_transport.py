@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import httpx2
 
-from pqkeep._call import Call, Pages
+from pqkeep._call import Call, Course, Pages
 from pqkeep._exchange import Exchange
 from pqkeep._settings import Settings
 from pqkeep.errors import PqkeepError
@@ -43,18 +43,19 @@ class Transport:
                     raise
             time.sleep(pause)
 
-    def members(self, describe: Callable[[], Pages[R]]) -> Iterator[R]:
+    def members(
+        self, describe: Callable[[], Pages[R]], *, is_collected: bool = False
+    ) -> Iterator[R]:
         """Yield a list's members, page by page."""
-        pages, place = describe(), None
-        while True:
-            page = self.run(partial(pages, place))
+        pages, course, goes_on = describe(), Course(is_collected=is_collected), True
+        while goes_on:
+            page = self.run(partial(pages, course.place))
             yield from page.items
-            if (place := page.place_after(place)) is None:
-                return
+            goes_on = course.goes_on(page)
 
     def collect(self, describe: Callable[[], Pages[R]]) -> tuple[R, ...]:
         """Return all members of a list."""
-        return tuple(self.members(describe))
+        return tuple(self.members(describe, is_collected=True))
 
     def many(self, calls: Iterable[Call[Sequence[R]]]) -> Iterator[R]:
         """Yield the results of calls that have several each, call by call."""

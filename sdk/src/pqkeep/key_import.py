@@ -6,13 +6,12 @@
 What forms a private key may have is in docs/formats.md. It needs the extra ``pqkeep[local]``.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha3_256, sha256, shake_256
 
 from pqkeep import inputs
-from pqkeep._data import Data, json_object
+from pqkeep._data import Data, json_object, strict_json
 from pqkeep.algorithms import Algorithm
 from pqkeep.errors import (
     InvalidRequestError,
@@ -144,11 +143,11 @@ def read_import_key(document: bytes) -> ImportKey:
     """
     text = inputs.as_text(document)
     try:
-        values = json_object(json.loads(text or ""))
+        values = json_object(strict_json(text or ""))
         import_key = import_key_in(Data(values or {}, None))
         if import_key.keyring and len(import_key.public_key) == _IMPORT_KEY_SIZE:
             return import_key
-    except (ValueError, RecursionError, MalformedAnswerError):
+    except (ValueError, MalformedAnswerError):
         pass
     raise UnreadableInputError(
         f"{inputs.describe(document)}; it is no import key, or is damaged",

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TypeVar
 
-from pqkeep.errors import UnreadableInputError
-from pqkeep.inputs._algorithms import (
+from pqkeep.algorithms import (
     BY_JWK,
     OTHER_SIGNATURES,
     PARAMETERS,
     canonical,
     title,
 )
+from pqkeep.errors import UnreadableInputError
 from pqkeep.inputs._private_keys import Material, material, seed_form
 from pqkeep.inputs._seen import (
     ARMOR,

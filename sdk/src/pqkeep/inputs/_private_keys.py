@@ -10,10 +10,9 @@ Some implementations wrap these in a further OCTET STRING, or leave out the inne
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pqkeep.algorithms import Algorithm
+from pqkeep.algorithms import PARAMETERS, Algorithm, Parameters, title
 from pqkeep.errors import UnreadableInputError
 from pqkeep.inputs import _der
-from pqkeep.inputs._algorithms import PARAMETERS, Parameters, title
 
 _SEED, _EXPLICIT_SEED = 0x80, 0xA0
 _M_SEED, _SCALAR = 32, 32

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from pqkeep.inputs import _der
-from pqkeep.inputs._algorithms import (
+from pqkeep.algorithms import (
     BY_IDENTIFIER,
     BY_JWK,
     KEM_JWK,
@@ -20,6 +19,7 @@ from pqkeep.inputs._algorithms import (
     of_length,
     title,
 )
+from pqkeep.inputs import _der
 from pqkeep.inputs._text import (
     Block,
     TextError,

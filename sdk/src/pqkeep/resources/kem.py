@@ -13,6 +13,10 @@ from pqkeep.resources._binary import encoded, encoded_key, encoded_or_none
 
 T_co = TypeVar("T_co", covariant=True)
 
+SHARED_SECRET = 32
+SYMMETRIC_KEYS = (16, 24, 32, 48, 64)
+"""Sizes in bytes."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Kem(Generic[T_co]):
@@ -110,7 +114,7 @@ class Kem(Generic[T_co]):
         """
         return post(
             "/kem/decapsulate",
-            lambda data: data.binary("shared_secret"),
+            lambda data: data.binary("shared_secret", SHARED_SECRET),
             {
                 "kem_ciphertext": encoded(kem_ciphertext),
                 "key_version": key_version,
@@ -161,7 +165,7 @@ class Kem(Generic[T_co]):
         """
         return post(
             "/kem/key/unwrap",
-            lambda data: data.binary("symmetric_key"),
+            lambda data: data.binary("symmetric_key", *SYMMETRIC_KEYS),
             {
                 "wrapped_key": encoded(wrapped_key),
                 "key_version": key_version,
@@ -307,8 +311,8 @@ def _envelope(data: Data) -> Envelope:
 
 def _shared_secret(data: Data) -> SharedSecret:
     return SharedSecret(
-        kem_ciphertext=data.binary("kem_ciphertext"),
-        shared_secret=data.binary("shared_secret"),
+        kem_ciphertext=data.kem_ciphertext(),
+        shared_secret=data.binary("shared_secret", SHARED_SECRET),
         algorithm=data.text("algorithm"),
     )
 
@@ -323,8 +327,8 @@ def _ciphertext(data: Data) -> Ciphertext:
 
 def _encapsulation(data: Data) -> Encapsulation:
     return Encapsulation(
-        kem_ciphertext=data.binary("kem_ciphertext"),
-        shared_secret=data.binary("shared_secret"),
+        kem_ciphertext=data.kem_ciphertext(),
+        shared_secret=data.binary("shared_secret", SHARED_SECRET),
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
     )

@@ -1,0 +1,203 @@
+"""A service that lies, never ends or answers something else: clients and command say so, and end."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import pytest
+from sdk.tests.cli.conftest import Command
+
+import pqkeep._call
+from pqkeep import Client, MalformedAnswerError, PqkeepError, UnavailableError
+
+API_KEY = "pqk_" + "0" * 49
+Connect = Callable[..., Client]
+Serve = Callable[[Callable[[], Iterator[bytes]]], str]
+KEY = {
+    "key_version": 1,
+    "algorithm": "Kyber768",
+    "status": "active",
+    "public_key": "AAA=",
+    "created_at": "2026-01-01T00:00:00Z",
+}
+
+
+def answered(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    """Return a whole answer."""
+    head = (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "Connection: close")
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def listed(place: object, items: Sequence[object] = (KEY,)) -> bytes:
+    """Return a page of keys, and where the next one is."""
+    return answered(json.dumps({"data": {"keys": items, "next": place}}).encode())
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Answer each connection with the pieces of the next answer, and return where."""
+    listeners: list[socket.socket] = []
+
+    def start(answers: Callable[[], Iterator[bytes]]) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def accept() -> None:
+            pieces = answers()
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    received = b""
+                    while b"\r\n\r\n" not in received:
+                        received += connection.recv(65_536)
+                    connection.sendall(next(pieces))
+
+        threading.Thread(target=accept, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for listener in listeners:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+WHOLE = json.dumps({"data": {"keys": [KEY], "next": None}}).encode()
+DEEP = b'{"data":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+ANSWERS: dict[str, tuple[bytes, type[PqkeepError]]] = {
+    "nothing": (b"", UnavailableError),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", UnavailableError),
+    "a cut head": (b"HTTP/1.1 200 OK\r\nContent-Le", UnavailableError),
+    "a cut body": (answered(WHOLE)[:-1], UnavailableError),
+    "a body longer than was said": (
+        answered(WHOLE).replace(b"Content-Length: ", b"Content-Length: 1\r\nX: "),
+        MalformedAnswerError,
+    ),
+    "two lengths": (answered(WHOLE, "Content-Length: 1"), UnavailableError),
+    "a length that is none": (answered(WHOLE).replace(b"Length: ", b"Length: -"), UnavailableError),
+    "a head of a megabyte": (answered(WHOLE, "X: " + "a" * 1_000_000), UnavailableError),
+    "a bomb": (
+        answered(gzip.compress(bytes(200_000_000), 9), "Content-Encoding: gzip"),
+        MalformedAnswerError,
+    ),
+    "two encodings": (
+        answered(gzip.compress(gzip.compress(WHOLE)), "Content-Encoding: gzip, gzip"),
+        MalformedAnswerError,
+    ),
+    "a redirect": (
+        answered(b"", "Location: http://127.0.0.2:1/", status="307 Elsewhere"),
+        MalformedAnswerError,
+    ),
+    "deep JSON": (answered(DEEP), MalformedAnswerError),
+    "half of JSON": (answered(WHOLE[:-1]), MalformedAnswerError),
+    "a name twice": (
+        answered(WHOLE.replace(b'"status"', b'"algorithm": "X-Wing", "status"')),
+        MalformedAnswerError,
+    ),
+    "two datas": (
+        answered(WHOLE.replace(b'{"data"', b'{"data": {}, "data"')),
+        MalformedAnswerError,
+    ),
+    "a huge number": (
+        answered(WHOLE.replace(b"1,", b"9" * 5_000 + b",", 1)),
+        MalformedAnswerError,
+    ),
+    "no number": (answered(WHOLE.replace(b"1,", b"NaN,", 1)), MalformedAnswerError),
+    "another type": (answered(WHOLE.replace(b"1,", b'"1",', 1)), MalformedAnswerError),
+    "a list": (answered(b"[]"), MalformedAnswerError),
+    "no UTF-8": (answered(WHOLE.replace(b"active", b"\xff")), MalformedAnswerError),
+    "an error without JSON": (answered(b"oops", status="500 No"), UnavailableError),
+    "an informational answer only": (b"HTTP/1.1 100 Continue\r\n\r\n", UnavailableError),
+    "a status that is none": (answered(WHOLE, status="999 Odd"), PqkeepError),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> None:
+    """Each is the documented exception, with a sentence and without the API key."""
+    answer, error = ANSWERS[name]
+    url = serve(lambda: itertools.repeat(answer))
+    with pytest.raises(error) as caught:
+        connect(url, API_KEY, timeout=20).keys.list()
+    assert isinstance(caught.value, PqkeepError)
+    assert len(str(caught.value)) > 10
+    assert API_KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_command_and_an_answer_that_is_none(nobody: Command, serve: Serve, name: str) -> None:
+    """The command ends with 1, or 8 where the service may be back later, and never with 7."""
+    answer, error = ANSWERS[name]
+    url = serve(lambda: itertools.repeat(answer))
+    command = nobody.as_(PQKEEP_URL=url, PQKEEP_API_KEY=API_KEY)
+    ended = command("keys", "list")
+    assert ended.status == (8 if error is UnavailableError else 1), ended.err
+    assert "fault of the command" not in ended.err
+    assert ended.out == b""
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 100])
+def test_pages_in_a_circle(connect: Connect, serve: Serve, length: int) -> None:
+    """Pages that lead to each other in a circle of any length end with an error that says so."""
+    url = serve(lambda: (listed(f"place-{number % length}") for number in itertools.count()))
+    with pytest.raises(MalformedAnswerError, match="circle"):
+        connect(url, API_KEY).keys.list()
+
+
+@pytest.mark.parametrize("items", [(), (KEY,)])
+def test_pages_without_end(
+    connect: Connect, serve: Serve, monkeypatch: pytest.MonkeyPatch, items: Sequence[object]
+) -> None:
+    """A list that always goes on somewhere else ends with an error too."""
+    monkeypatch.setattr(pqkeep._call, "MOST_PAGES", 50)
+    url = serve(lambda: (listed(f"place-{number}", items) for number in itertools.count()))
+    with pytest.raises(MalformedAnswerError, match="more than"):
+        connect(url, API_KEY).keys.list()
+
+
+def b64(size: int) -> str:
+    """Return so many bytes in base64."""
+    return base64.b64encode(bytes(size)).decode()
+
+
+ENCAPSULATED = {
+    "kem_ciphertext": b64(1088),
+    "shared_secret": b64(32),
+    "key_version": 3,
+    "algorithm": "Kyber768",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({}, None),
+        ({"key_version": 2}, "key_version"),
+        ({"algorithm": "X-Wing", "kem_ciphertext": b64(1120)}, "algorithm"),
+        ({"keyring": "other"}, "keyring"),
+        ({"shared_secret": b64(31)}, "shared_secret"),
+        ({"shared_secret": ""}, "shared_secret"),
+        ({"kem_ciphertext": b64(1120)}, "kem_ciphertext"),
+        ({"algorithm": "Kyber9000"}, "algorithm"),
+    ],
+)
+def test_an_answer_to_another_request(
+    connect: Connect, serve: Serve, changed: dict[str, Any], field: str | None
+) -> None:
+    """An answer about another key, or with a secret of another size, is named and not used."""
+    answer = answered(json.dumps({"data": {**ENCAPSULATED, **changed}}).encode())
+    kem = connect(serve(lambda: itertools.repeat(answer)), API_KEY).kem
+    expected = pytest.raises(MalformedAnswerError, match=field) if field else nullcontext()
+    with expected:
+        kem.encapsulate(algorithm="Kyber768", key_version=3, keyring="payments")
