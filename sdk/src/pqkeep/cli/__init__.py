@@ -28,10 +28,10 @@ from pqkeep.cli import (
     tenants,
     usage,
 )
-from pqkeep.cli.command import options_before_commands
+from pqkeep.cli.command import Program, options_before_commands
 from pqkeep.cli.installed import installed_version
 
-app = typer.Typer(
+app = Program(
     name="pqkeep",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -1,8 +1,9 @@
-"""Makes a command of a function: adds the options that all have, and ends it properly.
+"""Makes commands of functions, and runs the program: streams, signals and exit status.
 
-These may stand before the command's name too. Behind it they count more.
+The options that all commands have may stand before the command's name too. Behind it they count more.
 """
 
+import io
 import os
 import signal
 import sys
@@ -10,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from types import FrameType
-from typing import Any, Concatenate, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TextIO
 
 import typer
 
 from pqkeep.cli.failures import BROKEN_PIPE, INTERRUPTED, TERMINATED, end
 from pqkeep.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 P = ParamSpec("P")
 Command = Callable[Concatenate[Invocation, P], None]
@@ -36,8 +40,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
             common = {name: values.pop(name) for name in _COMMON}
             given = _given(context, common)
             invocation = Invocation(**{**common, **given_before(context), **given})
-            with _ended_properly():
-                function(invocation, **values)  # type: ignore[call-arg] # mypy sees no arguments in values
+            function(invocation, **values)  # type: ignore[call-arg] # mypy sees no arguments in values
 
         _with_parameters(run, [*own, *_COMMON.values(), _CONTEXT])
         run.__doc__ = function.__doc__
@@ -82,25 +85,121 @@ def _with_parameters(function: Callable[..., None], parameters: list[Parameter])
     function.__signature__ = Signature(ordered)  # type: ignore[attr-defined] # functions may have one
 
 
+class Program(typer.Typer):
+    """An application that ends its process itself: whatever happens, there is no traceback."""
+
+    def __call__(self) -> NoReturn:
+        """Run, and exit with the status of docs/cli.md."""
+        _take_streams()
+        with _ended_by_signals():
+            status = self._status()
+        _let_go_of_output()
+        sys.exit(status)
+
+    def _status(self) -> int:
+        try:
+            status = self._run()
+            if status == 0:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            return BROKEN_PIPE
+        except (KeyboardInterrupt, typer.Abort):
+            return INTERRUPTED
+        except Exception as error:  # noqa: BLE001 - a traceback helps nobody here, and may hold secrets
+            _let_go_of_output()
+            return end(error).exit_code
+        return status
+
+    def _run(self) -> int:
+        try:
+            super().__call__()
+        except SystemExit as ended:  # always; of these two Typer makes status 1
+            if isinstance(ended.__context__, BrokenPipeError | typer.Abort):
+                raise ended.__context__ from None
+            return ended.code if isinstance(ended.code, int) else 0
+        return 0
+
+
+class _Standard(io.FileIO):
+    """A standard stream that puts its name into errors."""
+
+    def __init__(self, descriptor: int, mode: str, name: str, *, is_lossy: bool = False) -> None:
+        """Use a descriptor, or one that gives an error where it is closed.
+
+        What a lossy stream cannot write is lost: nothing else is left to say so.
+        """
+        try:
+            os.fstat(descriptor)
+        except OSError:  # no file that is opened later may get this number
+            wrong_way = os.O_WRONLY if mode == "r" else os.O_RDONLY
+            opened = os.open(os.devnull, wrong_way)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+        super().__init__(descriptor, mode, closefd=False)
+        self._name = name
+        self._is_lossy = is_lossy
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
+        with self._named():
+            return super().readinto(buffer)
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            with self._named():
+                return super().write(data)
+        except OSError:
+            if self._is_lossy:
+                return memoryview(data).nbytes
+            raise
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._name
+            raise
+
+
+def _take_streams() -> None:
+    """Make the standard streams ones that can be closed, full or of another encoding."""
+    sys.stdin = io.TextIOWrapper(
+        io.BufferedReader(_Standard(0, "r", "standard input")),
+        encoding=_encoding(sys.stdin),
+        errors="surrogateescape",
+    )
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Standard(1, "w", "standard output")),
+        encoding=_encoding(sys.stdout),
+        errors="replace",
+        line_buffering=os.isatty(1),
+    )
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Standard(2, "w", "standard error", is_lossy=True)),
+        encoding=_encoding(sys.stderr),
+        errors="backslashreplace",
+        line_buffering=True,
+    )
+
+
+def _encoding(stream: TextIO | None) -> str | None:
+    """Return how a stream's text is encoded. None: as the locale says."""
+    return None if stream is None else stream.encoding
+
+
 @contextmanager
-def _ended_properly() -> Iterator[None]:
-    """Make statuses of exceptions. A signal is one, so that what is not whole is removed."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+def _ended_by_signals() -> Iterator[None]:
+    """Make exceptions of signals, so that what is not whole is removed."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _terminated)
     try:
         yield
-        sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads any more
-        _let_go_of_output()
-        raise typer.Exit(BROKEN_PIPE) from None
-    except (KeyboardInterrupt, typer.Abort):
-        raise typer.Exit(INTERRUPTED) from None
-    except typer.Exit:
-        raise
-    except Exception as error:  # noqa: BLE001 - a traceback helps nobody here, and may hold secrets
-        _let_go_of_output()
-        raise end(error) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _let_go_of_output() -> None:
@@ -112,4 +211,4 @@ def _let_go_of_output() -> None:
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    raise typer.Exit(TERMINATED)
+    sys.exit(TERMINATED)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import typer
 
+from pqkeep.cli.options import STANDARD
 from pqkeep.cli.printable import printable
 from pqkeep.errors import (
     AuthenticationError,
@@ -108,6 +109,7 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     FileExistsError: Ending(OTHER, "replace it with --force, or name another file with --to"),
     FileNotFoundError: Ending(OTHER, "see that the name is right, and the directory there"),
     OSError: Ending(OTHER, "see that the file may be used like this, and that there is room"),
+    UnicodeEncodeError: Ending(USAGE, "type it again, in the encoding of the terminal"),
     ImportError: Ending(OTHER, "install it, and try again"),
     Exception: Ending(OTHER, "this is a fault of the command: please report it"),
 }
@@ -142,6 +144,10 @@ _NOT_TYPED = frozenset(
 """Fields of requests that a command fills from a file: their names mean nothing to its user."""
 
 
+_LONGEST = 2000
+"""Characters of what is said: a name of a file may have as many as the system lets it."""
+
+
 def end(error: Exception, file: str | None = None) -> typer.Exit:
     """Say on standard error what happened and what to do next, and return how to end.
 
@@ -152,8 +158,10 @@ def end(error: Exception, file: str | None = None) -> typer.Exit:
     else:
         ending = next(_ENDINGS[each] for each in type(error).__mro__ if each in _ENDINGS)
     said = _said(error)
-    if file is not None and file not in said:
+    if file not in {None, STANDARD} and str(file) not in said:
         said = f"{file}: {said}"
+    if len(said) > _LONGEST:
+        said = f"{said[: _LONGEST // 2]} … {said[-_LONGEST // 2 :]}"
     typer.echo(printable(f"pqkeep: {said}"), err=True)
     typer.echo(f"        {_next_step(error, ending)}", err=True)
     return typer.Exit(ending.status)
@@ -161,7 +169,8 @@ def end(error: Exception, file: str | None = None) -> typer.Exit:
 
 def _said(error: Exception) -> str:
     if isinstance(error, OSError):
-        reason = error.strerror or type(error).__name__
+        is_closed = error.errno == errno.EBADF
+        reason = "it is closed" if is_closed else error.strerror or type(error).__name__
         return f"{error.filename}: {reason}" if error.filename else reason
     if isinstance(error, UnreadableInputError):
         return f"the input is {error.what}"
@@ -176,6 +185,8 @@ def _said(error: Exception) -> str:
         )
     if isinstance(error, (PqkeepError, Refusal, ImportError)):
         return str(error)
+    if isinstance(error, UnicodeEncodeError):
+        return "an argument or a name has bytes that are not text"
     return f"something unexpected happened: {type(error).__name__}"  # its text may hold secrets
 
 

@@ -1,0 +1,224 @@
+"""Streams, homes, terminals and arguments that are not as usual: each ends with its status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from sdk.tests.cli.conftest import PROGRAM, TIMEOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sdk.tests.cli.conftest import Command
+
+    from pqkeep import Client
+
+SAYS_SOMETHING = (
+    ("--help",),
+    ("audit", "verify", "--help"),
+    ("keys", "list"),
+    ("keys", "public-key", "Kyber768"),
+    ("encrypt", "report.pdf", "--to", "-"),
+)
+"""Commands that write to standard output, and succeed."""
+
+
+def run(command: Command, shell: str, *arguments: str | bytes) -> tuple[int, bytes, str]:
+    """Run the script itself by a line of the shell, in which "$@" is the command."""
+    ended = subprocess.run(
+        ["/bin/bash", "-c", shell, "bash", PROGRAM, *arguments],
+        cwd=command.directory,
+        env=dict(command.environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    said = ended.stderr.decode()
+    assert "Traceback" not in said + ended.stdout.decode(errors="replace")
+    assert "fault of the command" not in said
+    assert "Exception ignored" not in said
+    return ended.returncode, ended.stdout, said
+
+
+@pytest.mark.parametrize("arguments", SAYS_SOMETHING, ids=" ".join)
+def test_an_output_that_takes_nothing(
+    command: Command, tenant: Client, file: Path, arguments: tuple[str, ...]
+) -> None:
+    """A full or closed standard output is status 1 and is named; a closed pipe is 141, in silence."""
+    tenant.keys.generate("Kyber768")
+    assert file.exists()
+    status, _, said = run(command, '"$@" > /dev/full', *arguments)
+    assert (status, said.splitlines()[:1]) == (
+        1,
+        ["pqkeep: standard output: No space left on device"],
+    )
+    status, _, said = run(command, '"$@" >&-', *arguments)
+    assert (status, said.splitlines()[:1]) == (1, ["pqkeep: standard output: it is closed"])
+    status, out, said = run(command, '"$@" | (exec <&-); exit ${PIPESTATUS[0]}', *arguments)
+    assert (status, out, said) == (141, b"", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("keys", "list"), ("encrypt", "absent"), ("absent",)], ids=" ".join
+)
+def test_a_standard_error_that_takes_nothing(
+    command: Command, tenant: Client, arguments: tuple[str, ...]
+) -> None:
+    """Without a standard error the status stays, and standard output has the result alone."""
+    tenant.keys.generate("Kyber768")
+    expected = run(command, '"$@"', *arguments)
+    for streams in ("2>&-", "2>/dev/full", "<&- 2>&-"):
+        assert run(command, f'"$@" {streams}', *arguments)[:2] == expected[:2]
+
+
+def test_no_stream_at_all(command: Command, tenant: Client, file: Path) -> None:
+    """With all three streams closed a file is encrypted, and no message is in it."""
+    tenant.keys.generate("Kyber768")
+    assert run(command, '"$@" <&- >&- 2>&-', "encrypt", "report.pdf")[0] == 0
+    encrypted = command.directory / "report.pdf.pqk"
+    assert command("decrypt", encrypted, "--to", "-").out == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("encrypt", "-"),
+        ("decrypt", "-"),
+        ("sign", "-"),
+        ("wrap", "-"),
+        ("unwrap", "-"),
+        ("decapsulate", "-"),
+        ("re-encrypt", "-"),
+        ("login", "--api-key-file", "-"),
+    ],
+    ids=" ".join,
+)
+def test_a_closed_standard_input(
+    command: Command, tenant: Client, arguments: tuple[str, ...]
+) -> None:
+    """A command that reads from a closed standard input says so, with status 1, and writes nothing."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    status, out, said = run(command, '"$@" <&-', *arguments)
+    assert status == 1
+    assert out == b"" or arguments[0] == "encrypt"  # the head, which needs no input
+    assert said.startswith("pqkeep: standard input: it is closed\n")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"TERM": "no-such-terminal", "COLUMNS": "0"},
+        {"NO_COLOR": "1", "COLUMNS": "nonsense"},
+        {"LC_ALL": "C"},
+        {"PYTHONIOENCODING": "ascii:strict"},
+        {"LC_ALL": "no_SUCH.locale"},
+    ],
+    ids=str,
+)
+def test_terminals_and_locales(
+    command: Command, operator_command: Command, environment: dict[str, str]
+) -> None:
+    """Whatever terminal and locale are said to be there, names are shown, and files are found."""
+    tenant = f"Grüße {os.urandom(6).hex()}"
+    name = "Übersicht.txt".encode()
+    path = os.path.join(os.fsencode(command.directory), name)  # noqa: PTH118 - bytes
+    with open(path, "wb") as opened:  # noqa: PTH123
+        opened.write(b"text")
+    created = run(operator_command.as_(**environment), '"$@"', "tenants", "create", tenant)
+    assert created[0] == 0, created
+    listed = run(operator_command.as_(**environment), '"$@"', "tenants", "list", "--name", tenant)
+    assert listed[0] == 0
+    assert tenant[-12:].encode() in listed[1]
+    assert run(command.as_(**environment), '"$@"', "sign", name)[0] == 4  # it has no key
+    assert run(command.as_(**environment), '"$@"', "--help")[0] == 0
+
+
+BYTES = b"\xff\xfe"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ((b"encrypt", BYTES), 0),
+        ((b"encrypt", b"plain", b"--associated-data", BYTES), 2),
+        ((b"encrypt", b"plain", b"--keyring", BYTES), 1),
+        ((b"encrypt", b"plain", b"--algorithm", BYTES), 1),
+        ((b"sign", b"plain", b"--context", BYTES), 2),
+        ((b"keys", b"list", b"--keyring", BYTES), 1),
+        ((b"keys", b"rotate", BYTES), 1),
+        ((b"keyrings", b"create", BYTES), 1),
+        ((b"keyrings", b"show", BYTES), 2),
+        ((b"audit", b"records", b"--principal", BYTES), 1),
+        ((b"status", b"--profile", BYTES), 2),
+        ((b"status", b"--url", BYTES), 2),
+        ((b"status", b"--api-key-file", BYTES), 2),
+        ((BYTES,), 2),
+        ((b"keys", BYTES), 2),
+        ((b"keys", b"list", b"--" + BYTES), 2),
+    ],
+)
+def test_arguments_of_bytes(
+    command: Command, tenant: Client, arguments: tuple[bytes, ...], status: int
+) -> None:
+    """A file may have any name; any other argument that is no text is refused, and nothing is done."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    directory = os.fsencode(command.directory)
+    for name in (b"plain", BYTES):
+        with open(os.path.join(directory, name), "wb") as file:  # noqa: PTH118, PTH123 - bytes
+            file.write(b"content")
+    ended = run(command, '"$@"', *arguments)
+    assert ended[0] == status, ended
+    made = set(os.listdir(directory)) - {b"plain", BYTES}  # noqa: PTH208 - bytes
+    assert made == ({BYTES + b".pqk"} if status == 0 else set())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("encrypt", "{}"),
+        ("sign", "report.pdf", "--context", "{}"),
+        ("keys", "list", "--keyring", "{}"),
+        ("keys", "rotate", "{}"),
+        ("status", "--url", "https://{}"),
+        ("{}",),
+    ],
+    ids=" ".join,
+)
+def test_long_arguments(
+    command: Command, tenant: Client, file: Path, arguments: tuple[str, ...]
+) -> None:
+    """An argument of 100,000 characters is refused, in fewer words."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    assert file.exists()
+    status, out, said = run(command, '"$@"', *(each.format("a" * 100_000) for each in arguments))
+    assert status in {1, 2, 4}, said
+    assert out == b""
+    assert len(said) < (5_000 if arguments != ("{}",) else 200_000)
+
+
+@pytest.mark.parametrize("home", ["absent/absent", "/dev/null", "/proc", "/sys", "loop", "closed"])
+def test_a_home_that_takes_nothing(
+    command: Command, api_key: str, tmp_path: Path, home: str
+) -> None:
+    """Where no profile can be written login says where; what needs no profile is done all the same."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "closed").mkdir(mode=0)
+    place = tmp_path / home
+    key = command.environment["PQKEEP_API_KEY_FILE"]
+    at_home = command.as_(HOME=str(place), XDG_CONFIG_HOME="", PQKEEP_API_KEY_FILE="")
+    assert at_home("status", "--api-key-file", key).status == 0
+    assert at_home("keys", "list", "--api-key-file", key).status == 0
+    stored = at_home("login", "--api-key-file", key)
+    if home in {"absent/absent", "closed"} and stored.status == 0:  # to root nothing is closed
+        assert api_key in (place / ".config/pqkeep/config.toml").read_text()
+    else:
+        assert stored.status == 1
+        assert str(place) in stored.err
+    assert at_home("keys", "list", "--profile", "other", "--api-key-file", key).status == 2
