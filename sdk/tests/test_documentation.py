@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pqkeep
-from pqkeep import Client, _attempts, _settings, errors
+from pqkeep import Client, _exchange, _settings, errors
 from pqkeep.profiles import Profile, profile_file, read_profile
 
 ROOT = Path(__file__).parents[2]
@@ -86,9 +86,9 @@ def test_numbers() -> None:
     """The numbers in the document are those of the program."""
     assert f"`timeout` (seconds, {_settings.TIMEOUT:.0f})" in DOCUMENT
     assert f"`retries` ({_settings.RETRIES})" in DOCUMENT
-    assert f"at most {_attempts.ATTEMPT_SECONDS:.0f} seconds" in DOCUMENT
-    assert f"connecting, {_attempts.CONNECT_SECONDS:.0f} seconds" in DOCUMENT
+    assert f"at most {_exchange.ATTEMPT_SECONDS:.0f} seconds" in DOCUMENT
+    assert f"connecting, {_exchange.CONNECT_SECONDS:.0f} seconds" in DOCUMENT
     assert (
-        f"{_attempts.FIRST_PAUSE} seconds at first and double up to {_attempts.LONGEST_PAUSE:.0f}"
+        f"{_exchange.FIRST_PAUSE} seconds at first and double up to {_exchange.LONGEST_PAUSE:.0f}"
         in DOCUMENT
     )

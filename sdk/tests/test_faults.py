@@ -40,9 +40,8 @@ from pqkeep import (
     PqkeepError,
     RateLimitError,
 )
-from pqkeep._attempts import Attempts
 from pqkeep._call import Call
-from pqkeep._exchange import Exchange
+from pqkeep._exchange import Attempts, Exchange
 
 KEM = "Kyber768"
 Connect = Callable[..., Client]

@@ -53,14 +53,14 @@ VIOLATIONS = {
     ),
     "Audit verification layers": (
         "sdk/src/pqkeep/audit/_merkle.py",
-        "import pqkeep.audit._json",
+        "import pqkeep.audit._formats",
     ),
     "Input reader layers": (
         "sdk/src/pqkeep/inputs/_der.py",
         "import pqkeep.inputs._seen",
     ),
     "Local encryption layers": (
-        "sdk/src/pqkeep/local/_segments.py",
+        "sdk/src/pqkeep/local/_recipients.py",
         "import pqkeep.local._header",
     ),
     "Protocol layers": (

@@ -11,14 +11,11 @@ from pqkeep.compliance import ComplianceProfile, Rules
 from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
-from pqkeep.resources.installation import InstallationState, Operators
+from pqkeep.resources.installation import InstallationState, Operators, Status
 from pqkeep.resources.kem import Kem
-from pqkeep.resources.keyrings import Keyrings
-from pqkeep.resources.keys import Keys
+from pqkeep.resources.keys import Keyrings, Keys
 from pqkeep.resources.signatures import Signatures
-from pqkeep.resources.status import Status
-from pqkeep.resources.tenants import Tenants
-from pqkeep.resources.usage import UsageCounts
+from pqkeep.resources.tenants import Tenants, UsageCounts
 
 if TYPE_CHECKING:
     from pqkeep.local import AsyncLocal

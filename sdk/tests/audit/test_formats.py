@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pqkeep.audit import Report, verify
-from pqkeep.audit._formats import FORMAT_1, FORMATS, Formats
-from pqkeep.audit._json import MalformedError, canonical
+from pqkeep.audit._formats import FORMAT_1, FORMATS, Formats, MalformedError, canonical
 from pqkeep.audit._statements import Entry, read_line
 from pqkeep.audit._verification import verify_formats
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from pqkeep import local
-from pqkeep.local import _async_local, _file_key, _header, _primitives, _recipients, _segments
+from pqkeep.local import _async_local, _encryption, _header, _primitives, _recipients
 
 DOCS = Path(__file__).parents[3] / "docs"
 GUIDE = (DOCS / "local-encryption.md").read_text()
@@ -28,9 +28,9 @@ def test_every_method() -> None:
 
 def test_numbers() -> None:
     """The sizes in the format's description are those of the program."""
-    assert f"pieces of {_segments.SEGMENT_SIZE:,} bytes" in FORMAT
-    assert _segments.SEGMENT_SIZE == 1 << 18
-    assert _segments.MOST_SEGMENTS == 1 << 32
+    assert f"pieces of {_encryption.SEGMENT_SIZE:,} bytes" in FORMAT
+    assert _encryption.SEGMENT_SIZE == 1 << 18
+    assert _encryption.MOST_SEGMENTS == 1 << 32
     assert f"`{_header.MAGIC.hex()}`" in FORMAT
     assert f"This is format {_header.FORMAT};" in FORMAT
     assert f"S, the size of a slot: 118 to {_header.LARGEST_SLOT:,}" in FORMAT
@@ -39,7 +39,7 @@ def test_numbers() -> None:
     assert f"two of {layout.slot_size:,} bytes" in FORMAT
     assert f"header: {layout.size // 1024} KiB for files" in GUIDE
     assert f"S is a multiple of {_header.BLOCK:,}" in FORMAT
-    assert _file_key.PROTOCOL.decode() in FORMAT
+    assert _recipients.PROTOCOL.decode() in FORMAT
     lengths = set()
     for name, number in _recipients.NUMBERS.items():
         kem = _primitives.KEMS[name]

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from pqkeep import DecryptionError
 from pqkeep.local import decrypt, encrypt, read_header
-from pqkeep.local._file_key import FileKey
+from pqkeep.local._encryption import encrypted_segments, nonce
 from pqkeep.local._header import Layout, layout_for, slot_for
-from pqkeep.local._recipients import WrappedFileKey, wrapped_with
-from pqkeep.local._segments import encrypted_segments, nonce
+from pqkeep.local._recipients import FileKey, WrappedFileKey, wrapped_with
 
 if TYPE_CHECKING:
     from sdk.tests.local.conftest import Pair

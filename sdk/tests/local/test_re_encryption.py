@@ -29,7 +29,7 @@ from pqkeep.local import (
     re_encrypt_stream,
     read_header,
 )
-from pqkeep.local._opening import open_header
+from pqkeep.local._header import open_header
 from pqkeep.local._re_encryption import Change, change_file
 from pqkeep.local._rewriting import changeable
 

@@ -5,9 +5,8 @@ from datetime import datetime, timedelta
 
 from pqkeep.audit._evidence import Evidence, SignedTree
 from pqkeep.audit._export import ExportResult
-from pqkeep.audit._findings import Findings
 from pqkeep.audit._merkle import EMPTY_ROOT, is_grown, proven_root
-from pqkeep.audit.report import Kind
+from pqkeep.audit.report import Findings, Kind
 
 NO_RECORDS = SignedTree(0, EMPTY_ROOT)
 ONE_MOMENT = timedelta(seconds=10)

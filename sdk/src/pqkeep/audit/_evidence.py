@@ -1,15 +1,90 @@
-"""Collects what the files hold besides records: log id, keys, and checkpoints that verify."""
+"""Collects what the files hold besides records: log id, keys, and checkpoints that verify.
 
+Signatures are ML-DSA-65 (FIPS 204) and SLH-DSA-SHA2-128s (FIPS 205). The libraries are loaded when
+the first one asks for them: the extra ``pqkeep[audit]``.
+
+A log that continues another, from a backup, has the records that were in the backup, then one that
+names the other, then its own. What the other log recorded after the backup is lost.
+"""
+
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pqkeep.audit._files import Located
-from pqkeep.audit._findings import Findings, Place
-from pqkeep.audit._lineage import Lineage, find_lineage
-from pqkeep.audit._signatures import is_signed_by
-from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key, Newer, Succession
-from pqkeep.audit.report import Kind
+from pqkeep.audit._statements import (
+    CHECKPOINT_CONTEXT,
+    Checkpoint,
+    Consistency,
+    Header,
+    Key,
+    Newer,
+    Succession,
+)
+from pqkeep.audit.report import Findings, Kind, Place
+from pqkeep.verification import verify
+
+SIGNATURE_SIZES: Mapping[str, int] = {"Dilithium3": 3309, "SLH-DSA-SHA2-128s": 7856}
+
+
+def is_signed_by(checkpoint: Checkpoint, key: Key) -> bool:
+    """Return whether a checkpoint's signature was made with a key.
+
+    Raises ImportError where the algorithm's library is not installed.
+    """
+    if len(checkpoint.signature) != SIGNATURE_SIZES[checkpoint.algorithm]:
+        return False
+    return verify(
+        checkpoint.signed_text(),
+        checkpoint.signature,
+        public_key=key.public_key,
+        algorithm=checkpoint.algorithm,
+        context=CHECKPOINT_CONTEXT,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The logs, the oldest first."""
+
+    logs: tuple[str, ...]
+    successions: tuple[Succession, ...] = ()
+    """How each log but the first continues the one before."""
+
+    def inherited(self, log_id: str) -> float:
+        """Return how many records of a log the last one has; of the last one any number."""
+        index = self.logs.index(log_id)
+        return min((each.inherited for each in self.successions[index:]), default=math.inf)
+
+    def signs(self, log_id: str, version: int) -> bool:
+        """Return whether keys of a version sign a log: each has keys of its own."""
+        index = self.logs.index(log_id)
+        bounds = [1, *(each.first_version for each in self.successions), math.inf]
+        return bounds[index] <= version < bounds[index + 1]
+
+
+def find_lineage(log_id: str | None, located: Sequence[Located]) -> Lineage | None:
+    """Return the longest lineage that an export gives to a log."""
+    lineages = [each for each in _of_exports(located) if log_id in each.logs]
+    if log_id is not None:
+        lineages.append(Lineage((log_id,)))
+    return max(lineages, key=lambda each: len(each.logs), default=None)
+
+
+def _of_exports(located: Sequence[Located]) -> Iterable[Lineage]:
+    for place, header in located:
+        if isinstance(header, Header):
+            successions = [
+                each
+                for other, each in located
+                if other.order == place.order and isinstance(each, Succession)
+            ]
+            successions.sort(key=lambda each: each.entry.id)
+            yield Lineage(
+                (*(each.log_id for each in successions), header.log_id), tuple(successions)
+            )
+
 
 KeyName = tuple[str, int]
 """Algorithm and version."""

@@ -11,9 +11,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from pqkeep.audit._findings import Findings, Place
-from pqkeep.audit._formats import Formats
-from pqkeep.audit._json import MalformedError, NoJsonError, parse
+from pqkeep.audit._formats import Formats, MalformedError, NoJsonError, parse
 from pqkeep.audit._statements import (
     End,
     Entry,
@@ -24,7 +22,7 @@ from pqkeep.audit._statements import (
     read_line,
     read_saved,
 )
-from pqkeep.audit.report import Kind
+from pqkeep.audit.report import Findings, Kind, Place
 
 NotSaved = Header | Entry | Succession | Newer | End
 """What is in exports only."""

@@ -16,11 +16,12 @@ from pqkeep.audit._formats import (
     MOST,
     OF_EVERY_FORMAT,
     Formats,
+    MalformedError,
+    canonical,
     matches_time,
     matches_uuid,
     time_matcher,
 )
-from pqkeep.audit._json import MalformedError, canonical
 from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
 FORMAT = "pqkeep/v1/audit-export"

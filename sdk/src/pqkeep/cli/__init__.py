@@ -26,10 +26,9 @@ from pqkeep.cli import (
     signing,
     status,
     tenants,
-    usage,
 )
 from pqkeep.cli.command import Program, options_before_commands
-from pqkeep.cli.installed import installed_version
+from pqkeep.cli.status import installed_version
 
 app = Program(
     name="pqkeep",
@@ -40,7 +39,7 @@ app = Program(
 )
 login.add_to(app)
 status.add_to(app)
-usage.add_to(app)
+
 encryption.add_to(app)
 re_encryption.add_to(app)
 signing.add_to(app)

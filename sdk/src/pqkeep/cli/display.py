@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
+from pqkeep.cli.failures import printable
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD
-from pqkeep.cli.printable import printable
 
 PIPED_WIDTH = 1000
 """Columns where nobody looks: nothing is folded."""

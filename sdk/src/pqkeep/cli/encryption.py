@@ -1,22 +1,27 @@
 """``pqkeep encrypt`` and ``pqkeep decrypt``: data of any size, encrypted here.
 
 The service sees the data only where it is asked to encrypt it itself.
+
+Which format a file to decrypt has is seen from its beginning. What the service does for several
+files, decrypting or recovering a shared secret, is one request.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pqkeep.cli import choice, documents, service_encryption
+from pqkeep import inputs
+from pqkeep.cli import choice, documents
 from pqkeep.cli.armor import ArmorWriter
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
-from pqkeep.cli.decryption import Decryption
 from pqkeep.cli.destinations import Output, Writer, destination
-from pqkeep.cli.failures import NOT_FOUND, Refusal
+from pqkeep.cli.failures import NOT_FOUND, Refusal, naming
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -30,9 +35,164 @@ from pqkeep.cli.options import (
     To,
 )
 from pqkeep.cli.public_keys import KeyInFile, key_in_file
-from pqkeep.cli.several import OF_AN_ITEM, Several, several, size_of, together
+from pqkeep.cli.recovery import (
+    Arguments,
+    Encapsulated,
+    Form,
+    Recovery,
+    ask,
+    binary,
+    first_recipient,
+    form_of,
+)
+from pqkeep.cli.several import OF_AN_ITEM, Asking, Several, several, size_of, succeeded, together
 from pqkeep.cli.sources import Source, source
+from pqkeep.errors import PqkeepError
+from pqkeep.models import Ciphertext, Envelope
 from pqkeep.new_files import PRIVATE, PUBLIC
+
+if TYPE_CHECKING:
+    from pqkeep.cli.invocation import Invocation
+    from pqkeep.client import Client
+
+
+LARGEST = 1024 * 1024
+"""Bytes that the service encrypts at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the service is asked for."""
+
+    named: choice.Named
+    associated_data: bytes | None
+    is_envelope: bool
+
+
+def encrypt_by_service(tally: Several, wanted: Wanted, output: Output) -> None:
+    """Have files encrypted, and write what the service made of them."""
+    with tally.invocation.connect() as client:
+        named = wanted.named
+        chosen = choice.kem_algorithm(client, named.algorithm)
+        kem = client.kem
+        asking: Asking[Any] = Asking(
+            kem.encrypt_to_envelope if wanted.is_envelope else kem.encrypt,
+            kem.encrypt_to_envelope_many if wanted.is_envelope else kem.encrypt_many,
+            named._asdict() | {"associated_data": wanted.associated_data},
+            partial(choice.generating, chosen, named.key_version, keyring=named.keyring),
+        )
+
+        def prepare(file: str) -> dict[str, Any]:
+            output.require_free(file)
+            return {"plaintext": _plaintext(tally, file)}
+
+        def finish(file: str, made: Ciphertext | Envelope) -> None:
+            _write(tally, file, made, wanted, output)
+
+        for group in together(tally.files, size_of):
+            asking.ask(tally, group, prepare, finish)
+
+
+def _plaintext(tally: Several, file: str) -> bytes:
+    with source(file, tally.invocation) as opened:
+        plaintext = opened.read(LARGEST + 1)
+    if len(plaintext) > LARGEST:
+        raise Refusal(
+            f"the service encrypts at most {LARGEST} bytes",
+            "leave out --server-side and --envelope",
+        )
+    return plaintext
+
+
+def _write(
+    tally: Several, file: str, made: Ciphertext | Envelope, wanted: Wanted, output: Output
+) -> None:
+    if isinstance(made, Envelope):
+        data = made.envelope.encode() + b"\n"
+    else:
+        data = documents.written(made, wanted.named.keyring)
+    output.write(file, data)
+    tally.written(
+        output.of(file),
+        f"encrypted to {made.algorithm} version {made.key_version}",
+        algorithm=made.algorithm,
+        key_version=made.key_version,
+    )
+
+
+class Decryption:
+    """Decrypts files, with what was asked of the service for several of them before."""
+
+    def __init__(
+        self, invocation: "Invocation", client: "Client", associated_data: bytes | None
+    ) -> None:
+        """Ask nothing yet."""
+        self._invocation = invocation
+        self._client = client
+        self._associated_data = associated_data
+        self._plaintexts: dict[str, bytes | PqkeepError] = {}
+        self._recovery = Recovery(client)
+
+    def ask(self, files: Sequence[str]) -> None:
+        """Ask the service for what these files need of it.
+
+        What cannot be read, or is refused as a whole, is left to the file's own decryption.
+        """
+        ciphertexts: dict[str, Arguments] = {}
+        envelopes: dict[str, Arguments] = {}
+        encapsulated: list[Encapsulated] = []
+        for file in files:
+            with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
+                form = form_of(opened, file)
+                if form is Form.ENVELOPE:
+                    envelopes[file] = self._envelope(opened, file)
+                elif form is Form.DOCUMENT:
+                    ciphertexts[file] = self._ciphertext(opened, file)
+                else:
+                    encapsulated.append(first_recipient(opened, form))
+        kem = self._client.kem
+        ask(kem.decrypt_many, ciphertexts, self._plaintexts)
+        ask(kem.decrypt_envelope_many, envelopes, self._plaintexts)
+        self._recovery.ask(encapsulated)
+
+    def write(self, file: str, opened: Source, target: Writer) -> None:
+        """Decrypt a file. Raises PqkeepError and Refusal."""
+        kem = self._client.kem
+        if file in self._plaintexts:
+            target.write(succeeded(self._plaintexts[file]))
+            return
+        form = form_of(opened, file)
+        if form is Form.ENVELOPE:
+            target.write(kem.decrypt_envelope(**self._envelope(opened, file)))
+        elif form is Form.DOCUMENT:
+            target.write(kem.decrypt(**self._ciphertext(opened, file)))
+        elif self._associated_data is not None:
+            raise Refusal(
+                f"{file} was encrypted here, and is bound to nothing",
+                "leave out --associated-data",
+            )
+        else:
+            from pqkeep.local import decrypt_stream  # noqa: PLC0415 - it loads cryptography
+
+            with naming(file):
+                source_file = binary(opened, form)
+                decrypt_stream(source_file, target, decapsulate=self._recovery.decapsulate)
+
+    def _envelope(self, opened: Source, file: str) -> Arguments:
+        with naming(file):
+            text = inputs.read_envelope(opened.read(documents.LARGEST))
+        return {"envelope": text, "associated_data": self._associated_data}
+
+    def _ciphertext(self, opened: Source, file: str) -> Arguments:
+        sealed, keyring = documents.read(opened.read(documents.LARGEST), Ciphertext, file)
+        return {
+            "ciphertext": sealed.ciphertext,
+            "key_version": sealed.key_version,
+            "algorithm": sealed.algorithm,
+            "keyring": keyring,
+            "associated_data": self._associated_data,
+        }
+
 
 SUFFIX = ".pqk"
 
@@ -102,9 +262,9 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
     with several(invocation, files, to) as tally:
         if is_there:
             bound = None if associated_data is None else associated_data.encode()
-            wanted = service_encryption.Wanted(named, bound, is_envelope=envelope)
+            wanted = Wanted(named, bound, is_envelope=envelope)
             output = Output(to, SUFFIX, is_replaced=force)
-            service_encryption.encrypt(tally, wanted, output)
+            encrypt_by_service(tally, wanted, output)
             return
         keys = _Keys(invocation, public_key, named, recipient or ())
         if tally.is_listed:

@@ -5,6 +5,7 @@ docs/cli.md has the same table. The class of an exception decides, or the neares
 
 import errno
 import shlex
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 import typer
 
 from pqkeep.cli.options import STANDARD
-from pqkeep.cli.printable import printable
 from pqkeep.errors import (
     AuthenticationError,
     ComplianceError,
@@ -30,6 +30,19 @@ from pqkeep.errors import (
     UnreadableInputError,
     UnwrappingError,
 )
+
+
+def printable(text: str) -> str:
+    """Return text without control characters; each becomes a question mark.
+
+    What has no character in this Python's version of Unicode may have one in the terminal's.
+    """
+    return "".join(each if each.isprintable() or _is_unassigned(each) else "?" for each in text)
+
+
+def _is_unassigned(character: str) -> bool:
+    return unicodedata.category(character) == "Cn"
+
 
 OTHER = 1
 UNREADABLE = OTHER

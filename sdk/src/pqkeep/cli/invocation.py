@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import pqkeep
-from pqkeep.cli.failures import Refusal
-from pqkeep.cli.printable import printable
+from pqkeep.cli.failures import Refusal, printable
 from pqkeep.private_files import read_api_key
 
 if TYPE_CHECKING:

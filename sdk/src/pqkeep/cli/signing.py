@@ -20,7 +20,7 @@ from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import Output
 from pqkeep.cli.display import show_json
-from pqkeep.cli.failures import NOT_VERIFIED, UNREADABLE, Refusal, naming
+from pqkeep.cli.failures import NOT_VERIFIED, UNREADABLE, Refusal, naming, printable
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -33,7 +33,6 @@ from pqkeep.cli.options import (
     SignatureContext,
     To,
 )
-from pqkeep.cli.printable import printable
 from pqkeep.cli.public_keys import KeyInFile, read_key, require_key_of
 from pqkeep.cli.several import (
     IN_A_REQUEST,

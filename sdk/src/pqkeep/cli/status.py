@@ -1,24 +1,32 @@
-"""``pqkeep status``: which service a command talks to, and as whom."""
+"""``pqkeep status`` and ``pqkeep usage``: which service a command talks to, as whom, and how much it is used."""
 
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import configuration
-from pqkeep.cli.display import show_facts
-from pqkeep.cli.installed import installed_version
+from pqkeep.cli.display import show_facts, show_table
 from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.options import Tenant
 from pqkeep.errors import PolicyDeniedError, PqkeepError, UnavailableError
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
 
 
+def installed_version() -> str:
+    """Return this package's version."""
+    from importlib.metadata import version  # noqa: PLC0415 - it takes as long to load as typer
+
+    return version("pqkeep")
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     command(app, "status")(status)
+    command(app, "usage")(usage)
 
 
 def status(invocation: Invocation) -> None:
@@ -67,3 +75,29 @@ def who(client: "Client") -> dict[str, str]:
         "plan": tenant.plan,
         "tenant_status": tenant.status,
     }
+
+
+COLUMNS = {"start": "START", "succeeded": "SUCCEEDED", "refused": "REFUSED"}
+PERIODS = ("24h", "30d")
+
+
+def usage(
+    invocation: Invocation,
+    *,
+    period: Annotated[
+        str,
+        typer.Option(
+            metavar="PERIOD",
+            help="24h, by the hour, or 30d, by the day.",
+            autocompletion=lambda: list(PERIODS),
+        ),
+    ] = PERIODS[0],
+    tenant: Tenant = None,
+) -> None:
+    """Show how many operations succeeded and how many were refused; as the operator, everybody's."""
+    with invocation.connect() as client:
+        found = client.usage.get(period=period, tenant_id=tenant)
+    if invocation.is_json:
+        show_facts(invocation, found)
+    else:
+        show_table(found.buckets, COLUMNS)

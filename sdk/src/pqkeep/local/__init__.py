@@ -12,16 +12,21 @@ extra ``pqkeep[local]``.
 """
 
 from pqkeep.local._async_local import AsyncLocal
-from pqkeep.local._decryption import decrypt, decrypt_file, decrypt_stream
-from pqkeep.local._encapsulation import encapsulate
-from pqkeep.local._encryption import encrypt, encrypt_file, encrypt_for_service, encrypt_stream
-from pqkeep.local._files import FilePath
-from pqkeep.local._header import DEFAULT_ROOM, MOST_RECIPIENTS, Header, read_header
+from pqkeep.local._encryption import (
+    decrypt,
+    decrypt_file,
+    decrypt_stream,
+    encrypt,
+    encrypt_file,
+    encrypt_for_service,
+    encrypt_stream,
+)
+from pqkeep.local._header import DEFAULT_ROOM, MOST_RECIPIENTS, Decapsulate, Header, read_header
 from pqkeep.local._local import Local
-from pqkeep.local._opening import Decapsulate
+from pqkeep.local._primitives import encapsulate
 from pqkeep.local._re_encryption import re_encrypt, re_encrypt_file, re_encrypt_stream
 from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient, WrappedFileKey
-from pqkeep.local._streams import Reader, Writer
+from pqkeep.local._streams import FilePath, Reader, Writer
 
 __all__ = [
     "DEFAULT_KEYRING",

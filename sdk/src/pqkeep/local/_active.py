@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from pqkeep.compliance import Rules
 from pqkeep.errors import InvalidRequestError, MalformedAnswerError
-from pqkeep.local._encapsulation import encapsulate
-from pqkeep.local._opening import Opened
-from pqkeep.local._primitives import KEMS, canonical
+from pqkeep.local._header import Opened
+from pqkeep.local._primitives import KEMS, canonical, encapsulate
 from pqkeep.local._re_encryption import Change
 from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient
 from pqkeep.models import Key

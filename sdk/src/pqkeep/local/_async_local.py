@@ -24,15 +24,12 @@ from pqkeep.local._active import (
     named,
     target_of,
 )
-from pqkeep.local._encryption import encrypt_for_service, encrypted
-from pqkeep.local._files import FilePath, save
-from pqkeep.local._header import DEFAULT_ROOM, Header, read_header
-from pqkeep.local._opening import SKIPPED, Opened, refusal
+from pqkeep.local._encryption import decrypted_segments, encrypt_for_service, encrypted
+from pqkeep.local._header import DEFAULT_ROOM, SKIPPED, Header, Opened, read_header, refusal
 from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
 from pqkeep.local._rewriting import changeable
-from pqkeep.local._segments import decrypted_segments
-from pqkeep.local._streams import Reader, Writer, write_all
+from pqkeep.local._streams import FilePath, Reader, Writer, save, write_all
 from pqkeep.models import Ciphertext
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keys

@@ -1,4 +1,13 @@
-"""Encryption with nothing but a public key: no service is asked."""
+"""Encryption with nothing but a public key, and decryption: the data never leaves.
+
+Decryption asks for the shared secret only. Data is in segments, in the STREAM construction:
+
+    segment = AES-256-GCM(key, nonce = zero (7) || number (4) || is last (1), 256 KiB or less)
+
+So none can be changed, left out, moved or repeated, and nothing can be cut off or added. The key is
+one file's only: no nonce comes twice. (Hoang, Reyhanitabar, Rogaway, Vizár, "Online
+Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,15 +16,46 @@ from itertools import chain
 from pathlib import Path
 from uuid import UUID
 
-from pqkeep.local._encapsulation import encapsulate
-from pqkeep.local._file_key import new_file_key
-from pqkeep.local._files import FilePath, save
-from pqkeep.local._header import DEFAULT_ROOM, new_header
-from pqkeep.local._primitives import AESGCM, KEMS, NONCE_SIZE
-from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient
-from pqkeep.local._segments import encrypted_segments
-from pqkeep.local._streams import Reader, Writer, write_all
+from pqkeep.errors import DecryptionError
+from pqkeep.local._header import DEFAULT_ROOM, Decapsulate, new_header, open_header, read_header
+from pqkeep.local._primitives import AESGCM, KEMS, NONCE_SIZE, TAG_SIZE, InvalidTag, encapsulate
+from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient, new_file_key
+from pqkeep.local._streams import FilePath, Reader, Writer, in_pieces, save, write_all
 from pqkeep.models import Ciphertext
+
+SEGMENT_SIZE = 256 * 1024
+"""Bytes of plaintext in every segment but the last."""
+MOST_SEGMENTS = 1 << 32
+
+
+def encrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
+    """Yield the segments. Raises OverflowError beyond a pebibyte."""
+    aead = AESGCM(key)
+    for number, (plaintext, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE)):
+        yield aead.encrypt(nonce(number, is_last=is_last), plaintext, None)
+
+
+def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
+    """Yield what is in the segments, each after it was authenticated. Raises DecryptionError."""
+    aead = AESGCM(key)
+    for number, (segment, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE + TAG_SIZE)):
+        try:
+            plaintext = aead.decrypt(nonce(number, is_last=is_last), segment, None)
+        except InvalidTag:
+            raise DecryptionError(
+                f"segment {number} is damaged or not in its place, or the data was cut off there"
+            ) from None
+        if number and not plaintext:
+            raise DecryptionError("the data ends with a segment that has nothing in it")
+        yield plaintext
+
+
+def nonce(number: int, *, is_last: bool) -> bytes:
+    """Return the nonce of a segment (12 bytes)."""
+    if number >= MOST_SEGMENTS:
+        raise OverflowError("this is more data than one file can hold")
+    return bytes(7) + number.to_bytes(4, "big") + bytes((is_last,))
+
 
 LARGEST_PLAINTEXT = 1024 * 1024
 """How much the service decrypts at once."""
@@ -102,3 +142,34 @@ def encrypted(reader: Reader, recipients: Sequence[Recipient], *, room: int) -> 
     file_key = new_file_key()
     header = new_header(file_key, recipients, room=room)
     return chain((header,), encrypted_segments(reader, file_key.data_key()))
+
+
+def decrypt(ciphertext: bytes, *, decapsulate: Decapsulate) -> bytes:
+    """Decrypt data that is in memory. Raises DecryptionError, and what ``decapsulate`` does."""
+    return b"".join(_decrypted(BytesIO(ciphertext), decapsulate))
+
+
+def decrypt_stream(reader: Reader, writer: Writer, *, decapsulate: Decapsulate) -> None:
+    """Decrypt everything that a reader has. Neither is closed, nor is the writer flushed.
+
+    What is written was authenticated, and is how the data begins. That it is all of it is known
+    when this returns, and not before: a writer must not act on what it got. Raises what
+    ``decrypt`` does.
+    """
+    write_all(writer, _decrypted(reader, decapsulate))
+
+
+def decrypt_file(
+    source: FilePath, target: FilePath, *, decapsulate: Decapsulate, replace: bool = False
+) -> None:
+    """Decrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+
+    Raises what ``decrypt`` does, OSError, and FileExistsError unless ``replace``.
+    """
+    with Path(source).open("rb") as reader:
+        save(target, _decrypted(reader, decapsulate), replace=replace)
+
+
+def _decrypted(reader: Reader, decapsulate: Decapsulate) -> Iterator[bytes]:
+    file_key = open_header(read_header(reader), decapsulate).file_key
+    yield from decrypted_segments(reader, file_key.data_key())

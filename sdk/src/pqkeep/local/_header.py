@@ -8,16 +8,27 @@ The MAC under the file key covers everything before it, so only somebody who can
 changes its recipients. The checksum tells a slot that was written whole from one that was not: of
 two, the whole one with the larger number counts. A file keeps two so that one can be written while
 the other holds; data in memory has one, which has no more room than it needs.
+
+To open one, the shared secret of one recipient after the other is asked for. Recipients may be keys
+of other people, whose secrets cannot be had here: those are skipped.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha384
+from typing import NamedTuple, Protocol
 
-from pqkeep.errors import DecryptionError
-from pqkeep.local._file_key import MAC_SIZE, FileKey
+from pqkeep.errors import (
+    ComplianceError,
+    DecryptionError,
+    NotFoundError,
+    PermissionDeniedError,
+    PqkeepError,
+)
 from pqkeep.local._recipients import (
     LARGEST_RECIPIENT,
+    MAC_SIZE,
+    FileKey,
     Recipient,
     WrappedFileKey,
     take_recipient,
@@ -207,3 +218,46 @@ def _read_recipients(slot: bytes) -> tuple[WrappedFileKey, ...]:
     if any(rest):
         raise DecryptionError("the header is damaged: there is more than its recipients")
     return tuple(recipients)
+
+
+SKIPPED = (ComplianceError, DecryptionError, NotFoundError, PermissionDeniedError)
+"""What says of one recipient that its key cannot be used here, and nothing of the others."""
+
+
+class Decapsulate(Protocol):
+    """Recovers a shared secret.
+
+    It raises NotFoundError or DecryptionError for a key that it has not: the next is tried then.
+    """
+
+    def __call__(
+        self, kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str
+    ) -> bytes:
+        """Return the shared secret (32 bytes)."""
+        ...
+
+
+class Opened(NamedTuple):
+    """A file key, and whose key it was unwrapped with."""
+
+    file_key: FileKey
+    recipient: WrappedFileKey
+
+
+def open_header(header: Header, decapsulate: Decapsulate) -> Opened:
+    """Unwrap the file key. Raises DecryptionError, and what ``decapsulate`` does."""
+    failures: list[PqkeepError] = []
+    for recipient in header.recipients:
+        try:
+            shared_secret = decapsulate(recipient.kem_ciphertext, **recipient.key_name())
+            return Opened(header.open(recipient, shared_secret), recipient)
+        except SKIPPED as error:
+            failures.append(error)
+    raise refusal(failures)
+
+
+def refusal(failures: list[PqkeepError]) -> PqkeepError:
+    """Return what to raise where no recipient opened a header."""
+    if len(failures) == 1 or len({type(failure) for failure in failures}) == 1:
+        return failures[0]
+    return DecryptionError(f"none of the {len(failures)} recipients' keys can be used here")

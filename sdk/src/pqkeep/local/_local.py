@@ -7,7 +7,6 @@ from pathlib import Path
 from uuid import UUID
 
 from pqkeep.compliance import Rules
-from pqkeep.local import _decryption
 from pqkeep.local._active import (
     allowed,
     as_recipient,
@@ -15,14 +14,18 @@ from pqkeep.local._active import (
     named,
     target_of,
 )
-from pqkeep.local._encryption import encrypt_for_service, encrypted
-from pqkeep.local._files import FilePath, save
-from pqkeep.local._header import DEFAULT_ROOM, read_header
-from pqkeep.local._opening import Opened, open_header
+from pqkeep.local._encryption import (
+    decrypt,
+    decrypt_file,
+    decrypt_stream,
+    encrypt_for_service,
+    encrypted,
+)
+from pqkeep.local._header import DEFAULT_ROOM, Opened, open_header, read_header
 from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
 from pqkeep.local._rewriting import changeable
-from pqkeep.local._streams import Reader, Writer, write_all
+from pqkeep.local._streams import FilePath, Reader, Writer, save, write_all
 from pqkeep.models import Ciphertext, Key
 
 
@@ -111,7 +114,7 @@ class Local:
 
     def decrypt(self, ciphertext: bytes) -> bytes:
         """Decrypt data that is in memory. Raises DecryptionError if it is not what was encrypted."""
-        return _decryption.decrypt(ciphertext, decapsulate=self.decapsulate)
+        return decrypt(ciphertext, decapsulate=self.decapsulate)
 
     def decrypt_stream(self, reader: Reader, writer: Writer) -> None:
         """Decrypt everything that a reader has. Neither is closed, nor is the writer flushed.
@@ -119,14 +122,14 @@ class Local:
         What is written was authenticated, and is how the data begins. That it is all of it is known
         when this returns, and not before: a writer must not act on what it got.
         """
-        _decryption.decrypt_stream(reader, writer, decapsulate=self.decapsulate)
+        decrypt_stream(reader, writer, decapsulate=self.decapsulate)
 
     def decrypt_file(self, source: FilePath, target: FilePath, *, replace: bool = False) -> None:
         """Decrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
 
         Raises OSError too, and FileExistsError unless ``replace``.
         """
-        _decryption.decrypt_file(source, target, decapsulate=self.decapsulate, replace=replace)
+        decrypt_file(source, target, decapsulate=self.decapsulate, replace=replace)
 
     def re_encrypt(
         self,

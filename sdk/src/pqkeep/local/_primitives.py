@@ -2,6 +2,8 @@
 
 X-Wing (draft-connolly-cfrg-xwing-kem) is ML-KEM-768 and X25519, joined by SHA3-256; the library has
 it inside HPKE only.
+
+Shared secrets for a public key are made here too.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +26,7 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError(
         f"local encryption is not installed: {how_to_install('local')}", name="cryptography"
     ) from None
+from pqkeep.models import Encapsulation
 
 __all__ = [
     "AESGCM",
@@ -110,3 +113,28 @@ ALIASES: Mapping[str, str] = {"ML-KEM-768": "Kyber768"}
 def canonical(algorithm: str) -> str:
     """Return the API's name of an algorithm."""
     return ALIASES.get(algorithm, algorithm)
+
+
+LARGEST_KEY_VERSION = (1 << 32) - 1
+
+
+def encapsulate(*, public_key: bytes, algorithm: str, key_version: int) -> Encapsulation:
+    """Make a new shared secret of 32 bytes, as ``client.kem.encapsulate`` does, but here.
+
+    Raises ValueError where the three cannot be those of one key.
+    """
+    algorithm = canonical(algorithm)
+    if algorithm not in KEMS:
+        raise ValueError(f"the algorithm must be one of {', '.join(KEMS)}")
+    if not 1 <= key_version <= LARGEST_KEY_VERSION:
+        raise ValueError(f"the key version must be from 1 to {LARGEST_KEY_VERSION}")
+    try:
+        shared_secret, kem_ciphertext = KEMS[algorithm].encapsulate(public_key)
+    except ValueError:
+        raise ValueError(f"the public key is none of {algorithm}") from None
+    return Encapsulation(
+        kem_ciphertext=kem_ciphertext,
+        shared_secret=shared_secret,
+        key_version=key_version,
+        algorithm=algorithm,
+    )

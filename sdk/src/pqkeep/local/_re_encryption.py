@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from io import BytesIO, FileIO
 from itertools import chain
 
-from pqkeep.local._files import FilePath
-from pqkeep.local._header import Header, changed_recipients, layout_for, read_header, slot_for
-from pqkeep.local._opening import Decapsulate, Opened, open_header
+from pqkeep.local._header import (
+    Decapsulate,
+    Header,
+    Opened,
+    changed_recipients,
+    layout_for,
+    open_header,
+    read_header,
+    slot_for,
+)
 from pqkeep.local._recipients import Recipient, WrappedFileKey
 from pqkeep.local._rewriting import changeable, replace_recipients, settle
-from pqkeep.local._streams import Reader, Writer, read_up_to, write_all
+from pqkeep.local._streams import FilePath, Reader, Writer, read_up_to, write_all
 
 PIECE = 1024 * 1024
 

@@ -13,10 +13,9 @@ from io import FileIO
 from pathlib import Path
 from shutil import copyfileobj
 
-from pqkeep.local._file_key import FileKey
-from pqkeep.local._files import FilePath
 from pqkeep.local._header import DEFAULT_ROOM, Header, layout_for, slot_for
-from pqkeep.local._recipients import WrappedFileKey
+from pqkeep.local._recipients import FileKey, WrappedFileKey
+from pqkeep.local._streams import FilePath
 from pqkeep.new_files import new_file
 
 try:

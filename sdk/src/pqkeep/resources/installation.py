@@ -1,4 +1,7 @@
-"""The state of the installation, and who operates it. Both take the operator's credential."""
+"""Whether the service answers, the state of the installation, and who operates it.
+
+All but the first take the operator's credential.
+"""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -6,9 +9,27 @@ from typing import Generic, TypeVar
 from pqkeep._call import Call, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation
-from pqkeep.models import Installation, InstallationPart, Operator
+from pqkeep.models import Health, Installation, InstallationPart, Operator
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Status(Generic[T_co]):
+    """The service as a whole."""
+
+    _transport: T_co
+
+    @Operation
+    def health(self) -> Call[Health]:
+        """Return if requests would be answered. Raises OutOfServiceError if not."""
+        return Call(method="GET", path="/healthz", read=_health)
+
+
+def _health(data: Data) -> Health:
+    return Health(status=data.text("status"))
+
+
 FACTS = ("log", "root_key", "mail", "backups", "tenants")
 """What the installation tells as objects; what a part that is missing would tell is null."""
 

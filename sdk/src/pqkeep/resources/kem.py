@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pqkeep._call import Call, post
-from pqkeep._data import Data
+from pqkeep._data import Data, encoded, encoded_key, encoded_or_none
 from pqkeep._many import Many
 from pqkeep._operation import Operation
 from pqkeep.compliance import Rules
 from pqkeep.models import Ciphertext, Encapsulation, Envelope, ReEncrypted, SharedSecret, WrappedKey
-from pqkeep.resources._binary import encoded, encoded_key, encoded_or_none
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from pqkeep._call import Call, post
-from pqkeep._data import Data
+from pqkeep._data import Data, encoded, encoded_key_or_none, encoded_or_none
 from pqkeep._many import Many
 from pqkeep._operation import Operation, file_operation
 from pqkeep.algorithms import HashAlgorithm
 from pqkeep.compliance import Rules
 from pqkeep.errors import HashAlgorithmError
 from pqkeep.models import HashSignature, Jws, Signature
-from pqkeep.resources._binary import encoded, encoded_key_or_none, encoded_or_none
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -1,4 +1,7 @@
-"""The organisations that own keys. Creating and changing them takes the operator's credential."""
+"""The organisations that own keys. Creating and changing them takes the operator's credential.
+
+Usage is what one of them, or all, did in a period.
+"""
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -7,7 +10,7 @@ from urllib.parse import quote
 from pqkeep._call import Call, Page, Pages, change, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation, WholeListing
-from pqkeep.models import ListPage, Tenant
+from pqkeep.models import BusyApiKey, ListPage, Tenant, Usage, UsageBucket
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -129,4 +132,47 @@ def _tenant(data: Data) -> Tenant:
         subscription=data.text_or_none("subscription"),
         requests_per_minute=data.integer_or_none("requests_per_minute"),
         deletion_at=data.time_or_none("deletion_at"),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class UsageCounts(Generic[T_co]):
+    """What the audit log says was done."""
+
+    _transport: T_co
+
+    @Operation
+    def get(self, *, period: str | None = None, tenant_id: str | None = None) -> Call[Usage]:
+        """Return the usage of 24 hours by the hour, or of ``30d`` by the day.
+
+        Of one's own tenant; the operator names one, or gets everybody's.
+        """
+        return get("/usage", _usage, {"period": period, "tenant_id": tenant_id})
+
+
+def _usage(data: Data) -> Usage:
+    return Usage(
+        period=data.text("period"),
+        buckets=tuple(map(_bucket, data.objects("buckets"))),
+        total=data.integer("total"),
+        operations_used=data.integer_or_none("operations_used"),
+        operations_per_month=data.integer_or_none("operations_per_month"),
+        requests_per_minute=data.integer_or_none("requests_per_minute"),
+        busiest_api_keys=tuple(
+            BusyApiKey(
+                version=each.integer("version"),
+                name=each.text_or_none("name"),
+                requests=each.integer("requests"),
+            )
+            for each in data.objects("busiest_api_keys")
+        ),
+    )
+
+
+def _bucket(data: Data) -> UsageBucket:
+    return UsageBucket(
+        start=data.time("start"),
+        operations=data.integers("operations"),
+        succeeded=data.integer("succeeded"),
+        refused=data.integer("refused"),
     )
