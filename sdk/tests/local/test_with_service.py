@@ -393,11 +393,16 @@ def test_a_service_that_weakens(connect: Connect, answer: Answer, kyber: Any, sa
 
 
 def test_a_service_with_a_strange_secret(connect: Connect, answer: Answer, kyber: Any) -> None:
-    """A shared secret that is not the one, of whatever length, opens nothing."""
+    """A shared secret of another length is no answer, and another one of 32 bytes opens nothing."""
     sealed = encrypt(b"a secret", recipients=[kyber.recipient])
-    for secret in ("", "AAAA", base64.b64encode(bytes(32)).decode()):
+    other = base64.b64encode(bytes(32)).decode()
+    for secret, error in (
+        ("", MalformedAnswerError),
+        ("AAAA", MalformedAnswerError),
+        (other, DecryptionError),
+    ):
         url = answer(json.dumps({"data": {"shared_secret": secret}}).encode())
-        with pytest.raises(DecryptionError):
+        with pytest.raises(error):
             connect(url, "pqk_x").local.decrypt(sealed)
 
 
