@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.mail import mail_delivery
 from pqkeep_gateway.mail.mail_delivery import (
     LEASE,
     LONGEST_PAUSE,
@@ -104,6 +105,25 @@ async def test_mail_is_delivered_whole_and_once(gateways: Gateways) -> None:
     assert mailed_code(delivered, gateways.pepper) == mailed_code(mail, gateways.pepper)
     assert (delivered.id, delivered.to, delivered.expires_at) == (mail.id, mail.to, mail.expires_at)
     assert await gateways.waiting() == []
+
+
+async def test_mail_that_is_stored_wakes_the_delivery(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long an idle gateway waits, mail that it stores is delivered within moments."""
+    monkeypatch.setattr(mail_delivery, "IDLE_SECONDS", 10_000.0)
+    monkeypatch.setattr(mail_delivery, "POLL_SECONDS", 0.01)
+    delivering = asyncio.create_task(gateways.mail_delivery().run())
+    try:
+        async with asyncio.timeout(60):
+            for count in range(1, 4):
+                await asyncio.sleep(0.05)
+                await gateways.add()
+                while len(gateways.mailer.delivered) < count:  # noqa: ASYNC110 - another task's
+                    await asyncio.sleep(0.01)
+    finally:
+        delivering.cancel()
+        await asyncio.wait([delivering])
 
 
 async def test_deferred_mail_is_tried_again_with_growing_pauses(gateways: Gateways) -> None:

@@ -220,6 +220,13 @@ def test_files_and_socket_are_the_owners(running: Running) -> None:
     )
 
 
+def test_no_process_waits_for_work_that_may_never_come(running: Running) -> None:
+    """Worker processes, and what removes their semaphores, start with the first work for them."""
+    _, process = running
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    assert children.read_text() == ""
+
+
 def test_the_process_is_hardened(running: Running) -> None:
     """No core is ever written, no privilege gained, and its memory is not open to its own user."""
     _, process = running

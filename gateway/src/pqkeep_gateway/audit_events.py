@@ -43,6 +43,8 @@ MAX_DELAY = timedelta(minutes=5)
 WAIT_SECONDS = 2.0
 """How long an answer waits for the log."""
 RETRY_SECONDS = 1.0
+SWEEP_SECONDS = 5.0
+"""Between two looks for events that nobody delivers: each change is followed by a delivery."""
 _ATTRIBUTION = Attribution("", "gateway", "", "")
 
 
@@ -146,12 +148,12 @@ class AuditDelivery:
         """The shards that have not taken events."""
 
     async def run(self) -> None:
-        """Deliver stored events every RETRY_SECONDS, until cancelled."""
+        """Deliver stored events every few seconds, until cancelled."""
         with suppress(UnavailableError):  # it has been logged
             if refused := await self._outbox.count_refused():
                 _LOG.error("the outbox keeps events that the audit log refused", events=refused)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(repeat(self.deliver, RETRY_SECONDS))
+            tasks.create_task(repeat(self.deliver, SWEEP_SECONDS))
             for shard in self._shards.names:
                 tasks.create_task(repeat(partial(self._retry, shard), RETRY_SECONDS))
 

@@ -90,13 +90,33 @@ class Commits:
     def __init__(self) -> None:
         self.problem: WriteProblem | None = None
         """Why the last commit failed; None where it succeeded."""
+        self.number = 0
+        """How many commits have succeeded."""
         self._succeeded_at = -math.inf
         self._is_doubtful = False
+        self._waiting: set[asyncio.Event] = set()
 
     def succeeded(self) -> None:
         """Note a commit."""
         self.problem = None
+        self.number += 1
         self._succeeded_at = asyncio.get_running_loop().time()
+        for event in self._waiting:
+            event.set()
+
+    async def wait_for_another(self, number: int, seconds: float) -> None:
+        """Wait until more than so many commits have succeeded, at most for some seconds."""
+        if self.number > number:
+            return
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(event)
 
     def failed(self, problem: WriteProblem) -> None:
         """Note a commit that failed. It may be the fault of what was to be written."""

@@ -24,7 +24,7 @@ from pqkeep_protocol.shards import SHARD_NAME
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds of every distribution's buckets, in seconds; one more bucket is for the rest."""
-LAG_SECONDS = 0.1
+LAG_SECONDS = 0.5
 """Between two measurements of the event loop's lag."""
 NONE = "none"
 """The label value of what has no algorithm, or no operation."""

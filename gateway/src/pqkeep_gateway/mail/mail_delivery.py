@@ -18,11 +18,15 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.background import repeat
 from pqkeep_gateway.mail.outgoing_mail import InvalidAddressError, OutgoingMail, compose
+from pqkeep_protocol.commits import Commits
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
 POLL_SECONDS = 1.0
+"""Between two looks at the queue while something is written, or mail waits for another attempt."""
+IDLE_SECONDS = 5.0
+"""Between two looks otherwise: another gateway may have died with mail that is due."""
 BATCH_SIZE = 8
 OUTCOMES = frozenset({"delivered", "deferred", "rejected", "expired", "failed"})
 """How an attempt can end."""
@@ -73,6 +77,11 @@ class MailOutbox(Protocol):
         """
         ...
 
+    @property
+    def commits(self) -> Commits:
+        """The database's: one that succeeds may have stored mail."""
+        ...
+
     async def postpone(self, mail: OutgoingMail, until: datetime) -> None:
         """Set the time of the next attempt."""
         ...
@@ -101,7 +110,15 @@ class MailDelivery:
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled."""
-        await repeat(self.deliver, POLL_SECONDS)
+        commits = self._outbox.commits
+
+        async def deliver() -> None:
+            number = commits.number
+            await self.deliver()
+            if not self.is_deferred:
+                await commits.wait_for_another(number, IDLE_SECONDS)
+
+        await repeat(deliver, POLL_SECONDS)
 
     async def deliver(self) -> None:
         """Attempt everything that is due once. Raises UnavailableError."""

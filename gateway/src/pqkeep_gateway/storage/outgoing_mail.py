@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
-from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import commits_of, microseconds, time_of, transaction
 from pqkeep_gateway.storage.schema import OUTGOING_MAIL, USERS
 from pqkeep_protocol.keys import TenantId
 
@@ -19,6 +19,7 @@ class SqlMailOutbox:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
+        self.commits = commits_of(engine)
 
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
         """Return mail that is due, and postpone it until the lease ends."""
