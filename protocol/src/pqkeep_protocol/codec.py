@@ -158,17 +158,15 @@ class FrameDecoder(Generic[Frame]):
                     needed = _LENGTH + length
                     break
                 start = body + length
-                yield self._decode(self._buffer[body:start])
+                try:
+                    frame = self._decoder.decode(self._buffer[body:start])
+                except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+                    # Not chained: the library's message can quote what it read.
+                    raise ProtocolError("not a frame") from None
+                yield frame
         finally:
             rest = self._buffer[start : self._filled]
             if needed > len(self._buffer):
                 self._buffer = memoryview(bytearray(needed + _READ_AHEAD))
             self._filled -= start
             self._buffer[: self._filled] = rest
-
-    def _decode(self, body: memoryview) -> Frame:
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-            # Not chained: the library's message can quote what it read.
-            raise ProtocolError("not a frame") from None

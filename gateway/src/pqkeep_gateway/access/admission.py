@@ -130,15 +130,18 @@ class Authenticator:
 
         Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
-        shown = self.recall(credential) or await self.look_up(credential, source_address)
+        shown = self.recall(credential, self._clock()) or await self.look_up(
+            credential, source_address
+        )
         if not isinstance(shown, Authenticated):
             return shown
-        return self.check(shown, source_address, is_known=is_known)
+        is_accepted = self.accepts(shown, source_address, self._clock(), is_known=is_known)
+        return shown if is_accepted else None
 
-    def recall(self, credential: str) -> Authenticated | None:
+    def recall(self, credential: str, now: float) -> Authenticated | None:
         """Return what is remembered of a credential, without checking it."""
         known = self._known.get(self._fingerprint(credential))
-        return None if known is None or known.remembered_until <= self._clock() else known
+        return None if known is None or known.remembered_until <= now else known
 
     async def look_up(
         self, credential: str, source_address: str
@@ -160,22 +163,22 @@ class Authenticator:
             self._remember(self._fingerprint(credential), known)
         return known
 
-    def check(
-        self, shown: Authenticated, source_address: str, *, is_known: bool
-    ) -> Authenticated | None:
-        """Return what was shown, if it is accepted now; None if its time is over.
+    def accepts(
+        self, shown: Authenticated, source_address: str, now: float, *, is_known: bool
+    ) -> bool:
+        """Return whether what was shown is accepted now; it is not once its time is over.
 
         Raises AddressNotAllowedError.
         """
-        if shown.accepted_until <= self._clock():
-            return None
+        if shown.accepted_until <= now:
+            return False
         addresses = shown.principal.limits.addresses
         if addresses is not None and not (is_known and source_address in addresses):
             is_recorded = shown.digest in self._recorded
             if not is_recorded:  # else its minute would begin anew with each attempt
                 self._recorded[shown.digest] = None
             raise AddressNotAllowedError(shown.principal, is_recorded=is_recorded)
-        return shown
+        return True
 
     def forget(self, credential: str) -> None:
         """Look a credential up again: something has changed."""
@@ -332,6 +335,7 @@ class Admission:
         self._operator_sessions = operator_sessions
         self._last_uses = last_uses
         self._departures = departures
+        self._clock = clock
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
         self._with_people: LRUCache[TenantId, None] = LRUCache(REMEMBERED_TENANTS)
         """Those whose people this gateway has admitted, whatever an API key's look-up said before."""
@@ -348,14 +352,16 @@ class Admission:
         SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
-            shown = self._recall(credential) or await self._authenticator.look_up(
+            shown = self._recall(credential, self._clock()) or await self._authenticator.look_up(
                 credential, source_address
             )
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
                 return Admitted(shown, None)
-            self._check(shown, source_address, is_known=is_known)
+            now = self._clock()
+            if not self._authenticator.accepts(shown, source_address, now, is_known=is_known):
+                raise UnknownCredentialError
             limit = self._share_of(shown.principal)
             subject = shown.principal.decided.subject
             try:
@@ -363,7 +369,7 @@ class Admission:
             except ChangedError:
                 self._authenticator.forget(credential)
             else:
-                return self._counted(shown, usage, source_address)
+                return self._counted(shown, usage, source_address, now)
 
     def recall(
         self, credential: str, source_address: str, *, is_known: bool = True
@@ -372,22 +378,24 @@ class Admission:
 
         Raises what ``admit`` raises, but for UnavailableError.
         """
-        shown = self._recall(credential)
+        now = self._clock()
+        shown = self._recall(credential, now)
         if shown is None:
             return None
-        self._check(shown, source_address, is_known=is_known)
+        if not self._authenticator.accepts(shown, source_address, now, is_known=is_known):
+            raise UnknownCredentialError
         limit = self._share_of(shown.principal)
         subject = shown.principal.decided.subject
         try:
-            usage = self._rate_limiter.count_now(subject, limit, shown.as_of)
+            usage = self._rate_limiter.count_now(subject, limit, shown.as_of, now)
         except ChangedError:
             self._authenticator.forget(credential)
             return None
-        return None if usage is None else self._counted(shown, usage, source_address)
+        return None if usage is None else self._counted(shown, usage, source_address, now)
 
-    def _recall(self, credential: str) -> Authenticated | None:
+    def _recall(self, credential: str, now: float) -> Authenticated | None:
         """Return what is remembered of a credential, unless its tenant has left its shard since."""
-        shown = self._authenticator.recall(credential)
+        shown = self._authenticator.recall(credential, now)
         if (
             shown is not None
             and self._departures is not None
@@ -397,14 +405,12 @@ class Admission:
             return None
         return shown
 
-    def _check(self, shown: Authenticated, source_address: str, *, is_known: bool) -> None:
-        if self._authenticator.check(shown, source_address, is_known=is_known) is None:
-            raise UnknownCredentialError
-
-    def _counted(self, shown: Authenticated, usage: Usage, source_address: str) -> Admitted:
+    def _counted(
+        self, shown: Authenticated, usage: Usage, source_address: str, now: float
+    ) -> Admitted:
         """Note a request of an API key that was counted, and admit or refuse it."""
         principal = shown.principal
-        self._sent.add(principal)
+        self._sent.add(principal, now)
         if usage.is_refused:
             raise RateLimitedError(usage.limit, usage.reset)
         if principal.suspended:
@@ -505,21 +511,21 @@ class _Sent:
         """By the tenant's number: the hash of a UUID is a function in Python."""
         self._before = self._now
 
-    def add(self, principal: ApiKeyPrincipal) -> None:
-        self._turn()
+    def add(self, principal: ApiKeyPrincipal, now: float) -> None:
+        self._turn(now)
         counts = self._now.get(principal.tenant.int)
         if counts is None:
             counts = self._now[principal.tenant.int] = Counter()
         counts[principal.api_key_version, principal.name] += 1
 
     def of(self, tenant: TenantId) -> Sequence[Busy]:
-        self._turn()
+        self._turn(self._clock())
         none: Counter[tuple[int, str | None]] = Counter()
         counts = self._now.get(tenant.int, none) + self._before.get(tenant.int, none)
         return [Busy(*key, requests) for key, requests in counts.most_common(MOST_BUSY)]
 
-    def _turn(self) -> None:
-        minute = int(self._clock()) // MINUTE
+    def _turn(self, now: float) -> None:
+        minute = int(now) // MINUTE
         if minute != self._minute:
             self._before = self._now if minute == self._minute + 1 else {}
             self._now, self._minute = {}, minute

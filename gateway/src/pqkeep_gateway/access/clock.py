@@ -14,14 +14,12 @@ def steady_clock() -> Clock:
     An hour back, or a day on, would otherwise open rate limits or shut tenants out, and give
     credentials more time than they have, or less.
     """
-    offset = time.time() - _since_boot()
-    return lambda: offset + _since_boot()
+    # The time since boot goes on while the machine sleeps.
+    read, since_boot = time.clock_gettime, time.CLOCK_BOOTTIME
+    offset = time.time() - read(since_boot)
+    return lambda: offset + read(since_boot)
 
 
 def date_of(seconds: float) -> datetime:
     """Return a clock's reading as a date in UTC."""
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)  # goes on while the machine sleeps

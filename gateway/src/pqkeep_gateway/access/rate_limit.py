@@ -70,11 +70,12 @@ class RateLimiter(Protocol):
         ...
 
     def count_now(
-        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+        self, subject: str, limit: Limit, as_of: int | None, now: float, *, events: int = 1
     ) -> Usage | None:
         """Count events as ``count`` does, from this process's memory alone.
 
-        None: the counts are elsewhere, and nothing was counted. Raises ChangedError.
+        ``now`` is by the limiter's clock. None: the counts are elsewhere, and nothing was counted.
+        Raises ChangedError.
         """
         ...
 
@@ -120,15 +121,14 @@ class MemoryRateLimiter:
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
         """Count events of a subject, if all may happen; return what there is of the limit."""
-        return self.count_now(subject, limit, as_of, events=events)
+        return self.count_now(subject, limit, as_of, self._clock(), events=events)
 
     def count_now(
-        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+        self, subject: str, limit: Limit, as_of: int | None, now: float, *, events: int = 1
     ) -> Usage:
         """Count events at once."""
         if as_of is not None and as_of != self._changes:
             raise ChangedError
-        now = self._clock()
         known = self._windows.get(subject)
         if known is None:
             self._make_room(now)

@@ -204,7 +204,7 @@ class RedisRateLimiter:
         return Usage(limit, remaining + later, reset / _MICROSECONDS)
 
     def count_now(
-        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+        self, subject: str, limit: Limit, as_of: int | None, now: float, *, events: int = 1
     ) -> Usage | None:
         """Return None: the counts are in Redis."""
         return None
