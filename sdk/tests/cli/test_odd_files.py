@@ -50,6 +50,8 @@ def odd(directory: Path, kind: str) -> Path:
             path.symlink_to("odd")
         case "in a file":
             return directory / "plain" / "odd"
+        case _:
+            pass
     return path
 
 
@@ -129,7 +131,7 @@ def test_a_disk_that_is_full_midway(filled: Command, name: str) -> None:
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_two_at_once(filled: Command, force: tuple[str, ...]) -> None:
     """Of two that write one file the file is whole, and without --force one of them is refused."""
-    words = [PROGRAM, "encrypt", "plain", "--to", "out", *force]
+    words: list[str | Path] = [PROGRAM, "encrypt", "plain", "--to", "out", *force]
     environment = dict(filled.environment)
     runs = [
         subprocess.Popen(words, cwd=filled.directory, env=environment, stderr=subprocess.PIPE)
