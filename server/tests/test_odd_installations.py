@@ -39,9 +39,22 @@ COMMANDS: dict[str, str] = {
     "operator remove": "operator remove ada --data {data}",
     "operator list": "operator list --data {data}",
     "refused-events": "refused-events --data {data}",
+    "start": "start --data {data}",
+    "init": "init --data {data} --user-ids 64101 64102 64103",
+    "restore": "restore {data}/gateway/pepper --data {own}/new --recovery-key {own}/private",
+    "restore into it": "restore {data}/gateway/pepper --data {data} --recovery-key {own}/private",
+    "certificates": "certificates {data} --gateway a.example",
     "admin create": f"admin create --email a@b.c --tenant {TENANT}"
     " --operator-key-file {data}/gateway/pepper --url http://127.0.0.1:9",
 }
+
+
+SERVING: dict[str, str] = {
+    "dev": "dev --port 0 --data {data}",
+    "gateway": "gateway {data}/gateway/settings.toml",
+    "keyservice": "keyservice {data}/keyservice/settings.toml",
+}
+"""Commands that go on until they are stopped where they can; where they cannot, they end."""
 
 
 def _fifo(path: Path) -> None:
@@ -140,6 +153,14 @@ def _damaged(name: str, damage: Callable[[Path], None]) -> Callable[[Layout], No
     return lambda layout: damage(layout.directory / name)
 
 
+def _both_settings(damage: Callable[[Path], None]) -> Callable[[Layout], None]:
+    def spoil(layout: Layout) -> None:
+        damage(layout.gateway_settings)
+        damage(layout.key_service_settings)
+
+    return spoil
+
+
 STATES: dict[str, Callable[[Layout], None]] = {
     "never started": _nothing,
     "not there": lambda layout: shutil.rmtree(layout.directory),
@@ -180,7 +201,8 @@ def _problems(
         own = folder / name.replace(" ", "-")
         shutil.copytree(template, own)
         state(Layout(own / "data"))
-        words = [each.format(data=own / "data", own=own) for each in COMMANDS[name].split()]
+        command = (COMMANDS | SERVING)[name]
+        words = [each.format(data=own / "data", own=own) for each in command.split()]
         ended = subprocess.run(
             [*program, *words],
             stdin=subprocess.DEVNULL,
@@ -211,6 +233,27 @@ def test_no_command_fails_or_waits_for_a_damaged_file(
 ) -> None:
     """Nor where a file is another thing: what has no end and no writer is not waited for."""
     assert not _problems(READING, DAMAGED[state], template, tmp_path, pqkeepd_command)
+
+
+UNUSABLE: dict[str, Callable[[Layout], None]] = {
+    **{name: STATES[name] for name in ("empty", "a file")},
+    **{
+        f"settings {damage}": _both_settings(DAMAGES[damage])
+        for damage in DAMAGES
+        if damage != "missing"
+    },
+}
+
+
+@pytest.mark.parametrize("state", UNUSABLE)
+def test_what_cannot_serve_ends(
+    state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """What would serve ends with a message where its settings are another thing, and waits for none."""
+    names = set(SERVING) - (
+        {"dev"} if state == "empty" else set()
+    )  # dev makes an installation there
+    assert not _problems(sorted(names), UNUSABLE[state], template, tmp_path, pqkeepd_command)
 
 
 def test_a_command_has_a_time_limit(tmp_path: Path) -> None:
