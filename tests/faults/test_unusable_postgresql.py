@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import psycopg
 import pytest
 from tests.fixtures.certificate import new_certificate
 from tests.fixtures.postgresql import ACCOUNTS_ROLE, KEYS_ROLE, PostgresServer, running_postgresql
@@ -23,7 +24,9 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import open_postgresql
 from pqkeep_protocol.startup.postgresql import require_version
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_server.backup.databases import ACCOUNTS, Database, snapshot
+from pqkeep_server.backup.tables import DatabaseError
 from pqkeep_server.doctor import examine
 from pqkeep_server.initialise import Layout, Stores, initialise
 from pqkeep_server.settings_check import UnreachableError, check_database
@@ -272,6 +275,26 @@ async def test_an_untrusted_certificate(tmp_path: Path) -> None:
             said = await _refused(OPENINGS[role](address), is_permanent=True)
             assert "not trusted" in said
             assert "sslrootcert" in said
+
+
+async def test_a_statement_that_hangs_ends_a_command(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What backup, restore and migrations ask of a server has a time limit, and the message says so."""
+    monkeypatch.setattr("pqkeep_server.backup.databases.STATEMENT_SECONDS", 2.0)
+    address = server.url(ACCOUNTS_ROLE, server.new_database(ACCOUNTS_ROLE))
+    await _open_accounts(address)
+    database = Database(ACCOUNTS, DatabaseAddress(address))
+    with psycopg.connect(
+        host=str(server.folder),
+        port=server.port,
+        user="postgres",
+        dbname=address.rpartition("/")[2],
+    ) as other:
+        other.execute("LOCK TABLE tenants IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(DatabaseError, match="in time"):
+            async with asyncio.timeout(60), snapshot(database) as run:
+                await run(lambda connection: connection.exec_driver_sql("SELECT FROM tenants"))
 
 
 async def test_a_standby_is_named_until_it_is_promoted(

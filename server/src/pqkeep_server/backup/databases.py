@@ -22,6 +22,8 @@ from pqkeep_protocol.startup.sqlite_files import OWN_CODE, open_database_file
 from pqkeep_server.backup.tables import DatabaseError, revision
 
 CONNECT_SECONDS = 10.0
+STATEMENT_SECONDS = 120.0
+"""For one statement; a table is read and written in many. A server that hangs ends the command."""
 
 T = TypeVar("T")
 Arguments = ParamSpec("Arguments")
@@ -177,6 +179,7 @@ async def _server(database: Database) -> AsyncIterator[Run]:
         database.address.location,
         passfile=passwords,
         timeout=CONNECT_SECONDS,
+        command_timeout=STATEMENT_SECONDS,
     )
     engine = create_async_engine(
         "postgresql+asyncpg://",
