@@ -14,11 +14,12 @@ SECURE = Cookies()
 LOOPBACK = Cookies(secure=False)
 HOST = b"keep.example.org:8443"
 PATH = "/api/v1/auth/me"
+BROWSER = (b"sec-fetch-site", b"same-origin")
 
 
 def read(*headers: bytes, cookies: Cookies = SECURE) -> Mapping[str, str]:
-    """Return the values of Cookie headers."""
-    return cookies.read([(b"cookie", each) for each in headers]).values
+    """Return the values of Cookie headers of a browser."""
+    return cookies.read([BROWSER, *((b"cookie", each) for each in headers)]).values
 
 
 def twice(*headers: bytes, cookies: Cookies = SECURE) -> frozenset[str]:
@@ -200,6 +201,15 @@ def test_only_tokens_that_this_host_has_set_count(
     assert (values.get(ACCESS), values.get(REFRESH)) == (access, refresh)
 
 
+def test_a_program_sends_the_two_cookies_of_the_specification() -> None:
+    """Without the header of browsers, tokens count as sent; a binding that is there still decides."""
+    tokens = f"{ACCESS}=pqa_mine; {REFRESH}=pqr_mine"
+    sent = SECURE.read([(b"cookie", tokens.encode())])
+    assert (sent.values[ACCESS], sent.values[REFRESH]) == ("pqa_mine", "pqr_mine")
+    crossed = SECURE.read([(b"cookie", f"{tokens}; {bound(OTHERS)}".encode())])
+    assert not {ACCESS, REFRESH} & crossed.values.keys()
+
+
 def test_where_cookies_are_not_secure_none_binds_another() -> None:
     """On loopback any host could set the cookie that binds: the tokens count as they are sent."""
     assert not [each for each in LOOPBACK.of(MINE) if LOOPBACK.binding in each]
@@ -208,7 +218,8 @@ def test_where_cookies_are_not_secure_none_binds_another() -> None:
 
 def test_a_request_without_need_of_a_session_ignores_what_is_not_bound() -> None:
     """Signing in works beside planted tokens; a cookie that no other host can set is there once."""
-    sent = SECURE.read([(b"cookie", f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode())])
+    planted = f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode()
+    sent = SECURE.read([BROWSER, (b"cookie", planted)])
     SECURE.require_once(sent, HOST, PATH, needs_session=False)
     twice = SECURE.read([(b"cookie", f"{SECURE.binding}=1; {SECURE.binding}=2".encode())])
     with pytest.raises(ApiError):

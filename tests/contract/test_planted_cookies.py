@@ -101,6 +101,10 @@ def test_pages_say_so_and_delete(installation: Installation) -> None:
     assert "set-cookie" not in _ask(installation, "GET", "/portal/sign-in", f"{ACCESS}=a").headers
 
 
+BROWSER = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser sends with every request over HTTPS, whatever a page wants."""
+
+
 class Kept(dict[str, str]):
     """The cookies that a browser keeps of somebody who has signed in over TLS."""
 
@@ -112,6 +116,11 @@ class Kept(dict[str, str]):
     def header(self, *names: str) -> str:
         """Return those with some names, or all."""
         return "; ".join(f"{name}={self[name]}" for name in names or self)
+
+
+def _browse(closed: Installation, method: str, path: str, cookies: str) -> httpx2.Response:
+    """Send a Cookie header as a browser does."""
+    return _ask(closed, method, path, cookies, **BROWSER)
 
 
 @pytest.fixture
@@ -141,22 +150,22 @@ def test_a_planted_session_signs_nobody_in(
     tokens = others.header(ACCESS, REFRESH)
     binding = f"{NAMES.binding}={others[SECURE.binding]}"
     for planted in (tokens, f"{tokens}; {tokens}", f"{tokens}; {binding}"):
-        me = _ask(closed, "GET", f"{API}/auth/me", planted)
+        me = _browse(closed, "GET", f"{API}/auth/me", planted)
         assert _email(me) is None
         deleted = f"{ACCESS}=; Path=/; Max-Age=0; Secure" in me.headers.get_list("set-cookie")
         assert deleted == (planted.count(ACCESS) > 1)
-        assert _email(_ask(closed, "POST", f"{API}/auth/refresh", planted)) is None
-        page = _ask(closed, "GET", "/portal/keys", planted)
+        assert _email(_browse(closed, "POST", f"{API}/auth/refresh", planted)) is None
+        page = _browse(closed, "GET", "/portal/keys", planted)
         assert (page.status_code, page.headers["location"].partition("?")[0]) == (
             303,
             "/portal/resume",
         )
         credentials = {"email": email, "password": PASSWORD}
         signed_in = closed.caller(None).ask(
-            "POST", "/auth/login", credentials, headers={"Cookie": planted}
+            "POST", "/auth/login", credentials, headers={"Cookie": planted, **BROWSER}
         )
         assert signed_in.status_code == 200
-    assert _email(_ask(closed, "GET", f"{API}/auth/me", mine.header())) == email
+    assert _email(_browse(closed, "GET", f"{API}/auth/me", mine.header())) == email
 
 
 def test_a_planted_session_takes_no_other_s_place(
@@ -183,10 +192,10 @@ def test_a_planted_session_takes_no_other_s_place(
         f"{planted}; {mine.header()}; {ACCESS}=; {REFRESH}=",
         f"{mine.header(ACCESS, SECURE.binding)}; {planted}; {planted}",
     ):
-        assert _email(_ask(closed, "GET", f"{API}/auth/me", sent)) == email
+        assert _email(_browse(closed, "GET", f"{API}/auth/me", sent)) == email
     without = others.header(ACCESS, REFRESH) + "; " + mine.header(SECURE.binding)
-    assert _email(_ask(closed, "GET", f"{API}/auth/me", without)) is None
-    assert _email(_ask(closed, "GET", f"{API}/auth/me", unprefixed)) is None
+    assert _email(_browse(closed, "GET", f"{API}/auth/me", without)) is None
+    assert _email(_browse(closed, "GET", f"{API}/auth/me", unprefixed)) is None
 
 
 def test_a_planted_refresh_token_is_not_exchanged(
@@ -195,16 +204,16 @@ def test_a_planted_refresh_token_is_not_exchanged(
     """The person's own token is, beside planted ones; alone a planted one ends and begins nothing."""
     mine, others, email = two
     alone = f"{mine.header(SECURE.binding)}; {others.header(REFRESH)}"
-    assert _email(_ask(closed, "POST", f"{API}/auth/refresh", alone)) is None
-    refreshed = _ask(
+    assert _email(_browse(closed, "POST", f"{API}/auth/refresh", alone)) is None
+    refreshed = _browse(
         closed, "POST", f"{API}/auth/refresh", f"{others.header(REFRESH)}; {mine.header()}"
     )
     assert refreshed.status_code == 200
     now = Kept(refreshed.cookies.items())
-    assert _email(_ask(closed, "GET", f"{API}/auth/me", now.header())) == email
+    assert _email(_browse(closed, "GET", f"{API}/auth/me", now.header())) == email
     crossed = f"{now.header(ACCESS)}; {mine.header(SECURE.binding)}"
-    assert _email(_ask(closed, "GET", f"{API}/auth/me", crossed)) is None
-    assert _ask(closed, "GET", f"{API}/auth/me", others.header()).status_code == 200
+    assert _email(_browse(closed, "GET", f"{API}/auth/me", crossed)) is None
+    assert _browse(closed, "GET", f"{API}/auth/me", others.header()).status_code == 200
 
 
 def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, Kept, str]) -> None:
@@ -228,3 +237,14 @@ def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, K
             headers={"Cookie": f"{mine.header()}; {name}={proof}"},
         )
         assert read_envelope(answer)["error"]["error_code"] == "ERR_MFA_013"
+
+
+def test_a_program_needs_the_two_cookies_only(
+    closed: Installation, two: tuple[Kept, Kept, str]
+) -> None:
+    """What the interface specification gives, access and refresh token, serves over TLS, too."""
+    mine, _, email = two
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", mine.header(ACCESS))) == email
+    refreshed = _ask(closed, "POST", f"{API}/auth/refresh", mine.header(REFRESH))
+    assert refreshed.status_code == 200
+    assert _email(_ask(closed, "GET", f"{API}/auth/me", mine.header(ACCESS))) is None

@@ -6,8 +6,9 @@ that has both all the same is the operator's, if the operator's session is known
 Any host of a domain can set cookies for all of its hosts, and a request does not say who set them.
 Where cookies are Secure, names of our own begin with ``__Host-``: browsers accept these from the
 host itself only. The two names that the interface specification gives have no prefix. They are bound
-by a third cookie that has one: it carries the digests of both tokens, and a token without its digest
-there is ignored, as if it had not been sent.
+by a third cookie that has one: it carries the digests of both tokens. From a browser, a token without
+its digest there is ignored, as if it had not been sent. A program, in which no other host sets
+cookies, may send the two alone.
 
 Browsers send two cookies with one name if they were set for different domains or paths. Where no
 digest tells which one is ours, the request is refused, and both are deleted.
@@ -141,7 +142,14 @@ class Cookies:
 
     def read(self, headers: Iterable[tuple[bytes, bytes]]) -> SentCookies:
         """Return the cookies that a request's headers have."""
-        sent = b";".join(value for name, value in headers if name == b"cookie")
+        cookie_headers: list[bytes] = []
+        is_browser = False
+        for name, value in headers:
+            if name == b"cookie":
+                cookie_headers.append(value)
+            elif name == b"sec-fetch-site":
+                is_browser = True
+        sent = b";".join(cookie_headers)
         if not sent:
             return NO_COOKIES
         ours = {
@@ -158,7 +166,8 @@ class Cookies:
             found[name].append(value)
         twice = {name for name in ours if len(found.get(name, ())) > 1}
         values = {name: sent_values[-1] for name, sent_values in found.items() if name not in twice}
-        if not self.secure:
+        is_bound = self.secure and (is_browser or self.binding in found)
+        if not is_bound:
             return SentCookies(values, frozenset(twice), frozenset(twice))
         access_digest, _, refresh_digest = values.get(self.binding, "").partition(".")
         for name, digest in ((ACCESS, access_digest), (REFRESH, refresh_digest)):
