@@ -144,10 +144,10 @@ class Cookies:
         """Return the cookies that a request's headers have."""
         cookie_headers: list[bytes] = []
         is_browser = False
-        for name, value in headers:
-            if name == b"cookie":
-                cookie_headers.append(value)
-            elif name == b"sec-fetch-site":
+        for header, text in headers:
+            if header == b"cookie":
+                cookie_headers.append(text)
+            elif header == b"sec-fetch-site":
                 is_browser = True
         sent = b";".join(cookie_headers)
         if not sent:
