@@ -92,7 +92,7 @@ async def test_counts_from_memory_are_those_of_the_records(
     sql("DELETE FROM key_usage")
     sql("DELETE FROM operation_counts")
     sql("UPDATE audit_log SET counted_until = 0")
-    await store.write(count_all)
+    await store.database.write(count_all)
     assert from_memory == counted(sql)
 
 

@@ -215,7 +215,7 @@ class Probe:
             fill = NewRecord(TENANT, "p", Operation.ENCRYPT, KEM, 3, "success", "r", "a", "y")
             event = fill._replace(event_id=str(uuid4()), happened_at_us=1)
             await parts.store.commit([(fill, None)] * RECORDS + [(event, None)])
-            await parts.store.write(_add_bundle)
+            await parts.store.database.write(_add_bundle)
             for algorithm in (Algorithm.SLH_DSA_SHA2_128S, Algorithm.ML_DSA_65):
                 await parts.checkpoint_signer.sign(algorithm)
         self._uses = [

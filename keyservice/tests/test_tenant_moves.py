@@ -940,7 +940,7 @@ async def test_a_tenant_is_not_taken_back_on_what_an_earlier_epoch_read(
     async def interrupted(self: TenantMoves, key: TransferKey, last: RecordedMove) -> Any:
         opened = await open_own_bundle(self, key, last)
         await take_over(self._store.database, pair.east.location)
-        part = await self._store.read(tenants.find_bundle_part, tenant, 0)
+        part = await self._store.database.read(tenants.find_bundle_part, tenant, 0)
         assert part is not None
         bundles.append(part)
         await self._log.commit(move_record(last._replace(outcome=Outcome.HANDED_OUT)))

@@ -72,7 +72,7 @@ class Administration:
         found: list[ScheduledDestruction] = []
         limit = MAX_DESTRUCTIONS_LISTED
         try:
-            tenants = await self._store.query(
+            tenants = await self._store.database.query(
                 list_destructions, request.tenant, request.after, limit + 1
             )
             for tenant in tenants[:limit]:

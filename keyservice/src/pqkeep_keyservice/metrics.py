@@ -184,7 +184,7 @@ class ServiceMetrics:
         return one(await self._schedule.count())
 
     async def _count_keys(self) -> tuple[Sample, ...]:
-        found = await self._store.query(count_keys)
+        found = await self._store.database.query(count_keys)
         return tuple(
             Sample((algorithm.value, status.value), count) for algorithm, status, count in found
         )

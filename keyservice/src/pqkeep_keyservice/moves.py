@@ -168,7 +168,7 @@ class TenantMoves:
     ) -> AnyMoveResult:
         match request:
             case ListMoves():
-                found = await self._store.query(list_bundles)
+                found = await self._store.database.query(list_bundles)
                 return Moves(shard=self._shard, tenants=found)
             case ExportTenant():
                 return await self._export(request)
@@ -186,7 +186,7 @@ class TenantMoves:
                 assert_never(request)
 
     async def _last_move(self, tenant: TenantId) -> RecordedMove | None:
-        return await self._store.read(find_last_move, tenant)
+        return await self._store.database.read(find_last_move, tenant)
 
     # --- Leaving --------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class TenantMoves:
             generation = 1 if last is None else last.generation + 1
             move = Move(tenant, self._shard, target, generation)
             last = await self._commit_again(tenant, lambda: self._leave(transfer_key, move))
-            await self._store.scrub()
+            await self._store.database.scrub()
         if last.target != target:
             raise _RefusedError(MoveRefusal.OTHER_TARGET)
         return ExportedTenant(
@@ -208,7 +208,7 @@ class TenantMoves:
             target=last.target,
             generation=last.generation,
             sha256=last.sha256,
-            size=await self._store.read(bundle_size, tenant),
+            size=await self._store.database.read(bundle_size, tenant),
             keys=last.key_versions,
             finished=last.is_finished,
         )
@@ -240,11 +240,11 @@ class TenantMoves:
     async def _collect(self, seal: BundleSeal) -> tuple[TenantLeft, BundleContent]:
         """Return all that is kept for a tenant whose gate is closed. Raises DamagedKeyError."""
         tenant = seal.move.tenant
-        names = await self._store.read(list_keys, tenant)
+        names = await self._store.database.read(list_keys, tenant)
         keys = [await self._store.find_key_versions(name) for name in names]
         keyrings = [each for each in await self._store.list_keyrings(tenant) if each.revision]
-        await self._store.write(count_all)
-        usage, counts = await self._store.read(tenant_counts, tenant)
+        await self._store.database.write(count_all)
+        usage, counts = await self._store.database.read(tenant_counts, tenant)
         left_keys = tuple(replace(each, revision=each.revision + 1) for each in keys)
         left_keyrings = tuple(replace(each, revision=each.revision + 1) for each in keyrings)
         content = BundleContent(
@@ -265,7 +265,7 @@ class TenantMoves:
         last = await self._last_move(request.tenant)
         if last is None or not last.is_out or last.sha256 != request.sha256:
             raise _RefusedError(MoveRefusal.NOT_MOVING)
-        data = await self._store.read(find_bundle_part, request.tenant, request.part)
+        data = await self._store.database.read(find_bundle_part, request.tenant, request.part)
         if data is None:
             raise _RefusedError(MoveRefusal.NOT_MOVING)
         if last.outcome is Outcome.BEGUN:  # from here on the other shard may have it
@@ -285,7 +285,7 @@ class TenantMoves:
             finished = last._replace(outcome=Outcome.COMPLETED)
             if not await self._is_durable(finished, BundleDestroyed(tenant)):
                 raise KeyServiceError(ErrorKind.UNAVAILABLE)
-            await self._store.scrub()
+            await self._store.database.scrub()
         return MoveFinished()
 
     # --- Coming back ----------------------------------------------------------------------
@@ -318,15 +318,17 @@ class TenantMoves:
             key_versions=content.key_versions,
         )
         await self._commit_again(tenant, lambda: self._arrive(back, seal, content))
-        await self._store.scrub()
+        await self._store.database.scrub()
         return _cancelled(last, cancelled=True)
 
     async def _open_own_bundle(
         self, transfer_key: TransferKey, last: RecordedMove
     ) -> tuple[BundleSeal, BundleContent]:
         parts = [
-            await self._store.read(find_bundle_part, last.tenant, part)
-            for part in range(-(-await self._store.read(bundle_size, last.tenant) // BUNDLE_PART))
+            await self._store.database.read(find_bundle_part, last.tenant, part)
+            for part in range(
+                -(-await self._store.database.read(bundle_size, last.tenant) // BUNDLE_PART)
+            )
         ]
         bundle = b"".join(part or b"" for part in parts)
         if bundle_digest(bundle) != last.sha256:
@@ -413,7 +415,7 @@ class TenantMoves:
         return ImportProgress(part=0, receipt=transfer_key.receipt(move, arrived.sha256))
 
     async def _require_absent(self, tenant: TenantId) -> None:
-        if await self._store.read(has_tenant, tenant):
+        if await self._store.database.read(has_tenant, tenant):
             raise _RefusedError(MoveRefusal.TENANT_IS_HERE)
 
     async def _arrive(
@@ -425,7 +427,7 @@ class TenantMoves:
             *((each.info.name, None) for each in content.keyrings),
             *((each.keyring, each.algorithm) for each in content.keys),
         ]
-        known = await self._store.read(recorded_revisions, tenant, names)
+        known = await self._store.database.read(recorded_revisions, tenant, names)
         keyrings = tuple(
             Keyring(
                 tenant,

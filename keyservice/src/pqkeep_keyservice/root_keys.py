@@ -87,7 +87,7 @@ class RootKeyRotation:
                 await self._use(await self._read(sources))
                 self._sources = sources
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
-            remaining = await self._store.query(count_to_reseal, self._sealer.newest)
+            remaining = await self._store.database.query(count_to_reseal, self._sealer.newest)
         except ConfigError as error:
             _LOG.error("root keys not reloaded", error=str(error))
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
@@ -180,17 +180,19 @@ class RootKeyRotation:
         if set(await self._store.list_root_key_check_values()) == {newest}:
             return True
         after, damaged = None, 0
-        while names := await self._store.query(list_keys_to_reseal, newest, after, KEYS_AT_ONCE):
+        while names := await self._store.database.query(
+            list_keys_to_reseal, newest, after, KEYS_AT_ONCE
+        ):
             are_damaged = await asyncio.gather(*(self._reseal_key(name) for name in names))
             damaged += sum(are_damaged)
             after = names[-1]
-        for name in await self._store.query(list_keyrings_to_reseal, newest):
+        for name in await self._store.database.query(list_keyrings_to_reseal, newest):
             damaged += await self._renew_keyring(name)
         self._damaged = damaged
         record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
         if await self._log.commit(record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
             return False
-        await self._store.scrub()
+        await self._store.database.scrub()
         _LOG.info("every private key is sealed under the newest root key", root_key=newest)
         return True
 

@@ -72,7 +72,7 @@ class Schedule:
 
     async def count(self) -> int:
         """Return how many keys are due now."""
-        return await self._store.query(count_due_keys, clock.now())
+        return await self._store.database.query(count_due_keys, clock.now())
 
     async def look(self) -> None:
         """Make every change that is due now, if the database is available."""
@@ -90,7 +90,7 @@ class Schedule:
         Raises DatabaseUnavailableError.
         """
         after: DueKey | None = None
-        while page := await self._store.query(list_due_keys, now, after, AT_ONCE):
+        while page := await self._store.database.query(list_due_keys, now, after, AT_ONCE):
             for key in page:
                 await self._carry_out(
                     key,
@@ -105,7 +105,7 @@ class Schedule:
 
     async def _destroy_tenants(self, now: datetime) -> None:
         after: TenantId | None = None
-        while page := await self._store.query(list_due_destructions, now, after, AT_ONCE):
+        while page := await self._store.database.query(list_due_destructions, now, after, AT_ONCE):
             for tenant in page:
                 step = partial(self._transactions.take_destruction_step, tenant, now)
                 await self._carry_out(tenant, step, tenant=str(tenant))

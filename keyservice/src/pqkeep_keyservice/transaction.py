@@ -248,7 +248,7 @@ class Transactions:
     async def _commit_change(
         self, record: NewRecord, change: KeyChange, epoch: int
     ) -> CommitOutcome:
-        if change.destroys_a_seed and not await self._parts.store.scrub():
+        if change.destroys_a_seed and not await self._parts.store.database.scrub():
             # Another process reads the file, so that a copy would stay: change nothing.
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         self._parts.keys.invalidate(change.old)  # also right if the commit's outcome stays unknown
@@ -273,7 +273,7 @@ class Transactions:
         for entry in versions.entries:
             if entry.sealed is None:
                 self._parts.material.forget_private_key(versions.tenant, entry)
-        if not await self._parts.store.scrub():
+        if not await self._parts.store.database.scrub():
             _LOG.error(
                 "an archived key is still in the write-ahead log; removal will be tried again"
             )

@@ -97,10 +97,10 @@ class CheckpointSigner:
             await self._check_newest(algorithm)
 
     async def _check_newest(self, algorithm: Algorithm) -> None:
-        newest = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
+        newest = await self._store.database.query(checkpoints.find_newest_checkpoint, algorithm)
         if newest is None:
             return
-        if newest.log_id != await self._store.query(checkpoints.log_id):
+        if newest.log_id != await self._store.database.query(checkpoints.log_id):
             raise ConfigError(
                 "the audit log is damaged: its newest checkpoint is of another log; see docs/audit.md"
             )
@@ -135,7 +135,7 @@ class CheckpointSigner:
     async def _run(self) -> None:
         """Sign until something fails."""
         loop = asyncio.get_running_loop()
-        self.signed_size = await self._store.query(checkpoints.signed_size)
+        self.signed_size = await self._store.database.query(checkpoints.signed_size)
         since = loop.time()
         while True:
             await self._store.wait_for_size(self.signed_size + 1)
@@ -157,7 +157,7 @@ class CheckpointSigner:
         async with self._lock:
             entry = await self._active_key(algorithm)
             log_id, frontier = await self._store.frontier()
-            newest = await self._store.read(checkpoints.find_newest_checkpoint, algorithm)
+            newest = await self._store.database.read(checkpoints.find_newest_checkpoint, algorithm)
             if newest is not None and newest.size >= frontier.size:  # never a truncated log
                 return newest
             at_us = clock.now_us()
@@ -187,11 +187,11 @@ class CheckpointSigner:
         return versions.require_active()
 
     async def _is_day_over(self) -> bool:
-        newest = await self._store.read(
+        newest = await self._store.database.read(
             checkpoints.find_newest_checkpoint, Algorithm.SLH_DSA_SHA2_128S
         )
         if newest is None:
-            since = await self._store.query(checkpoints.first_recorded_at)
+            since = await self._store.database.query(checkpoints.first_recorded_at)
         else:
             since = newest.at_us
         return clock.now_us() - since > DAY_MICROSECONDS

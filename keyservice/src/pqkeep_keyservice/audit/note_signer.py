@@ -34,7 +34,7 @@ class NoteSigner:
         Errors: RECORD_NOT_FOUND where there is none yet. UNAVAILABLE where its signature is not the
         log's: what somebody wrote into the database is not signed.
         """
-        newest = await self._store.query(checkpoints.find_newest_checkpoint, ALGORITHM)
+        newest = await self._store.database.query(checkpoints.find_newest_checkpoint, ALGORITHM)
         if newest is None:
             raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
         if self._newest is None or self._newest[0] != newest:
@@ -46,7 +46,7 @@ class NoteSigner:
         versions = await self._keys.get(KeyName(INSTALLATION, ALGORITHM))
         if versions.active is None:
             return None
-        name = signed_notes.origin(await self._store.query(checkpoints.log_id))
+        name = signed_notes.origin(await self._store.database.query(checkpoints.log_id))
         public_key = self._material.note_key(INSTALLATION, versions.active).public_bytes()
         return signed_notes.verifier_key(name, public_key)
 

@@ -138,19 +138,21 @@ class AuditService:
                 proofs = await self._search(request.tenant, search.prove_records, request)
                 return Proofs(proofs=proofs)
             case ProveConsistency():
-                path = await self._store.query(search.prove_consistency, request)
+                path = await self._store.database.query(search.prove_consistency, request)
                 return Consistency(path=path)
             case ProveSuccessions():
-                proofs = await self._store.query(search.prove_successions, request.size)
+                proofs = await self._store.database.query(search.prove_successions, request.size)
                 return Proofs(proofs=proofs)
             case ExportRecords():
                 page = await self._search(request.tenant, export_records, request)
                 return Records(lines=page.lines, next=page.next)
             case GetSubtrees():
-                return Subtrees(hashes=await self._store.query(subtrees_of, request))
+                return Subtrees(hashes=await self._store.database.query(subtrees_of, request))
             case ListCheckpoints():
                 return Checkpoints(
-                    checkpoints=await self._store.query(checkpoints.list_checkpoints, request)
+                    checkpoints=await self._store.database.query(
+                        checkpoints.list_checkpoints, request
+                    )
                 )
             case SignCheckpoint():
                 return NewCheckpoint(
@@ -186,7 +188,7 @@ class AuditService:
         except QueueTimeoutError:
             raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
         try:
-            return await self._store.query(function, *arguments)
+            return await self._store.database.query(function, *arguments)
         finally:
             self._searches.release(tenant, search)
 
@@ -210,7 +212,7 @@ class AuditService:
             await self._key_cache.get(KeyName(INSTALLATION, algorithm)) for algorithm in ALGORITHMS
         ]
         return AuditKeys(
-            log_id=await self._store.query(checkpoints.log_id),
+            log_id=await self._store.database.query(checkpoints.log_id),
             note_key=await self._note_signer.verifier_key(),
             keys=tuple(
                 AuditKey(versions.algorithm, entry.info.version, entry.info.public_key)
@@ -225,7 +227,7 @@ class AuditService:
         name = KeyName(request.tenant, request.algorithm, request.keyring)
         versions = await self._key_cache.get(name)
         versions.entry(request.version)
-        uses, last = await self._store.query(find_key_usage, request)
+        uses, last = await self._store.database.query(find_key_usage, request)
         return Usage(uses=uses, last_used_us=last)
 
 

@@ -84,7 +84,7 @@ class TenantGate:
         """Read who is away, and open the gate if nobody is."""
         while True:
             epoch, loads = self._writer.epoch, self._loads
-            found = await self._store.read(list_tenants_away)
+            found = await self._store.database.read(list_tenants_away)
             if loads == self._loads:  # otherwise a tenant may have left since it was read
                 away = frozenset(tenant.int for tenant in found)
                 if epoch == self._writer.epoch:

@@ -241,7 +241,7 @@ async def list_(request: ListKeys, context: Context) -> OperationResult:
     """Return one page of keys, ordered by keyring, algorithm and version."""
     algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
     if request.all_keyrings:
-        found = await context.parts.store.query(list_keys, request.tenant)
+        found = await context.parts.store.database.query(list_keys, request.tenant)
         names = [name for name in found if name.algorithm in algorithms]
     else:
         names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]

@@ -142,7 +142,7 @@ async def destruction_step(
         begun = keyring.with_destruction_begun(found)
         return DestructionStep(KeyringChange(begun), Outcome.BEGUN)
     damage: DamagedKeyError | None = None
-    for name in await parts.store.query(list_keys, tenant):
+    for name in await parts.store.database.query(list_keys, tenant):
         try:
             versions = await parts.keys.get(name)
         except DamagedKeyError as error:

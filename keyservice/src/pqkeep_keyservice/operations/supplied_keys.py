@@ -46,7 +46,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
     caller's keyrings, the keyring's purposes or the version's status do not allow it.
     """
     refusal: RecordedError | None = None
-    for keyring, version in await parts.store.read(
+    for keyring, version in await parts.store.database.read(
         find_public_key, request.tenant, request.algorithm, public_key
     ):
         kind = ErrorKind.SCOPE_DENIED

@@ -1,7 +1,7 @@
 """The key service's one store: keys, and changes of them committed with their audit records."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar, TypeVarTuple, assert_never, cast
 from uuid import UUID
@@ -182,24 +182,6 @@ class KeyStore:
             self.newest_backup = newest
         return newest
 
-    async def write(
-        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
-    ) -> T:
-        """See ``Database.write``."""
-        return await self.database.write(function, *arguments)
-
-    async def read(
-        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
-    ) -> T:
-        """See ``Database.read``."""
-        return await self.database.read(function, *arguments)
-
-    async def query(
-        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
-    ) -> T:
-        """See ``Database.query``."""
-        return await self.database.query(function, *arguments)
-
     async def frontier(self) -> tuple[UUID, Frontier]:
         """Return the log's id, and the tree over all durable records."""
         return await self.database.read(self._frontier)
@@ -264,10 +246,6 @@ class KeyStore:
         except Exception:
             self._commits.failed(WriteProblem.FAILED)
             raise
-
-    async def scrub(self) -> bool:
-        """See ``Database.scrub``."""
-        return await self.database.scrub()
 
     def _frontier(self, connection: sa.Connection) -> tuple[UUID, Frontier]:
         log_state = self._take_log_state(connection)
