@@ -1,0 +1,113 @@
+"""Requests that are executed from memory: only what neither waits nor changes anything nor is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    Attribution,
+    Decrypt,
+    Encrypt,
+    Encrypted,
+    GenerateKey,
+    KeyService,
+    RetireKey,
+    Wrap,
+)
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
+
+Sql = Callable[..., list[Any]]
+KEM, ONE = Algorithm.ML_KEM_768, KeyVersion(1)
+RECORDS = "SELECT operation, outcome FROM audit_records ORDER BY id"
+
+
+def begun(
+    service: InProcessService, request: AnyRequest, attribution: Attribution, seconds: float = 60.0
+) -> asyncio.Future[AnyResult | ErrorKind | None] | None:
+    """Return what a request that is executed from memory is answered; None where it is not."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[AnyResult | ErrorKind | None] = loop.create_future()
+    is_begun = service.parts.transactions.execute_from_memory(
+        request, attribution, loop.time() + seconds, answer.set_result
+    )
+    return answer if is_begun else None
+
+
+async def test_what_is_in_memory_is_answered_by_its_commit(
+    service: InProcessService,
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """The answer comes with the record, not before it, and the key that was brought is wiped then."""
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
+    wrap = Wrap(tenant=tenant, algorithm=KEM, version=None, symmetric_key=bytearray(b"k" * 32))
+    answers = [begun(service, request, attribution) for request in (encrypt, encrypt, wrap)]
+    assert all(answer is not None and not answer.done() for answer in answers)
+    assert wrap.symmetric_key == b"k" * 32
+    results = [await answer for answer in answers if answer is not None]
+    assert isinstance(results[0], Encrypted)
+    assert wrap.symmetric_key == bytes(32)
+    assert sql(RECORDS)[1:] == [("encrypt", "success")] * 2 + [("wrap", "success")]
+
+
+async def test_everything_else_is_left_to_a_task(
+    service: InProcessService,
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """What is not in memory, is refused, is late or changes a key leaves no record and no answer."""
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
+    assert begun(service, encrypt, attribution) is None
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    damaged = Decrypt(tenant=tenant, algorithm=KEM, version=ONE, ciphertext=bytes(2000))
+    retire = RetireKey(tenant=tenant, algorithm=KEM, version=ONE)
+    for request in (damaged, retire):
+        assert begun(service, request, attribution) is None
+    assert begun(service, encrypt, attribution, seconds=0.0) is None
+    assert sql(RECORDS) == [("generate-key", "success")]
+
+
+async def test_a_tenant_that_moves_waits_for_it(
+    service: InProcessService, keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """The gate closes once a call is recorded that was begun from memory, and lets no other in."""
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
+    answer = begun(service, encrypt, attribution)
+    assert answer is not None
+    deadline = asyncio.get_running_loop().time() + 60
+    async with service.parts.gate.closed(tenant, deadline):
+        assert isinstance(answer.result(), Encrypted)
+        assert begun(service, encrypt, attribution) is None
+
+
+async def test_an_epoch_that_ends_before_the_commit(
+    service: InProcessService,
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """What was computed in an epoch that is over is not recorded, and is to be executed again."""
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
+    answer = begun(service, encrypt, attribution)
+    service.parts.store.writer.epoch += 1
+    assert answer is not None
+    assert await answer is None
+    service.parts.store.writer.epoch -= 1
+    assert sql(RECORDS) == [("generate-key", "success")]
