@@ -52,7 +52,7 @@ async def test_what_is_in_memory_is_answered_by_its_commit(
     """The answer comes with the record, not before it, and the key that was brought is wiped then."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
-    wrap = Wrap(tenant=tenant, algorithm=KEM, version=None, symmetric_key=bytearray(b"k" * 32))
+    wrap = Wrap(tenant=tenant, algorithm=KEM, version=ONE, symmetric_key=bytearray(b"k" * 32))
     answers = [begun(service, request, attribution) for request in (encrypt, encrypt, wrap)]
     assert all(answer is not None and not answer.done() for answer in answers)
     assert wrap.symmetric_key == b"k" * 32
