@@ -28,7 +28,7 @@ from pqkeep_gateway.access.idempotency import (
     idempotency_key,
     is_idempotency_key,
 )
-from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
+from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
@@ -155,6 +155,14 @@ class Pipeline:
 
     def check_access(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
         """Refuse what table or scopes do not grant: alone for pages, to which any page may link."""
+        if isinstance(principal, ApiKeyPrincipal):
+            if endpoint.name not in principal.decided.permitted:
+                self._check_access(endpoint, principal, headers)
+                principal.decided.permitted.add(endpoint.name)
+        else:
+            self._check_access(endpoint, principal, headers)
+
+    def _check_access(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
         is_credential = b"x-api-key" in headers
         if not may(principal.caller, endpoint.permission):
             if not is_credential:
