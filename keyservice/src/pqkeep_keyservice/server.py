@@ -205,18 +205,12 @@ class Server:
             if request.tenant.int == INSTALLATION.int:  # its keys are for checkpoints alone
                 self._end(call, ErrorKind.KEY_NOT_FOUND)
                 return
-            then = partial(self._recorded, call)
+            then = partial(self._end, call)
             if self._transactions.execute_from_memory(
                 request, frame.attribution, call.deadline, then
             ):
                 return
         self._start(call)
-
-    def _recorded(self, call: "_Call", outcome: AnyResult | ErrorKind | None) -> None:
-        if outcome is None:
-            self._start(call)
-        else:
-            self._end(call, outcome)
 
     def _start(self, call: "_Call") -> None:
         task = asyncio.create_task(self._answer(call))
@@ -233,8 +227,11 @@ class Server:
             outcome = ErrorKind.INTERNAL
         self._end(call, outcome)
 
-    def _end(self, call: "_Call", outcome: "_Outcome") -> None:
-        """Send what became of a call, and count it."""
+    def _end(self, call: "_Call", outcome: "_Outcome | None") -> None:
+        """Send what became of a call, and count it; None: it is to be executed again, by a task."""
+        if outcome is None:
+            self._start(call)
+            return
         request = call.frame.request
         said: str = Outcome.SUCCESS
         if isinstance(outcome, ErrorKind):
