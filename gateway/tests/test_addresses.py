@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pqkeep_gateway.mail.addresses import EMAIL_PATTERN, is_email
+from pqkeep_gateway.outgoing_mail import EMAIL_PATTERN, is_email
 
 ACCEPTED = (
     "ada@example.com",

@@ -95,10 +95,10 @@ class Admissions:
         self.known: dict[bytes, Found] = {}
         self.unreachable = False
         self.uses = FakeLastUses()
-        self.last_uses = LastUses(self.uses, lambda: self.now)
+        self.last_uses = LastUses(self.uses.save, lambda: self.now)
         authenticator = Authenticator(
-            self,
-            NoOperators(),
+            self.find,
+            NoOperators().find,
             CredentialLookups(lambda: self.now),
             self.rate_limiter,
             pepper,
@@ -112,8 +112,8 @@ class Admissions:
             authenticator,
             self.rate_limiter,
             PER_MINUTE,
-            self.people,
-            Nobody(),
+            self.people.find,
+            Nobody().find,
             self.last_uses,
             self.departures,
             clock=lambda: self.now,
@@ -121,7 +121,7 @@ class Admissions:
         self._pepper = pepper
 
     async def find(self, digest: bytes) -> Found | None:
-        """Be the ApiKeyDirectory."""
+        """Look an API key up."""
         if self.unreachable:
             raise UnavailableError
         return self.known.get(digest)

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.allowance import COUNTED, Allowances, AllowanceUsedUpError
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.storage.schema import USAGE
+from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.storage.usage import SqlUsage
-from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_gateway.tenancy.allowance import COUNTED, Allowances, AllowanceUsedUpError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -240,8 +240,8 @@ async def test_nothing_is_given_back_that_was_not_taken(month: Month) -> None:
     assert await month.rows() == {"2027-01": 0}
 
 
-class Unreachable:
-    """A Usage that is out of reach: from the start, or when something is released."""
+class Unreachable(SqlUsage):
+    """A count that is out of reach: from the start, or when something is released."""
 
     def __init__(self, *, taking: bool) -> None:
         self._taking = taking

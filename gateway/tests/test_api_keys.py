@@ -19,9 +19,7 @@ from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.scopes import Scope, Scopes
-from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.schema import API_KEYS
-from pqkeep_gateway.tenancy.api_keys import (
+from pqkeep_gateway.storage.api_keys import (
     MAX_LISTED,
     AlreadyRotatedError,
     ApiKey,
@@ -29,9 +27,11 @@ from pqkeep_gateway.tenancy.api_keys import (
     ApiKeyNotFoundError,
     ApiKeyStatus,
     QuotaReachedError,
+    SqlApiKeys,
     StoredApiKey,
 )
-from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_gateway.storage.schema import API_KEYS
+from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_protocol.messages import Attribution, Idempotency
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import SessionId
-from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
+from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, TooManyAttemptsError
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.people.attempt_limits import (
     ATTEMPTS,
@@ -23,10 +23,10 @@ from pqkeep_gateway.people.attempt_limits import (
     DELAYS,
     MAIL_BY_ANYBODY,
     AttemptLimits,
-    TooManyAttemptsError,
 )
 from pqkeep_gateway.people.known_networks import KnownNetworks, network_digest
 from pqkeep_gateway.people.password_resets import LIFETIME
+from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.unavailable import OverloadedError
 
 OWNER, STRANGER = "192.0.2.7", "198.51.100.9"
@@ -46,8 +46,8 @@ class Clock:
         return self.now
 
 
-class MemoryNetworks:
-    """A KnownNetworkStore in memory."""
+class MemoryNetworks(SqlKnownNetworks):
+    """Known networks in memory."""
 
     def __init__(self) -> None:
         self.digests: set[bytes] = set()

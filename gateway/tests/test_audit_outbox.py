@@ -19,27 +19,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper
-from pqkeep_gateway.access.entitlements import Subscription, Tier
-from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent, event
-from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.access.entitlements import Subscription, TenantNotFoundError, TenantStatus, Tier
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.api_keys import QuotaReachedError, SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import (
     UNREADABLE,
+    RefusedEvent,
     SqlAuditOutbox,
     add_audit_event,
 )
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
-from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.storage.tenants import NameTakenError, SqlTenants, Tenant, TenantChange
 from pqkeep_gateway.tenancy import plans
-from pqkeep_gateway.tenancy.api_keys import ApiKeys, QuotaReachedError
-from pqkeep_gateway.tenancy.tenants import (
-    NameTakenError,
-    Tenant,
-    TenantChange,
-    TenantNotFoundError,
-    Tenants,
-    TenantStatus,
-)
+from pqkeep_gateway.tenancy.api_keys import ApiKeys
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import MAX_PAGE, Event

@@ -32,7 +32,7 @@ OPERATOR = new_credential(CredentialKind.OPERATOR)
 
 
 class Directory:
-    """An ApiKeyDirectory in memory, which can be told to take its time."""
+    """API keys in memory, which can be told to take its time."""
 
     def __init__(self) -> None:
         self.known: dict[bytes, Found] = {}
@@ -51,7 +51,7 @@ class Directory:
 
 
 class OperatorDirectory:
-    """An OperatorDirectory in memory."""
+    """Operators in memory."""
 
     def __init__(self) -> None:
         self.names: dict[bytes, str] = {}
@@ -72,13 +72,13 @@ class Setting:
         self.rate_limiter = MemoryRateLimiter(lambda: self.now)
         self.lookups = CredentialLookups(lambda: self.now)
         self.authenticator = Authenticator(
-            self.directory,
-            self.operators,
+            self.directory.find,
+            self.operators.find,
             self.lookups,
             self.rate_limiter,
             pepper,
             pepper.digest(OPERATOR),
-            LastUses(FakeLastUses(), lambda: self.now),
+            LastUses(FakeLastUses().save, lambda: self.now),
             lambda: self.now,
         )
         self.pepper = pepper

@@ -12,27 +12,22 @@ import pytest
 from gateway.tests.world import new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
+from pqkeep_gateway.access.entitlements import Plan, Subscription, TenantStatus, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, IdempotencyKeyReusedError
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.storage.billing import SqlBilling
-from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.tenancy.billing import (
-    BuiltInBilling,
-    ContractChangedError,
-    DuplicateNoticeError,
-    NotSubscribedError,
-)
-from pqkeep_gateway.tenancy.contracts import (
-    AlreadySubscribedError,
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.billing import (
     Change,
     Contract,
+    ContractChangedError,
     ContractStatus,
+    DuplicateNoticeError,
     Invoice,
-    apply_notice,
-    buy,
+    SqlBilling,
 )
-from pqkeep_gateway.tenancy.tenants import Tenant, TenantChange, TenantStatus
+from pqkeep_gateway.storage.tenants import SqlTenants, Tenant, TenantChange
+from pqkeep_gateway.tenancy.billing import BuiltInBilling, NotSubscribedError
+from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, apply_notice, buy
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution, Idempotency
 

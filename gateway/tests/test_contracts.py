@@ -7,12 +7,9 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_gateway.access.entitlements import Subscription, Tier
+from pqkeep_gateway.storage.billing import BilledElsewhereError, Contract, ContractStatus, Invoice
 from pqkeep_gateway.tenancy.contracts import (
     AlreadySubscribedError,
-    BilledElsewhereError,
-    Contract,
-    ContractStatus,
-    Invoice,
     apply_notice,
     buy,
     cancel,

@@ -28,11 +28,11 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.rate_limit import MINUTE, Limit
 from pqkeep_gateway.access.source_budget import CAPACITY, SourceBudget
 from pqkeep_gateway.people.challenges import InvalidChallengeError
-from pqkeep_gateway.people.invitations import InvalidInvitationTokenError
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
-from pqkeep_gateway.people.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.unavailable import UnavailableError
 
 STRANGER, ELSEWHERE = "192.0.2.1", "198.51.100.1"

@@ -14,7 +14,7 @@ from gateway.tests.world import (
 )
 
 from pqkeep_gateway.access.clock import date_of
-from pqkeep_gateway.mail.outgoing_mail import MailKind
+from pqkeep_gateway.outgoing_mail import MailKind
 from pqkeep_gateway.people import email_codes
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.second_factors import WrongCodeError

@@ -13,12 +13,12 @@ import pytest
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.identity_providers import (
     InvalidProviderAnswerError,
-    Provider,
     claims_of,
     metadata_of,
     verified,
     with_userinfo,
 )
+from pqkeep_gateway.storage.identities import Provider
 from pqkeep_protocol.keys import TenantId
 
 NOW = 1_800_000_000.0

@@ -19,8 +19,8 @@ from gateway.tests.world import (
 
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.people.invitations import InvalidInvitationTokenError, InvitationNotFoundError
-from pqkeep_gateway.people.team import NotPermittedError, OwnersOnlyError
+from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
+from pqkeep_gateway.storage.team import NotPermittedError, OwnersOnlyError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

@@ -8,8 +8,6 @@ from uuid import uuid4
 import pytest
 from gateway.tests.world import ATTRIBUTION
 
-from pqkeep_gateway.access import cedar
-from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.policy import Policy
 from pqkeep_gateway.access.principals import GRANTS, ApiKeyPrincipal, Decided
@@ -20,7 +18,9 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.shards import Placement, Then
-from pqkeep_gateway.tenancy import plans
+from pqkeep_gateway.storage.usage import SqlUsage
+from pqkeep_gateway.tenancy import cedar, plans
+from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -54,7 +54,7 @@ class Keys:
         return self.outcome
 
 
-class Usage:
+class Usage(SqlUsage):
     """Months of which nothing is used, and what was reserved."""
 
     def __init__(self) -> None:

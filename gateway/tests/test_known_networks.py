@@ -7,10 +7,11 @@ import sqlalchemy as sa
 from gateway.tests.world import ATTRIBUTION, EMAIL, NEW_PASSWORD, OTHER_EMAIL, PASSWORD, World
 from msgspec import structs
 
-from pqkeep_gateway.people.attempt_limits import ATTEMPTS, TooManyAttemptsError
-from pqkeep_gateway.people.known_networks import LIFETIME, MAX_NETWORKS
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
+from pqkeep_gateway.people.attempt_limits import ATTEMPTS
 from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.storage.known_networks import LIFETIME, MAX_NETWORKS
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.schema import KNOWN_NETWORKS
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

@@ -34,7 +34,7 @@ async def test_the_newest_use_is_kept(world: World) -> None:
     made = [await world.api_keys.create(world.tenant, ATTRIBUTION) for _ in range(2)]
     digests = [world.pepper.digest(each.plaintext) for each in made]
     assert [each.last_used_at for each in await world.api_keys.list(world.tenant.id)] == [None] * 2
-    gateways = [LastUses(SqlLastUses(world.engine), world.clock) for _ in range(2)]
+    gateways = [LastUses(SqlLastUses(world.engine).save, world.clock) for _ in range(2)]
     began = world.now
     for gateway, digest, at, address in (
         (gateways[0], digests[0], 2, HERE),
@@ -56,10 +56,10 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
     """An operator's credential that was shown has its time and address; one that was not has none."""
     operators = Operators(SqlOperators(world.engine), world.pepper)
     shown, _ = [await operators.add(name) for name in ("ada", "grace")]
-    last_uses = LastUses(SqlLastUses(world.engine), world.clock)
+    last_uses = LastUses(SqlLastUses(world.engine).save, world.clock)
     authenticator = Authenticator(
-        SqlApiKeys(world.engine),
-        SqlOperators(world.engine),
+        SqlApiKeys(world.engine).find,
+        SqlOperators(world.engine).find,
         CredentialLookups(world.clock),
         MemoryRateLimiter(world.clock),
         world.pepper,
@@ -79,7 +79,7 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
 async def test_what_is_gone_is_not_stored(world: World) -> None:
     """Uses of credentials that nobody has any more change nothing, and hold up no others."""
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
-    last_uses = LastUses(SqlLastUses(world.engine), world.clock)
+    last_uses = LastUses(SqlLastUses(world.engine).save, world.clock)
     for digest in (number(1), world.pepper.digest(made.plaintext), number(2)):
         last_uses.note(digest, HERE)
     await last_uses.store()
@@ -102,7 +102,7 @@ async def test_an_overlap_is_shown_until_it_ends(world: World) -> None:
 async def test_many_uses_are_one_entry_each() -> None:
     """However often a credential is used in between, one use is stored; without any, nothing is."""
     store, clock = FakeLastUses(), SettableClock()
-    last_uses = LastUses(store, clock)
+    last_uses = LastUses(store.save, clock)
     for _ in range(1000):
         last_uses.note(number(1), HERE)
     last_uses.note(number(1), ELSEWHERE)
@@ -114,7 +114,7 @@ async def test_many_uses_are_one_entry_each() -> None:
 async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
     """No transaction has more than BATCH rows, and every gateway takes them in the same order."""
     store = FakeLastUses()
-    last_uses = LastUses(store, SettableClock())
+    last_uses = LastUses(store.save, SettableClock())
     for each in reversed(range(2 * BATCH + 1)):
         last_uses.note(number(each), HERE)
     await last_uses.store()
@@ -126,7 +126,7 @@ async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
 async def test_nothing_is_lost_while_the_database_is_away() -> None:
     """What could not be stored is stored the next time, unless the credential was used since."""
     store, clock = FakeLastUses(is_unavailable=True), SettableClock()
-    last_uses = LastUses(store, clock)
+    last_uses = LastUses(store.save, clock)
     for each in (1, 2):
         last_uses.note(number(each), HERE)
     with pytest.raises(UnavailableError):
@@ -144,7 +144,7 @@ async def test_nothing_is_lost_while_the_database_is_away() -> None:
 async def test_the_end_stores_what_was_noted(*, is_unavailable: bool) -> None:
     """When the gateway ends, what was noted is stored; a database that is away does not stop it."""
     store = FakeLastUses()
-    last_uses = LastUses(store, SettableClock())
+    last_uses = LastUses(store.save, SettableClock())
     running = asyncio.create_task(last_uses.run())
     await asyncio.sleep(0)  # it begins, stores nothing, and pauses
     last_uses.note(number(1), HERE)

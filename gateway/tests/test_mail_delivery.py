@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import Pepper
-from pqkeep_gateway.mail import mail_delivery
-from pqkeep_gateway.mail.mail_delivery import (
+from pqkeep_gateway.delivery import mail_delivery
+from pqkeep_gateway.delivery.mail_delivery import (
     LEASE,
     LONGEST_PAUSE,
     MailDeferredError,
@@ -25,7 +25,7 @@ from pqkeep_gateway.mail.mail_delivery import (
     MailRejectedError,
     pause_after,
 )
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_code, new_mail
+from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, mailed_code, new_mail
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox, add_mail
 from pqkeep_gateway.storage.schema import OUTGOING_MAIL

@@ -11,9 +11,9 @@ from gateway.tests.world import ATTRIBUTION, EMAIL, NEW_PASSWORD, OTHER_EMAIL, P
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import CredentialKind
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.mail.outgoing_mail import mailed_code, mailed_token
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
+from pqkeep_gateway.outgoing_mail import mailed_code, mailed_token
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
 from pqkeep_gateway.storage.schema import METADATA
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

@@ -26,12 +26,13 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.http.observer import RequestObserver, Route
 from pqkeep_gateway.management.app import management_app
-from pqkeep_gateway.management.collection import METRICS, Backlog, Collection, Sources
+from pqkeep_gateway.management.collection import METRICS, Collection, Sources
 from pqkeep_gateway.management.exposition import exposition
-from pqkeep_gateway.management.installation import NAMES, Accounts, Inspection, MailMode
+from pqkeep_gateway.management.installation import NAMES, Inspection, MailMode
 from pqkeep_gateway.management.listener import LIMITS, open_listener, serving
 from pqkeep_gateway.management.readiness import Readiness
-from pqkeep_gateway.tenancy.shards import StoredShard
+from pqkeep_gateway.shards import StoredShard
+from pqkeep_gateway.storage.monitoring import Accounts, Backlog
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Checkpoints
 from pqkeep_protocol.cached import Cached
@@ -44,7 +45,8 @@ from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 if TYPE_CHECKING:
     from pqkeep_gateway.audit_stream import AuditStream
     from pqkeep_gateway.http.tls_server import TlsServer
-    from pqkeep_gateway.tenancy.operators import Operator, Operators
+    from pqkeep_gateway.storage.operators import Operator
+    from pqkeep_gateway.tenancy.operators import Operators
     from pqkeep_protocol.link import LinkTls
 
 MANY = 1000

@@ -28,20 +28,19 @@ from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.scopes import scopes_in
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, mailed_token
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_token
 from pqkeep_gateway.people.challenges import InvalidChallengeError
-from pqkeep_gateway.people.identity_providers import Refusal
-from pqkeep_gateway.people.invitations import InvalidInvitationTokenError
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.second_factors import WrongCodeError
-from pqkeep_gateway.people.sessions import InvalidRefreshTokenError, Tokens
+from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
-from pqkeep_gateway.people.users import Account
-from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.operator_sessions import SqlOperatorSessions
+from pqkeep_gateway.storage.api_keys import AlreadyRotatedError, SqlApiKeys
+from pqkeep_gateway.storage.identities import Refusal
+from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
+from pqkeep_gateway.storage.operator_sessions import OperatorSession, SqlOperatorSessions
 from pqkeep_gateway.storage.operators import SqlOperators
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
 from pqkeep_gateway.storage.schema import (
     API_KEYS,
     CHALLENGES,
@@ -58,10 +57,10 @@ from pqkeep_gateway.storage.schema import (
     STEP_UP_TOKENS,
     USERS,
 )
-from pqkeep_gateway.tenancy.api_keys import AlreadyRotatedError
-from pqkeep_gateway.tenancy.operator_sessions import OperatorSession
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
+from pqkeep_gateway.storage.tenants import Tenant
+from pqkeep_gateway.storage.users import Account
 from pqkeep_gateway.tenancy.operators import Operators
-from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 

@@ -19,9 +19,9 @@ from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.operator_sessions import SqlOperatorSessions
+from pqkeep_gateway.storage.operator_sessions import OperatorSession, SqlOperatorSessions
 from pqkeep_gateway.storage.operators import SqlOperators
-from pqkeep_gateway.tenancy.operator_sessions import OperatorSession, OperatorSessions
+from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_protocol.keys import INSTALLATION
 
@@ -55,13 +55,13 @@ class Setting:
         operator = None if unnamed is None else pepper.digest(unnamed)
         lookups = CredentialLookups(clock)
         authenticator = Authenticator(
-            SqlApiKeys(world.engine),
-            SqlOperators(world.engine),
+            SqlApiKeys(world.engine).find,
+            SqlOperators(world.engine).find,
             lookups,
             MemoryRateLimiter(clock),
             pepper,
             operator,
-            LastUses(FakeLastUses(), clock),
+            LastUses(FakeLastUses().save, clock),
             clock,
         )
         self.sessions = OperatorSessions(

@@ -9,8 +9,9 @@ from gateway.tests.world import CONCURRENCY, ROUNDS, World
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.access.principals import OperatorError
 from pqkeep_gateway.storage.operators import SqlOperators
-from pqkeep_gateway.tenancy.operators import MAX_OPERATORS, OperatorError, Operators
+from pqkeep_gateway.tenancy.operators import MAX_OPERATORS, Operators
 from pqkeep_protocol.keys import INSTALLATION
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

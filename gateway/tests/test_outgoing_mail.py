@@ -8,7 +8,7 @@ from email.message import EmailMessage
 import pytest
 
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.mail.outgoing_mail import (
+from pqkeep_gateway.outgoing_mail import (
     InvalidAddressError,
     MailKind,
     OutgoingMail,

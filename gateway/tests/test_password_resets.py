@@ -18,12 +18,13 @@ from gateway.tests.world import (
 )
 
 from pqkeep_gateway.access.credentials import CredentialKind
-from pqkeep_gateway.mail.outgoing_mail import MailKind, mailed_token
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_token
 from pqkeep_gateway.people import password_resets
 from pqkeep_gateway.people.challenges import InvalidChallengeError
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.people.sessions import AccountChangedError, InvalidRefreshTokenError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
+from pqkeep_gateway.storage.users import AccountChangedError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

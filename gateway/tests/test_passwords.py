@@ -25,7 +25,7 @@ from pqkeep_gateway.people.passwords import (
     hasher,
     require_valid,
 )
-from pqkeep_gateway.people.users import Account, User
+from pqkeep_gateway.storage.users import Account, User
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
 

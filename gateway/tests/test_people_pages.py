@@ -10,7 +10,7 @@ import pytest
 from gateway.tests.world import ATTRIBUTION, World
 
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.people.pages import Page, Part, PositionNotFoundError
+from pqkeep_gateway.storage.pages import Page, Part, PositionNotFoundError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

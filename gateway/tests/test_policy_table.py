@@ -7,10 +7,9 @@ from typing import Any, cast
 import cedarpy
 import pytest
 
-from pqkeep_gateway.access import cedar
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, questions
-from pqkeep_gateway.tenancy import plans
+from pqkeep_gateway.tenancy import cedar, plans
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.startup.settings import ConfigError
 

@@ -15,13 +15,12 @@ import sqlalchemy as sa
 from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
+from pqkeep_gateway.storage.api_keys import ApiKeyDraft, SqlApiKeys
 from pqkeep_gateway.storage.database import open_database, transaction
 from pqkeep_gateway.storage.postgresql import POOL_SIZE
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.time_limits import LIMITS, TimeLimits
-from pqkeep_gateway.tenancy.api_keys import ApiKeyDraft
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution

@@ -13,8 +13,8 @@ from gateway.tests.world import (
 )
 
 from pqkeep_gateway.people import registration
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
-from pqkeep_gateway.tenancy.tenants import NameTakenError
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
+from pqkeep_gateway.storage.tenants import NameTakenError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

@@ -12,9 +12,9 @@ from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.people.attempt_limits import INVITATIONS_PER_TENANT
 from pqkeep_gateway.people.passwords import InvalidPasswordError
-from pqkeep_gateway.people.team import LastOwnerError
-from pqkeep_gateway.people.users import EmailTakenError
 from pqkeep_gateway.rehearsal import before_change, is_rehearsal, rehearse
+from pqkeep_gateway.storage.team import LastOwnerError
+from pqkeep_gateway.storage.users import EmailTakenError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.messages import GetActiveKey, RotateKey

@@ -10,15 +10,11 @@ from pyotp import TOTP
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, new_mail
+from pqkeep_gateway.outgoing_mail import MailKind, new_mail
 from pqkeep_gateway.people.challenges import InvalidChallengeError
-from pqkeep_gateway.people.second_factors import (
-    AlreadyEnrolledError,
-    NotEnrolledError,
-    WrongCodeError,
-)
+from pqkeep_gateway.people.second_factors import NotEnrolledError, WrongCodeError
 from pqkeep_gateway.people.sessions import Tokens
-from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError, SqlSecondFactors
 from pqkeep_protocol.audit_events import AuditEvent
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

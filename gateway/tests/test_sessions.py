@@ -23,15 +23,17 @@ from gateway.tests.world import (
 from msgspec.structs import replace
 
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
-from pqkeep_gateway.people.attempt_limits import EXCHANGES, TooManyAttemptsError
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.people.challenges import Factor
-from pqkeep_gateway.people.sessions import (
-    AccountChangedError,
-    InvalidRefreshTokenError,
-    Sessions,
-)
+from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.storage.schema import SESSIONS
-from pqkeep_gateway.storage.sessions import MAX_SESSIONS, SqlSessions
+from pqkeep_gateway.storage.sessions import (
+    EXCHANGES,
+    MAX_SESSIONS,
+    InvalidRefreshTokenError,
+    SqlSessions,
+)
+from pqkeep_gateway.storage.users import AccountChangedError
 
 BROWSER = b"browser"
 

@@ -12,20 +12,25 @@ from gateway.tests.world import ATTRIBUTION, FakeAuditLog, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.shards import Departures, Placement, Shards, Then, UnknownShardError
+from pqkeep_gateway.access.entitlements import TenantStatus
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.shards import (
+    Departures,
+    Placement,
+    ShardFullError,
+    ShardInUseError,
+    ShardNotFoundError,
+    Shards,
+    Then,
+    UnknownShardError,
+    removal,
+)
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.schema import SHARDS, TENANTS
 from pqkeep_gateway.storage.shards import SqlShards
-from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.tenancy.shards import (
-    ShardFullError,
-    ShardInUseError,
-    ShardNotFoundError,
-    removal,
-)
-from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
+from pqkeep_gateway.storage.tenants import SqlTenants, Tenant
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

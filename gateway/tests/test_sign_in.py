@@ -9,10 +9,10 @@ import pytest
 from argon2 import PasswordHasher
 from gateway.tests.world import ATTRIBUTION, EMAIL, HERE, NEW_PASSWORD, PASSWORD, World
 
-from pqkeep_gateway.mail.outgoing_mail import MailKind
+from pqkeep_gateway.outgoing_mail import MailKind
 from pqkeep_gateway.people.challenges import SecondFactorRequiredError
-from pqkeep_gateway.people.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 COSTLIER = PasswordHasher(2, 16, 1)

@@ -27,18 +27,18 @@ from pqkeep_gateway.access.principals import SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.source_budget import SourceBudget
-from pqkeep_gateway.mail.outgoing_mail import MailKind
-from pqkeep_gateway.people.identity_providers import Metadata, Provider, Refusal, RefusedError
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.outgoing_mail import MailKind
+from pqkeep_gateway.people.identity_providers import Metadata
 from pqkeep_gateway.people.passwords import PasswordsDisabledError
 from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.single_sign_on import Arrived, Beginning, CallbackQuery, SingleSignOn
 from pqkeep_gateway.people.step_up import SteppedUp
 from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
-from pqkeep_gateway.storage.identities import SqlIdentities
+from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError, SqlIdentities
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.schema import USED_SIGN_INS
-from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
 

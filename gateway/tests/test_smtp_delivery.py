@@ -13,9 +13,9 @@ import pytest
 
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import Smtp
+from pqkeep_gateway.delivery.mail_delivery import MailDeferredError, MailRejectedError
 from pqkeep_gateway.delivery.smtp import SmtpMailer
-from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, compose, mailed_code, new_mail
+from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, compose, mailed_code, new_mail
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from gateway.tests.world import (
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.people.attempt_limits import ATTEMPTS, USED_CODES, TooManyAttemptsError
+from pqkeep_gateway.people.attempt_limits import ATTEMPTS, USED_CODES
 from pqkeep_gateway.people.second_factors import UsedCodeError, WrongCodeError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
-from pqkeep_gateway.people.users import UserNotFoundError
+from pqkeep_gateway.storage.users import UserNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Idempotency

@@ -12,18 +12,19 @@ from gateway.tests.world import ATTRIBUTION, HERE, PASSWORD, ROUNDS, World
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.challenges import Factor, SecondFactorRequiredError
-from pqkeep_gateway.people.sessions import AccountChangedError, InvalidRefreshTokenError, Tokens
+from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import SteppedUp
-from pqkeep_gateway.people.team import (
+from pqkeep_gateway.storage.schema import IDENTITIES, METADATA, SPENT_REFRESH_TOKENS, TABLES_OF_USER
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError
+from pqkeep_gateway.storage.team import (
     LastOwnerError,
     Member,
     MemberNotFoundError,
     NotPermittedError,
     OwnersOnlyError,
 )
-from pqkeep_gateway.people.users import UserNotFoundError
-from pqkeep_gateway.storage.schema import IDENTITIES, METADATA, SPENT_REFRESH_TOKENS, TABLES_OF_USER
+from pqkeep_gateway.storage.users import AccountChangedError, UserNotFoundError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

@@ -7,7 +7,7 @@ import pytest
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.people.team import (
+from pqkeep_gateway.storage.team import (
     LastOwnerError,
     MemberNotFoundError,
     NotPermittedError,

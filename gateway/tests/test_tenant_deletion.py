@@ -25,22 +25,20 @@ from gateway.tests.world import (
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
-from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.entitlements import TenantNotFoundError, TenantStatus, Tier
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.mail.outgoing_mail import MailKind, of_tenant
-from pqkeep_gateway.storage.contracts import save_contract
-from pqkeep_gateway.storage.database import transaction
-from pqkeep_gateway.storage.deletion import SqlDeletions
-from pqkeep_gateway.storage.schema import METADATA, TABLES_OF_USER, TENANTS
-from pqkeep_gateway.tenancy.contracts import BilledElsewhereError, Contract, ContractStatus
-from pqkeep_gateway.tenancy.deletion import Deletions, NoDeletionError, NotSuspendedError
-from pqkeep_gateway.tenancy.tenants import (
-    DeletionScheduledError,
-    Tenant,
-    TenantChange,
-    TenantNotFoundError,
-    TenantStatus,
+from pqkeep_gateway.outgoing_mail import MailKind, of_tenant
+from pqkeep_gateway.storage.billing import (
+    BilledElsewhereError,
+    Contract,
+    ContractStatus,
+    save_contract,
 )
+from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.deletion import NoDeletionError, NotSuspendedError, SqlDeletions
+from pqkeep_gateway.storage.schema import METADATA, TABLES_OF_USER, TENANTS
+from pqkeep_gateway.storage.tenants import DeletionScheduledError, Tenant, TenantChange
+from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, Destruction, DestructionState, TenantId
 from pqkeep_protocol.messages import (

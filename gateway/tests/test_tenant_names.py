@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pqkeep_gateway.access.entitlements import Tier
-from pqkeep_gateway.tenancy import names
-from pqkeep_gateway.tenancy.names import MAX_NAME, name_key, normalized_name
-from pqkeep_gateway.tenancy.tenants import NameTakenError
+from pqkeep_gateway.storage import tenants
+from pqkeep_gateway.storage.tenants import MAX_NAME, NameTakenError, name_key, normalized_name
 from pqkeep_protocol.characters import is_newer
 
 
@@ -79,7 +78,7 @@ def test_what_this_python_does_not_know_is_compared_as_it_is() -> None:
 
 def test_marks_without_end_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that is too long in any form is refused before NFC, whose time is quadratic in marks."""
-    monkeypatch.setattr(names, "unicodedata", None)
+    monkeypatch.setattr(tenants, "unicodedata", None)
     with pytest.raises(ValueError):  # noqa: PT011 - as above
         normalized_name("a" + "\u0345\u0344\u0316" * 2600)
 

@@ -12,16 +12,15 @@ import pytest
 from gateway.tests.world import World, add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
-from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.tenancy.tenants import (
-    NameTakenError,
-    Tenant,
-    TenantChange,
+from pqkeep_gateway.access.entitlements import (
+    Entitlements,
+    Subscription,
     TenantNotFoundError,
-    Tenants,
     TenantStatus,
+    Tier,
 )
+from pqkeep_gateway.storage.tenants import NameTakenError, SqlTenants, Tenant, TenantChange
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 

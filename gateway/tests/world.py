@@ -18,17 +18,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
-from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.entitlements import Entitlements, TenantStatus, Tier
 from pqkeep_gateway.access.last_uses import LastUse
 from pqkeep_gateway.access.principals import OperatorPrincipal, Principal, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_code, mailed_token
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, mailed_code, mailed_token
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.invitations import Invitation, Invitations
+from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
@@ -39,13 +40,12 @@ from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import TeamMembers
-from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.shards import HERE as PLACED_HERE
 from pqkeep_gateway.shards import Departures, Placement, Shards, Then
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.challenges import SqlChallenges
-from pqkeep_gateway.storage.invitations import SqlInvitations
+from pqkeep_gateway.storage.invitations import Invitation, SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
@@ -54,11 +54,11 @@ from pqkeep_gateway.storage.second_factors import SqlSecondFactors
 from pqkeep_gateway.storage.sessions import SqlSessions
 from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
 from pqkeep_gateway.storage.team import SqlTeam
-from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.storage.users import SqlUsers
+from pqkeep_gateway.storage.tenants import SqlTenants, Tenant
+from pqkeep_gateway.storage.users import Account, SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
-from pqkeep_gateway.tenancy.tenants import Tenant, Tenants, TenantStatus
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event, EventRefusal, Recorded, RecordEvents, RefusedEvent
 from pqkeep_protocol.audit_events import AuditEvent
@@ -175,7 +175,7 @@ class Unlimited(MemoryRateLimiter):
 
 @dataclass
 class FakeLastUses:
-    """A LastUseStore in memory, which can be unavailable."""
+    """Last uses in memory, which can be unavailable."""
 
     saved: list[dict[bytes, LastUse]] = field(default_factory=list)
     """What each call has stored."""

@@ -139,11 +139,15 @@ VIOLATIONS = {
         "server/src/pqkeep_server/supervise.py",
         "import pqkeep_server.dev",
     ),
-    "The gateway's rules know no web framework and no database": (
+    "Only the gateway's storage knows a database": (
         "gateway/src/pqkeep_gateway/tenancy/tenants.py",
         "import sqlalchemy",
     ),
-    "Only wiring knows the gateway's concrete classes": (
+    "The gateway's rules know no web framework and no provider": (
+        "gateway/src/pqkeep_gateway/tenancy/billing.py",
+        "import stripe",
+    ),
+    "Only wiring knows the gateway's clients": (
         "gateway/src/pqkeep_gateway/api/kem.py",
         "import pqkeep_gateway.key_client",
     ),

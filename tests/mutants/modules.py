@@ -38,7 +38,7 @@ MODULES: Mapping[str, Module] = {
     ),
     "merkle": Module(f"{_KEY_SERVICE}/ledger/merkle.py", ("keyservice/tests/test_merkle.py",)),
     "policy": Module(f"{_GATEWAY}/access/policy.py", _POLICY_TESTS),
-    "cedar": Module(f"{_GATEWAY}/access/cedar.py", _POLICY_TESTS),
+    "cedar": Module(f"{_GATEWAY}/tenancy/cedar.py", _POLICY_TESTS),
     "rate_limit": Module(
         f"{_GATEWAY}/access/rate_limit.py", ("gateway/tests/test_rate_limiter.py",)
     ),

@@ -34,7 +34,7 @@ from pqkeep_gateway.api.api_keys import ApiKeyData
 from pqkeep_gateway.http.text import timestamp
 from pqkeep_gateway.portal.rendering import span
 from pqkeep_gateway.portal.views.api_keys import GROUPS, SHOWN, seconds_left, sentences
-from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
+from pqkeep_gateway.storage.api_keys import ApiKeyStatus
 from pqkeep_protocol.algorithms import Algorithm
 
 OPERATIONS = {"create_api_key", "rotate_api_key", "revoke_api_key"}

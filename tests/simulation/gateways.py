@@ -11,8 +11,7 @@ from tests.simulation.choices import Choices
 from tests.simulation.event_loop import Process
 
 from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.shards import Departures, Placement, Shards
-from pqkeep_gateway.tenancy.shards import StoredShard
+from pqkeep_gateway.shards import Departures, Placement, Shards, StoredShard
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, Request
 
@@ -40,13 +39,13 @@ class Placements:
         raise AssertionError(tenant)
 
     async def list(self) -> Sequence[StoredShard]:
-        """See ``TenantPlacements``."""
+        """See ``SqlShards``."""
         await self._wait()
         counts = Counter(each.shard for each in self.at.values())
         return [StoredShard(name, draining=False, tenants=counts[name]) for name in self._shards]
 
     async def begin_move(self, tenant: TenantId) -> str:
-        """See ``TenantPlacements``."""
+        """See ``SqlShards``."""
         await self._wait()
         shard = self.at[tenant].shard
         self.at[tenant] = Placement(shard, is_moving=True)
@@ -54,7 +53,7 @@ class Placements:
         return shard
 
     async def end_move(self, tenant: TenantId, source: str, target: str) -> None:
-        """See ``TenantPlacements``."""
+        """See ``SqlShards``."""
         await self._wait()
         if self.at[tenant] == Placement(source, is_moving=True):
             self.at[tenant] = Placement(target)

@@ -20,7 +20,7 @@ from tests.simulation.history import FindingError
 from tests.simulation.installation import operator_path
 from tests.simulation.shard import Shard
 
-from pqkeep_gateway.tenancy.shards import TenantPlacements
+from pqkeep_gateway.storage.shards import SqlShards
 from pqkeep_protocol.administration import AnyMoveRequest
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, Refusal, ToGateway
 from pqkeep_protocol.connection import FramedConnection
@@ -45,7 +45,7 @@ class SimulatedMoves(ShardMoves):
     """The command, without data directory."""
 
     def __init__(self, placements: Placements, shards: Mapping[str, Shard]) -> None:
-        self._placements = cast(TenantPlacements, placements)
+        self._placements = cast(SqlShards, placements)
         self._report = lambda _: None
         self._sockets = {name: Path(name) for name in shards}
 
@@ -53,7 +53,7 @@ class SimulatedMoves(ShardMoves):
     def _alone(self) -> Iterator[None]:
         yield  # the operator below runs one after the other
 
-    def _accounts(self, action: Callable[[TenantPlacements], Awaitable[T]]) -> T:
+    def _accounts(self, action: Callable[[SqlShards], Awaitable[T]]) -> T:
         result: T = await_only(action(self._placements))
         return result
 

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.background import repeat
+from pqkeep_gateway.storage.audit_sinks import SqlCursors
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, ListAuditKeys, ListRecords
 from pqkeep_protocol.errors import KeyServiceError
@@ -60,28 +61,12 @@ class Sink(Protocol):
         ...
 
 
-class CursorStore(Protocol):
-    """Cursors in the database, one for each sink. All methods raise UnavailableError."""
-
-    async def claim(self, sink: str, holder: UUID, now: datetime, until: datetime) -> int | None:
-        """Take or renew the lease; return the last record the sink has. None: another has it."""
-        ...
-
-    async def release(self, sink: str, holder: UUID) -> None:
-        """End the lease, if it is the holder's."""
-        ...
-
-    async def save(self, sink: str, holder: UUID, record: int, until: datetime) -> bool:
-        """Store the last record that the sink has; False if the lease is another's now."""
-        ...
-
-
 class AuditStream:
     """Streams the log to one sink."""
 
     def __init__(
         self,
-        cursors: CursorStore,
+        cursors: SqlCursors,
         name: str,
         sink: Sink,
         keys: KeyService,

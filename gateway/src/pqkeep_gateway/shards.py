@@ -8,13 +8,16 @@ A request takes this way only where the settings name two shards or more.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.rehearsal import attributed, before_change
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, GetActiveKey, GetKey, GetKeyring, Request
@@ -27,6 +30,36 @@ R = TypeVar("R")
 
 LOOK_UPS = (GetActiveKey, GetKey, GetKeyring)
 """What a rehearsal asks a key service."""
+
+
+SERVING: Final = "serving"
+MOVING: Final = "moving"
+"""The states of a tenant in its shard."""
+
+
+class ShardNotFoundError(Exception):
+    """The settings name no such shard."""
+
+
+class ShardFullError(Exception):
+    """The shard is being drained, and takes no new tenants."""
+
+
+class ShardInUseError(Exception):
+    """The shard is needed. The message says what for, for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """A shard that the accounts database knows."""
+
+    name: str
+    draining: bool
+    """Whether it takes no new tenants."""
+    tenants: int
+    """How many tenants it has, without deleted ones."""
+    moving: int = 0
+    """How many of them are on their way to another shard, and answered 503."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,3 +337,13 @@ class Shards:
         task = asyncio.create_task(find())
         self._asking_again.add(task)
         task.add_done_callback(self._asking_again.discard)
+
+
+ListShards = Callable[[], Awaitable[Sequence[StoredShard]]]
+"""Returns all shards that ever were, by name. Raises UnavailableError."""
+
+
+def removal(shard: str) -> Event:
+    """Return the event by which the log of the installation says that a shard was removed."""
+    attribution = Attribution("", "pqkeepd", "")
+    return event(attribution, INSTALLATION, AuditEvent.REMOVE_SHARD, policy=f"shard-{shard}")

@@ -22,9 +22,7 @@ from urllib.parse import urlsplit
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
-from pqkeep_gateway.access import cedar
 from pqkeep_gateway.access.admission import Admission, Authenticator
-from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper, read_pepper
@@ -63,14 +61,14 @@ from pqkeep_gateway.api import (
 )
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
-from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.audit_stream import AuditStream, Sink
 from pqkeep_gateway.config import Config, Link, OpenTelemetry, Shard, StripeSettings
 from pqkeep_gateway.config import SingleSignOn as SingleSignOnSettings
 from pqkeep_gateway.delivery.audit_file import FileSink
-from pqkeep_gateway.delivery.disabled import DisabledMailer
 from pqkeep_gateway.delivery.http_collector import HttpCollector
-from pqkeep_gateway.delivery.mailbox import Mailbox
+from pqkeep_gateway.delivery.mail_delivery import DisabledMailer, Mailbox, MailDelivery, Mailer
 from pqkeep_gateway.delivery.sink_connection import trusting
 from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog
 from pqkeep_gateway.http.connection import ConnectionLimits
@@ -82,7 +80,6 @@ from pqkeep_gateway.http.pipeline import Pipeline, create_app
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.key_client import KeyClient, KeyServiceAddress, RemoteHost, UnixSocket
-from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.management.app import Management, management_app
 from pqkeep_gateway.management.collection import (
     BACKLOG_SECONDS,
@@ -102,7 +99,6 @@ from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges
 from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.identity_providers import Provider
 from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.password_change import PasswordChange
@@ -122,13 +118,13 @@ from pqkeep_gateway.shards import Departures, Shards
 from pqkeep_gateway.single_sign_on.openid_provider import OpenIdProvider
 from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
+from pqkeep_gateway.storage.audit_outbox import RefusedEvent, SqlAuditOutbox
 from pqkeep_gateway.storage.audit_sinks import SqlCursors
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.deletion import SqlDeletions
-from pqkeep_gateway.storage.identities import SqlIdentities
+from pqkeep_gateway.storage.identities import Provider, SqlIdentities
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.last_uses import SqlLastUses
@@ -145,14 +141,14 @@ from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.storage.users import SqlUsers
-from pqkeep_gateway.tenancy import plans
+from pqkeep_gateway.tenancy import cedar, plans
+from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
-from pqkeep_gateway.tenancy.shards import TenantPlacements
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
@@ -220,10 +216,10 @@ async def assemble(
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
     shards = found.shards if tracing is None else found.shards.through(tracing.calls)
     lookups = CredentialLookups(clock)
-    last_uses = LastUses(SqlLastUses(engine), clock)
+    last_uses = LastUses(SqlLastUses(engine).save, clock)
     authenticator = Authenticator(
-        SqlApiKeys(engine),
-        SqlOperators(engine),
+        SqlApiKeys(engine).find,
+        SqlOperators(engine).find,
         lookups,
         rate_limiter,
         pepper,
@@ -253,8 +249,8 @@ async def assemble(
         authenticator,
         rate_limiter,
         {tier: each.requests_per_minute for tier, each in terms.items()},
-        sessions,
-        operator_sessions,
+        sessions.find,
+        operator_sessions.find,
         last_uses,
         found.departures,
         clock=clock,
@@ -726,7 +722,7 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
 
 
 @asynccontextmanager
-async def open_placements(config: Config) -> AsyncIterator[TenantPlacements]:
+async def open_placements(config: Config) -> AsyncIterator[SqlShards]:
     """Open the list of which tenant is in which shard, whether gateways run or not.
 
     Raises ConfigError, UnavailableError.

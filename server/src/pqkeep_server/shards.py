@@ -10,18 +10,17 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pqkeep_gateway import config as gateway_config
-from pqkeep_gateway.shards import Placement
-from pqkeep_gateway.tenancy.shards import (
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
+from pqkeep_gateway.shards import (
+    Placement,
     ShardInUseError,
     ShardNotFoundError,
     StoredShard,
-    TenantPlacements,
     removal,
 )
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.administration import (
@@ -54,11 +53,14 @@ from pqkeep_server.key_service_client import KeyServiceError, MoveRefusedError, 
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted
 
+if TYPE_CHECKING:
+    from pqkeep_gateway.storage.shards import SqlShards
+
 Report = Callable[[str], None]
 """Shows what is done next."""
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
-_Opened = tuple[asyncio.Runner, TenantPlacements]
+_Opened = tuple[asyncio.Runner, "SqlShards"]
 """An event loop, and the accounts database, which is used on it only."""
 
 
@@ -134,7 +136,7 @@ class ShardMoves:
     def remove(self, shard: str, *, leaves_records: bool) -> int:
         """Note that a shard is removed which has no tenants; return how many have records there.
 
-        Raises ShardError where it is needed; see ``TenantPlacements.remove``.
+        Raises ShardError where it is needed; see ``SqlShards.remove``.
         """
         with self._alone():
             if bundles := self._bundles(shard):
@@ -399,7 +401,7 @@ class ShardMoves:
                 f" folder is keyservice-{shard}, in the data directory"
             ) from None
 
-    def _accounts(self, action: Callable[[TenantPlacements], Awaitable[T]]) -> T:
+    def _accounts(self, action: "Callable[[SqlShards], Awaitable[T]]") -> T:
         if self._opened is None:
             raise RuntimeError("the accounts database is not open")
         runner, placements = self._opened

@@ -9,11 +9,11 @@ gets another role, need not be announced.
 import hmac
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from secrets import token_bytes
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cachetools import LRUCache, TTLCache
 
@@ -70,20 +70,10 @@ class AddressNotAllowedError(Exception):
         self.is_recorded = is_recorded
 
 
-class ApiKeyDirectory(Protocol):
-    """Where API keys are looked up."""
-
-    async def find(self, digest: bytes) -> Found | None:
-        """Return whose API key has this digest, unless it was never there or is revoked."""
-        ...
-
-
-class OperatorDirectory(Protocol):
-    """Where operators are looked up, whenever they show their credential."""
-
-    async def find(self, digest: bytes) -> str | None:
-        """Return the name of the operator whose credential has this digest."""
-        ...
+FindApiKey = Callable[[bytes], Awaitable[Found | None]]
+"""Returns the API key with a digest (32 bytes); None if it is unknown or revoked."""
+FindOperator = Callable[[bytes], Awaitable[str | None]]
+"""Returns the name of the operator whose credential has a digest (32 bytes)."""
 
 
 class Authenticator:
@@ -98,8 +88,8 @@ class Authenticator:
 
     def __init__(
         self,
-        directory: ApiKeyDirectory,
-        operators: OperatorDirectory,
+        find_api_key: FindApiKey,
+        find_operator: FindOperator,
         lookups: CredentialLookups,
         rate_limiter: RateLimiter,
         pepper: Pepper,
@@ -108,8 +98,8 @@ class Authenticator:
         clock: Clock,
     ) -> None:
         """Take the digest of the credential of the operator without a name (32 bytes), if any."""
-        self._directory = directory
-        self._operators = operators
+        self._find_api_key = find_api_key
+        self._find_operator = find_operator
         self._lookups = lookups
         self._rate_limiter = rate_limiter
         self._pepper = pepper
@@ -196,7 +186,7 @@ class Authenticator:
     async def _operator_with(self, digest: bytes, source_address: str) -> OperatorPrincipal | None:
         if self._operator is not None and hmac.compare_digest(digest, self._operator):
             return OperatorPrincipal()
-        name = await self._lookups.find(digest, source_address, self._operators.find)
+        name = await self._lookups.find(digest, source_address, self._find_operator)
         if name is None:
             return None
         self._last_uses.note(digest, source_address)
@@ -205,7 +195,7 @@ class Authenticator:
     async def _look_up(self, digest: bytes) -> Authenticated | None:
         until = self._clock() + self._rate_limiter.cache_seconds
         as_of = await self._rate_limiter.changes()  # before the database is asked, never after
-        found = await self._directory.find(digest)
+        found = await self._find_api_key(digest)
         if found is None:
             return None
         accepted_until = math.inf if found.accepted_until is None else found.accepted_until
@@ -288,26 +278,16 @@ class BatchOverLimitError(Exception):
         self.limit = limit
 
 
-class SessionDirectory(Protocol):
-    """Where sessions are looked up."""
+FindSession = Callable[[str, str], Awaitable[SessionPrincipal | None]]
+"""Returns the person whose session an access token opens, shown from an address.
 
-    async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
-        """Return whose session an access token opens.
+Raises TooManyUnknownCredentialsError, UnavailableError.
+"""
+FindOperatorSession = Callable[[str, str], Awaitable[OperatorPrincipal | None]]
+"""Returns the operator whose session a token opens, shown from an address.
 
-        Raises TooManyUnknownCredentialsError, UnavailableError.
-        """
-        ...
-
-
-class OperatorSessionDirectory(Protocol):
-    """Where sessions of operators are looked up."""
-
-    async def find(self, token: str, source_address: str) -> OperatorPrincipal | None:
-        """Return whose session a token opens.
-
-        Raises TooManyUnknownCredentialsError, UnavailableError.
-        """
-        ...
+Raises TooManyUnknownCredentialsError, UnavailableError.
+"""
 
 
 class Admission:
@@ -318,8 +298,8 @@ class Admission:
         authenticator: Authenticator,
         rate_limiter: RateLimiter,
         requests_per_minute: Mapping[Tier, int],
-        sessions: SessionDirectory,
-        operator_sessions: OperatorSessionDirectory,
+        find_session: FindSession,
+        find_operator_session: FindOperatorSession,
         last_uses: LastUses,
         departures: Departures | None = None,
         *,
@@ -331,8 +311,8 @@ class Admission:
         """
         self._authenticator = authenticator
         self._rate_limiter = rate_limiter
-        self._sessions = sessions
-        self._operator_sessions = operator_sessions
+        self._find_session = find_session
+        self._find_operator_session = find_operator_session
         self._last_uses = last_uses
         self._departures = departures
         self._clock = clock
@@ -425,7 +405,7 @@ class Admission:
 
         Raises what ``admit`` raises.
         """
-        principal = await self._sessions.find(access_token, source_address)
+        principal = await self._find_session(access_token, source_address)
         if principal is None:
             raise UnknownCredentialError
         if principal.tenant not in self._with_people:
@@ -442,7 +422,7 @@ class Admission:
 
     async def admit_operator_session(self, token: str, source_address: str) -> Admitted:
         """Return which operator has signed in. Raises what ``admit`` raises."""
-        principal = await self._operator_sessions.find(token, source_address)
+        principal = await self._find_operator_session(token, source_address)
         if principal is None:
             raise UnknownCredentialError
         return Admitted(principal, None)

@@ -5,6 +5,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+class TenantStatus(StrEnum):
+    """Whether a tenant's credentials are accepted."""
+
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    DELETING = "deleting"
+    """Its keys are being destroyed: there is no way back."""
+    DELETED = "deleted"
+
+
+class TenantNotFoundError(Exception):
+    """There is no such tenant."""
+
+
 class Plan(StrEnum):
     """The values of a tenant's ``plan``."""
 

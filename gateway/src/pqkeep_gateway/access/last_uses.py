@@ -4,9 +4,9 @@ A request writes one entry of a dictionary. What was noted since it was stored l
 process that is killed; a newer use, of another gateway's, is never replaced by an older one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.background import repeat
@@ -25,19 +25,15 @@ class LastUse(NamedTuple):
     source_address: str
 
 
-class LastUseStore(Protocol):
-    """Uses in the database."""
-
-    async def save(self, uses: Mapping[bytes, LastUse]) -> None:
-        """Store uses by the credentials' digests, where no newer one is. Raises UnavailableError."""
-        ...
+SaveUses = Callable[[Mapping[bytes, LastUse]], Awaitable[None]]
+"""Stores uses by the credentials' digests, where no newer one is. Raises UnavailableError."""
 
 
 class LastUses:
     """Collects the last uses of API keys and operators' credentials."""
 
-    def __init__(self, store: LastUseStore, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, save: SaveUses, clock: Clock) -> None:
+        self._save = save
         self._clock = clock
         self._noted: dict[bytes, tuple[float, str]] = {}
 
@@ -60,7 +56,7 @@ class LastUses:
         try:
             for first in range(0, len(digests), BATCH):
                 batch = digests[first : first + BATCH]
-                await self._store.save({digest: LastUse(*noted[digest]) for digest in batch})
+                await self._save({digest: LastUse(*noted[digest]) for digest in batch})
         except BaseException:
             self._noted = noted | self._noted
             raise

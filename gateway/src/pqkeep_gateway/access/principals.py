@@ -165,3 +165,7 @@ TenantPrincipal = ApiKeyPrincipal | SessionPrincipal
 """Somebody who acts for one tenant."""
 
 Principal = TenantPrincipal | OperatorPrincipal | AnonymousPrincipal
+
+
+class OperatorError(Exception):
+    """The operators stay as they are. The message is for the person who wants them changed."""

@@ -49,6 +49,16 @@ class ChangedError(Exception):
     """Something changed since; nothing was counted."""
 
 
+class TooManyAttemptsError(Exception):
+    """A limit of this file is reached."""
+
+    def __init__(self, limit: Limit, wait: float) -> None:
+        """Carry the limit, and the seconds until the next attempt is allowed."""
+        super().__init__()
+        self.limit = limit
+        self.wait = wait
+
+
 class RateLimiter(Protocol):
     """Counts the events of subjects, and the changes that all gateways must notice.
 

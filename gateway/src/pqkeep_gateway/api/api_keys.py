@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.api.api_key_fields import (
     ALLOWED_ADDRESSES,
     EXPIRES_AT,
@@ -29,17 +30,15 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import DETAILS, FieldError, Problem, integer_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import TenantKeyService
-from pqkeep_gateway.tenancy.api_keys import (
+from pqkeep_gateway.storage.api_keys import (
     AlreadyRotatedError,
     ApiKey,
     ApiKeyNotFoundError,
-    ApiKeys,
     ApiKeyStatus,
-    ExpiryPassedError,
-    NewApiKey,
     QuotaReachedError,
 )
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
+from pqkeep_gateway.tenancy.api_keys import ApiKeys, ExpiryPassedError, NewApiKey
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 
 MAX_VERSION = 10**9 - 1

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.api.audit_data import (
     CHECKPOINT,
@@ -78,10 +79,10 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden, not_found
 from pqkeep_gateway.http.field import Field
 from pqkeep_gateway.http.text import base64
-from pqkeep_gateway.people.users import UserStore
-from pqkeep_gateway.shards import Shards
-from pqkeep_gateway.tenancy.shards import ShardNotFoundError
-from pqkeep_gateway.tenancy.tenants import TenantFilter, TenantNotFoundError, Tenants
+from pqkeep_gateway.shards import ShardNotFoundError, Shards
+from pqkeep_gateway.storage.tenants import TenantFilter
+from pqkeep_gateway.storage.users import SqlUsers
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.audit import (
     GetNote,
     ListAuditKeys,
@@ -95,7 +96,7 @@ from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 
 def endpoints(
-    shards: Shards, exports: ExportLimits, users: UserStore, tenants: Tenants
+    shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: Tenants
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of the audit log."""
     audit = _Audit(shards, exports, users, tenants)
@@ -177,7 +178,7 @@ class _Audit:
     """The handlers."""
 
     def __init__(
-        self, shards: Shards, exports: ExportLimits, users: UserStore, tenants: Tenants
+        self, shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: Tenants
     ) -> None:
         self._logs = AuditLogs(shards)
         self._exports = exports

@@ -15,8 +15,8 @@ from pqkeep_gateway.http.field import (
     time_field,
     uuid_field,
 )
-from pqkeep_gateway.mail.addresses import MAX_EMAIL
-from pqkeep_gateway.tenancy.names import MAX_NAME
+from pqkeep_gateway.outgoing_mail import MAX_EMAIL
+from pqkeep_gateway.storage.tenants import MAX_NAME
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import MAX_PAGE, REFUSED
 from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyVersion

@@ -7,8 +7,7 @@ from typing import TypeVar
 from pqkeep_gateway.api.audit_fields import LOG, SHARD
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.errors import forbidden, not_found
-from pqkeep_gateway.shards import Shards, UnknownShardError
-from pqkeep_gateway.tenancy.shards import ShardNotFoundError
+from pqkeep_gateway.shards import ShardNotFoundError, Shards, UnknownShardError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListAuditKeys, ListCheckpoints
 from pqkeep_protocol.keys import INSTALLATION, TenantId

@@ -13,12 +13,11 @@ from typing import Annotated, Any, cast
 
 from msgspec import UNSET, Meta, UnsetType, defstruct, structs
 
-from pqkeep_gateway.access.allowance import AllowanceUsedUpError
 from pqkeep_gateway.api import kem, key_operation, re_encryption, signature
 from pqkeep_gateway.api.errors import CHANGE_PLAN, answer_to, denied_by, error_for
 from pqkeep_gateway.api.key_fields import KEYRING
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyOperation, Steps, overwrite
-from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Question, Response
 from pqkeep_gateway.http.envelope import Data, Fault, fault
 from pqkeep_gateway.http.errors import ApiError, internal
@@ -34,6 +33,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.text import base64_size
+from pqkeep_gateway.tenancy.allowance import AllowanceUsedUpError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.codec import RESULT_TYPE
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Tier
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
@@ -15,25 +14,25 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import choice_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.payments.stripe_billing import StripeBilling
+from pqkeep_gateway.storage.billing import (
+    BilledElsewhereError,
+    BillingResult,
+    Contract,
+    ContractStatus,
+    Invoice,
+    SqlBilling,
+)
+from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.billing import (
     BillingProvider,
-    BillingResult,
-    BillingStore,
     InvalidNoticeError,
     InvalidNoticeSignatureError,
-    NoticeReceiver,
     NotSubscribedError,
     PaymentProviderError,
     PaymentTimeoutError,
 )
-from pqkeep_gateway.tenancy.contracts import (
-    CURRENCY,
-    AlreadySubscribedError,
-    BilledElsewhereError,
-    Contract,
-    ContractStatus,
-    Invoice,
-)
+from pqkeep_gateway.tenancy.contracts import CURRENCY, AlreadySubscribedError
 from pqkeep_gateway.tenancy.plans import Plans, PlanTerms, bound
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -167,7 +166,7 @@ _PAYMENT_ERRORS = (BilledElsewhereError, PaymentProviderError, PaymentTimeoutErr
 
 
 def endpoints(
-    plans: Plans, provider: BillingProvider, store: BillingStore, allowances: Allowances
+    plans: Plans, provider: BillingProvider, store: SqlBilling, allowances: Allowances
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of billing."""
     handlers = _Billing(plans, provider, store, allowances)
@@ -237,12 +236,12 @@ def endpoints(
     )
 
 
-def notices(receiver: NoticeReceiver) -> tuple[Endpoint, ...]:
+def notices(stripe: StripeBilling) -> tuple[Endpoint, ...]:
     """Return the endpoint of Stripe's webhooks."""
 
     async def receive(call: ApiCall) -> ReceivedData:
         """Take a webhook of Stripe's. What has no valid signature changes nothing."""
-        await receiver.receive(call.signed.body, call.signed.signature, call.attribution)
+        await stripe.receive(call.signed.body, call.signed.signature, call.attribution)
         return ReceivedData(received=True)
 
     return (
@@ -264,7 +263,7 @@ class _Billing:
     """The handlers."""
 
     def __init__(
-        self, plans: Plans, provider: BillingProvider, store: BillingStore, allowances: Allowances
+        self, plans: Plans, provider: BillingProvider, store: SqlBilling, allowances: Allowances
     ) -> None:
         self._provider = provider
         self._store = store

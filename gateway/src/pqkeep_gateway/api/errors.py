@@ -19,9 +19,11 @@ from pqkeep_gateway.access.admission import (
 )
 from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
-from pqkeep_gateway.access.entitlements import MfaNotInPlanError
+from pqkeep_gateway.access.entitlements import MfaNotInPlanError, TenantNotFoundError
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.access.scopes import ScopeDeniedError
+from pqkeep_gateway.delivery.mail_delivery import MailDisabledError
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import ApiError, Code, invalid, too_many, unavailable
 from pqkeep_gateway.http.field import (
@@ -31,45 +33,40 @@ from pqkeep_gateway.http.field import (
     Problem,
     is_hexadecimal,
 )
-from pqkeep_gateway.mail.mail_delivery import MailDisabledError
-from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError
-from pqkeep_gateway.people.invitations import (
-    InvalidInvitationTokenError,
-    InvitationNotFoundError,
-)
-from pqkeep_gateway.people.pages import PositionNotFoundError
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.people.passwords import InvalidPasswordError, PasswordsDisabledError
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.second_factors import (
-    AlreadyEnrolledError,
     NotEnrolledError,
     UsedCodeError,
     WrongCodeError,
     WrongPresentPasswordError,
 )
-from pqkeep_gateway.people.sessions import (
-    AccountChangedError,
-    InvalidRefreshTokenError,
-    SessionNotFoundError,
-)
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
-from pqkeep_gateway.people.team import (
+from pqkeep_gateway.shards import ShardFullError, ShardNotFoundError
+from pqkeep_gateway.storage.api_keys import (
+    AlreadyRotatedError,
+    ApiKeyNotFoundError,
+    QuotaReachedError,
+)
+from pqkeep_gateway.storage.billing import BilledElsewhereError
+from pqkeep_gateway.storage.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
+from pqkeep_gateway.storage.pages import PositionNotFoundError
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
+from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError, SessionNotFoundError
+from pqkeep_gateway.storage.team import (
     LastOwnerError,
     MemberNotFoundError,
     NotPermittedError,
     OwnersOnlyError,
 )
-from pqkeep_gateway.people.users import EmailTakenError, UserNotFoundError
-from pqkeep_gateway.tenancy.api_keys import (
-    AlreadyRotatedError,
-    ApiKeyNotFoundError,
-    ExpiryPassedError,
-    QuotaReachedError,
-)
+from pqkeep_gateway.storage.tenants import DeletionScheduledError, NameTakenError
+from pqkeep_gateway.storage.users import AccountChangedError, EmailTakenError, UserNotFoundError
+from pqkeep_gateway.tenancy.api_keys import ExpiryPassedError
 from pqkeep_gateway.tenancy.billing import (
     InvalidNoticeError,
     InvalidNoticeSignatureError,
@@ -77,14 +74,7 @@ from pqkeep_gateway.tenancy.billing import (
     PaymentProviderError,
     PaymentTimeoutError,
 )
-from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, BilledElsewhereError
-from pqkeep_gateway.tenancy.deletion import NoDeletionError, NotSuspendedError
-from pqkeep_gateway.tenancy.shards import ShardFullError, ShardNotFoundError
-from pqkeep_gateway.tenancy.tenants import (
-    DeletionScheduledError,
-    NameTakenError,
-    TenantNotFoundError,
-)
+from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, ON_KEYRINGS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -15,13 +15,13 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.management.installation import (
     NAMES,
-    Accounts,
     Inspection,
     Installation,
     MailMode,
     ShardState,
 )
-from pqkeep_gateway.tenancy.operators import Operator
+from pqkeep_gateway.storage.monitoring import Accounts
+from pqkeep_gateway.storage.operators import Operator
 
 Count = Annotated[int, Meta(ge=0)]
 VERSION = version("pqkeep-gateway")

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from pqkeep_gateway.access.allowance import Allowances, AllowanceUsedUpError
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.concurrency_limit import ConcurrencyLimit
 from pqkeep_gateway.access.policy import Allowed, Policy
@@ -53,6 +52,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_gateway.shards import Placement, TenantKeyService
+from pqkeep_gateway.tenancy.allowance import Allowances, AllowanceUsedUpError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.der import form_of
 from pqkeep_protocol.envelopes import Header

@@ -25,7 +25,7 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import Field, integer_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.mail.outgoing_mail import of_keyring
+from pqkeep_gateway.outgoing_mail import of_keyring
 from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -38,7 +38,7 @@ from pqkeep_gateway.http.field import (
     integer_field,
 )
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
-from pqkeep_gateway.mail.outgoing_mail import of_key
+from pqkeep_gateway.outgoing_mail import of_key
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol import messages
 from pqkeep_protocol.algorithms import Algorithm, Operation

@@ -14,8 +14,10 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.tenancy.operator_sessions import LIFETIME, OperatorSessions
-from pqkeep_gateway.tenancy.operators import Operator, Operators
+from pqkeep_gateway.storage.operator_sessions import LIFETIME
+from pqkeep_gateway.storage.operators import Operator
+from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
+from pqkeep_gateway.tenancy.operators import Operators
 
 
 class OperatorSignedInData(Data, frozen=True, kw_only=True):

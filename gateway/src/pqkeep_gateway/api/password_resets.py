@@ -2,6 +2,7 @@
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
@@ -13,12 +14,9 @@ from pqkeep_gateway.api.people_fields import (
     token_field,
 )
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
-from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
-from pqkeep_gateway.people.password_resets import (
-    InvalidPasswordResetTokenError,
-    PasswordResets,
-)
+from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import InvalidPasswordError
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 
 _TOKEN = token_field("The token in the message.", "pqp_")
 

@@ -11,10 +11,10 @@ from pqkeep_gateway.api.people_pages import Next
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, choice_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.mail.addresses import EMAIL_PATTERN, MAX_EMAIL, is_email
+from pqkeep_gateway.outgoing_mail import EMAIL_PATTERN, MAX_EMAIL, is_email
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME
-from pqkeep_gateway.people.users import User
+from pqkeep_gateway.storage.users import User
 
 MAX_TOKEN = 128
 

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.field import LIST_LIMIT, uuid_field
-from pqkeep_gateway.people.pages import Page, Part
+from pqkeep_gateway.storage.pages import Page, Part
 
 Next = Annotated[str | UnsetType, Meta(description="Where there are more: what to send as after.")]
 AFTER = uuid_field(

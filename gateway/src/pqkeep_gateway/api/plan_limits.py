@@ -6,12 +6,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from pqkeep_gateway.access.admission import Admission
-from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.errors import KEY_SERVICE_OUTAGE, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.shards import TenantKeyService
+from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.keys import KeyStatus

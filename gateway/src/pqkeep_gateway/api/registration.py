@@ -2,7 +2,7 @@
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
-from pqkeep_gateway.access.rate_limit import SIGN_UPS
+from pqkeep_gateway.access.rate_limit import SIGN_UPS, TooManyAttemptsError
 from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
@@ -16,11 +16,11 @@ from pqkeep_gateway.api.people_fields import (
 from pqkeep_gateway.api.tenants import NAME
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
-from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.passwords import InvalidPasswordError
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError, Registration
-from pqkeep_gateway.people.users import EmailTakenError
-from pqkeep_gateway.tenancy.tenants import NameTakenError
+from pqkeep_gateway.people.registration import Registration
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
+from pqkeep_gateway.storage.tenants import NameTakenError
+from pqkeep_gateway.storage.users import EmailTakenError
 
 _TOKEN = token_field("The token in the message.", "pqs_")
 _CLOSED = "only the operator creates tenants here"

@@ -8,6 +8,7 @@ from msgspec import Meta
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.entitlements import WITH_REQUIRED_MFA, MfaNotInPlanError
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
@@ -22,11 +23,9 @@ from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, boolean_field, text_field
-from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.challenges import InvalidChallengeError
 from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, EmailCodes
 from pqkeep_gateway.people.second_factors import (
-    AlreadyEnrolledError,
     NotEnrolledError,
     SecondFactors,
     WrongCodeError,
@@ -34,6 +33,7 @@ from pqkeep_gateway.people.second_factors import (
 )
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import LIFETIME, SteppedUp, StepUp
+from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.tenancy.tenants import Tenants
 
 MAX_CODE = 32

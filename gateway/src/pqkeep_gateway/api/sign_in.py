@@ -7,6 +7,7 @@ from msgspec import structs
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     NEW_PASSWORD,
@@ -25,27 +26,23 @@ from pqkeep_gateway.api.people_fields import (
     user_data,
 )
 from pqkeep_gateway.api.people_pages import AFTER, next_of, part_of
+from pqkeep_gateway.delivery.mail_delivery import MailDisabledError
 from pqkeep_gateway.http.cookies import REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.field import DETAILS, LIST_LIMIT, Field, boolean_field, uuid_field
 from pqkeep_gateway.http.text import timestamp
-from pqkeep_gateway.mail.mail_delivery import MailDisabledError
-from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.challenges import SecondFactorRequiredError
 from pqkeep_gateway.people.client_names import client_name
 from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.invitations import InvalidInvitationTokenError, Invitations
-from pqkeep_gateway.people.pages import PositionNotFoundError
+from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.passwords import InvalidPasswordError, PasswordsDisabledError
-from pqkeep_gateway.people.sessions import (
-    InvalidRefreshTokenError,
-    Session,
-    SessionNotFoundError,
-    Sessions,
-)
+from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
-from pqkeep_gateway.people.users import EmailTakenError, UserStore
+from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
+from pqkeep_gateway.storage.pages import PositionNotFoundError
+from pqkeep_gateway.storage.sessions import InvalidRefreshTokenError, Session, SessionNotFoundError
+from pqkeep_gateway.storage.users import EmailTakenError, SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 
 _TOKEN = token_field("The invitation's token.", "pqi_")
@@ -64,7 +61,7 @@ def endpoints(
     invitations: Invitations,
     password_change: PasswordChange,
     sessions: Sessions,
-    users: UserStore,
+    users: SqlUsers,
     codes: EmailCodes,
     cookies: Cookies,
     *,
@@ -203,7 +200,7 @@ class _SignIn:
         invitations: Invitations,
         password_change: PasswordChange,
         sessions: Sessions,
-        users: UserStore,
+        users: SqlUsers,
         codes: EmailCodes,
         cookies: Cookies,
         *,

@@ -17,10 +17,11 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import method_not_allowed
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_redirect
-from pqkeep_gateway.people.identity_providers import LIFETIME, Provider, Refusal, RefusedError
+from pqkeep_gateway.people.identity_providers import LIFETIME
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.single_sign_on import CallbackQuery, SingleSignOn
 from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
+from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger

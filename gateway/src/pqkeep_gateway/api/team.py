@@ -5,7 +5,9 @@ from typing import Annotated, cast
 from msgspec import UNSET, Meta
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
@@ -32,26 +34,25 @@ from pqkeep_gateway.http.field import (
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.mail.addresses import MAX_EMAIL
-from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
-from pqkeep_gateway.people.invitations import (
+from pqkeep_gateway.outgoing_mail import MAX_EMAIL
+from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.team import TeamMembers
+from pqkeep_gateway.storage.invitations import (
     InvitationId,
     InvitationNotFoundError,
-    Invitations,
     PendingInvitation,
 )
-from pqkeep_gateway.people.pages import PositionNotFoundError
-from pqkeep_gateway.people.team import (
+from pqkeep_gateway.storage.pages import PositionNotFoundError
+from pqkeep_gateway.storage.team import (
     LastOwnerError,
     Member,
     MemberNotFoundError,
     MemberStatus,
     NotPermittedError,
     OwnersOnlyError,
-    TeamMembers,
 )
-from pqkeep_gateway.people.users import EmailTakenError
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
+from pqkeep_gateway.storage.users import EmailTakenError
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 
 

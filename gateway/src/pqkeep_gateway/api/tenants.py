@@ -7,7 +7,13 @@ from typing import Annotated, Literal, cast
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import Credential, Permission
-from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
+from pqkeep_gateway.access.entitlements import (
+    Plan,
+    Subscription,
+    TenantNotFoundError,
+    TenantStatus,
+    Tier,
+)
 from pqkeep_gateway.access.rate_limit import SIGN_UPS
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.shard_fields import shard_field
@@ -26,26 +32,21 @@ from pqkeep_gateway.http.field import (
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.tenancy.contracts import BilledElsewhereError
-from pqkeep_gateway.tenancy.deletion import (
-    DEFAULT_DAYS,
-    MAX_DAYS,
-    Deletions,
-    NoDeletionError,
-    NotSuspendedError,
-)
-from pqkeep_gateway.tenancy.names import MAX_NAME, folded_name, normalized_name
-from pqkeep_gateway.tenancy.shards import ShardFullError, ShardNotFoundError
-from pqkeep_gateway.tenancy.tenants import (
+from pqkeep_gateway.shards import ShardFullError, ShardNotFoundError
+from pqkeep_gateway.storage.billing import BilledElsewhereError
+from pqkeep_gateway.storage.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.storage.tenants import (
+    MAX_NAME,
     DeletionScheduledError,
     NameTakenError,
     Tenant,
     TenantChange,
     TenantFilter,
-    TenantNotFoundError,
-    Tenants,
-    TenantStatus,
+    folded_name,
+    normalized_name,
 )
+from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS, Deletions
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 
 MAX_RATE = 1_000_000

@@ -11,10 +11,9 @@ from typing import Annotated, NamedTuple, cast
 from msgspec import Meta
 
 from pqkeep_gateway.access.admission import Admission
-from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.clock import Clock
-from pqkeep_gateway.access.entitlements import Entitlements
+from pqkeep_gateway.access.entitlements import Entitlements, TenantNotFoundError
 from pqkeep_gateway.api.errors import KEY_SERVICE_OUTAGE, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.tenants import TENANT
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -22,7 +21,8 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, choice_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import Placement, Shards, TenantKeyService
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
+from pqkeep_gateway.tenancy.allowance import Allowances
+from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations
 from pqkeep_protocol.keys import INSTALLATION, TenantId

@@ -17,9 +17,8 @@ from aiosmtplib import (
 )
 
 from pqkeep_gateway.config import Smtp
-from pqkeep_gateway.mail.addresses import is_email
-from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_gateway.delivery.mail_delivery import MailDeferredError, MailRejectedError
+from pqkeep_gateway.outgoing_mail import OutgoingMail, is_email
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 

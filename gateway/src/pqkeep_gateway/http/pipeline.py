@@ -33,7 +33,7 @@ from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
-from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.http.body import read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, NO_COOKIES, SAFE_METHODS, Cookies, SentCookies
 from pqkeep_gateway.http.disconnection import ClientGoneError

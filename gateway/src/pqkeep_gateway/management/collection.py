@@ -15,7 +15,8 @@ from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER
 from pqkeep_gateway.management.readiness import Problems, Readiness
-from pqkeep_gateway.tenancy.shards import StoredShard
+from pqkeep_gateway.shards import StoredShard
+from pqkeep_gateway.storage.monitoring import Backlog
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.link import LinkTls
@@ -44,17 +45,6 @@ METRICS = (
     *(replace(each, labels={**each.labels, "shard": SHARD}) for each in KEY_SERVICE_METRICS),
 )
 """Every metric there is. Those of key services have a label for the shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """What waits in the accounts database. Times are in microseconds since 1970; 0: nothing waits."""
-
-    events_waiting: int
-    events_refused: int
-    oldest_event_us: int
-    mail_waiting: int
-    oldest_mail_us: int
 
 
 class KeyServiceCalls(Protocol):

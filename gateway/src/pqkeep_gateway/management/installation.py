@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from pqkeep_gateway.management.collection import Backlog, Sources
+from pqkeep_gateway.management.collection import Sources
 from pqkeep_gateway.management.readiness import (
     AUDIT_LOG,
     CHECK_SECONDS,
@@ -25,9 +25,10 @@ from pqkeep_gateway.management.readiness import (
     Readiness,
     in_words,
 )
-from pqkeep_gateway.shards import Shards
-from pqkeep_gateway.tenancy.operators import Operator, Operators
-from pqkeep_gateway.tenancy.shards import StoredShard
+from pqkeep_gateway.shards import Shards, StoredShard
+from pqkeep_gateway.storage.monitoring import Accounts
+from pqkeep_gateway.storage.operators import Operator
+from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.cached import Cached
@@ -64,19 +65,6 @@ class Part:
 
     name: str
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Accounts:
-    """What the accounts database has."""
-
-    backlog: Backlog
-    mail_attempted: int
-    """Waiting messages of which an attempt was made."""
-    tenants: int
-    suspended: int
-    scheduled: int
-    """Suspended tenants that are to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)

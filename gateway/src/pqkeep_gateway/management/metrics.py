@@ -1,8 +1,8 @@
 """The gateway's metrics: a row of docs/observability.md each, beside those of the key service."""
 
+from pqkeep_gateway.delivery.mail_delivery import OUTCOMES
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.observer import CLIENT_GONE, DOCUMENT, SUCCESS
-from pqkeep_gateway.mail.mail_delivery import OUTCOMES
 from pqkeep_gateway.management.readiness import PARTS, SHARD_PARTS
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import AuditEvent

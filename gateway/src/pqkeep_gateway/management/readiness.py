@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from pqkeep_gateway.tenancy.shards import StoredShard
+from pqkeep_gateway.shards import StoredShard
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.commits import IN_WORDS, WriteProblem

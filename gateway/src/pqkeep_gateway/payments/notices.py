@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 from msgspec import Meta, Raw, Struct
 
 from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.storage.billing import Contract, ContractStatus, Invoice
 from pqkeep_gateway.tenancy.billing import InvalidNoticeError
-from pqkeep_gateway.tenancy.contracts import Contract, ContractStatus, Invoice
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 from pqkeep_protocol.keys import TenantId
 

@@ -5,9 +5,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.entitlements import TenantNotFoundError, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.payments.notices import (
     Notice,
     PaidInvoice,
@@ -18,17 +19,17 @@ from pqkeep_gateway.payments.notices import (
     tenant_of,
 )
 from pqkeep_gateway.rehearsal import before_change
-from pqkeep_gateway.tenancy.billing import (
+from pqkeep_gateway.storage.billing import (
     BillingResult,
-    BillingStore,
-    BuiltInBilling,
+    Contract,
     ContractChangedError,
     DuplicateNoticeError,
-    NotSubscribedError,
+    SqlBilling,
     StoredResult,
 )
-from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, apply_notice
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
+from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.tenancy.billing import BuiltInBilling, NotSubscribedError
+from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, apply_notice
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
@@ -43,13 +44,13 @@ _SUBSCRIPTION = "customer.subscription."
 
 
 class StripeBilling:
-    """A BillingProvider and a NoticeReceiver."""
+    """A BillingProvider, which applies Stripe's notices (webhooks)."""
 
     def __init__(
         self,
         account: "StripeAccount",
-        store: BillingStore,
-        tenants: TenantStore,
+        store: SqlBilling,
+        tenants: SqlTenants,
         built_in: BuiltInBilling,
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,

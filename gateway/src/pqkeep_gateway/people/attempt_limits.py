@@ -5,11 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionId
-from pqkeep_gateway.access.rate_limit import HOUR, MINUTE, Limit, RateLimiter
+from pqkeep_gateway.access.rate_limit import HOUR, MINUTE, Limit, RateLimiter, TooManyAttemptsError
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.people.known_networks import KnownNetworks
-from pqkeep_gateway.people.users import email_key
 from pqkeep_gateway.rehearsal import is_rehearsal
+from pqkeep_gateway.storage.users import email_key
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
@@ -21,8 +21,6 @@ DELAYS = (0, 5, 20, 60)
 """Seconds between two passwords of one account, from all addresses where it is not known."""
 ATTEMPTS_PER_DELAY = Limit(20, HOUR)
 """Failures until the next delay holds; the last one holds for as long as they go on."""
-EXCHANGES = Limit(60, 15 * MINUTE)
-"""Of a session's refresh token: each is kept for a week, to know it if it comes again."""
 USED_CODES = Limit(20, 15 * MINUTE)
 """Codes that were used already, which are no guesses. More of them count as failures: each costs
 the service as much as a wrong one."""
@@ -35,16 +33,6 @@ It is the same where the account is known and elsewhere, so that it does not tel
 """
 MAIL_PER_SOURCE = Limit(60, 15 * MINUTE)
 INVITATIONS_PER_TENANT = Limit(60, HOUR)
-
-
-class TooManyAttemptsError(Exception):
-    """A limit of this file is reached."""
-
-    def __init__(self, limit: Limit, wait: float) -> None:
-        """Carry the limit, and the seconds until the next attempt is allowed."""
-        super().__init__()
-        self.limit = limit
-        self.wait = wait
 
 
 class UsedError(Exception):

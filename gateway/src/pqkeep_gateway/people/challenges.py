@@ -3,17 +3,14 @@
 Whoever knows the password gets a challenge token, and shows it again with the code.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
-from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
-from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.users import Account, UserStore
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.storage.challenges import SqlChallenges
+from pqkeep_gateway.storage.users import Account, SqlUsers
 
 LIFETIME = timedelta(minutes=5)
 
@@ -39,47 +36,13 @@ class InvalidChallengeError(Exception):
     """The token belongs to no challenge, or to one that has expired or was answered."""
 
 
-class ChallengeStore(Protocol):
-    """Challenges in the database, each with the last code sent. All raise UnavailableError."""
-
-    async def add(self, account: Account, digest: bytes, expires_at: datetime) -> None:
-        """Store a challenge, replacing the user's earlier one.
-
-        Raises AccountChangedError unless the stored password is the account's.
-        """
-        ...
-
-    async def find(self, digest: bytes, now: datetime) -> UserId | None:
-        """Return whose pending challenge this is."""
-        ...
-
-    async def remove(self, digest: bytes) -> bool:
-        """Remove a challenge; return whether it was there."""
-        ...
-
-    async def save_email_code(
-        self, challenge: bytes, code: bytes, mail: OutgoingMail, audit_event: Event
-    ) -> bool:
-        """Store a code's digest with its mail; return False if the challenge is not pending.
-
-        It replaces an earlier code, and the challenge expires with the mail.
-        """
-        ...
-
-    async def use_email_code(
-        self, challenge: bytes, code: bytes, now: datetime, max_attempts: int
-    ) -> bool:
-        """Count an attempt; remove the challenge and return True if the code is correct."""
-        ...
-
-
 class Challenges:
     """Decides who needs a code, and issues and finds challenges. Tokens are stored as digests."""
 
     def __init__(
         self,
-        store: ChallengeStore,
-        users: UserStore,
+        store: SqlChallenges,
+        users: SqlUsers,
         lookups: CredentialLookups,
         pepper: Pepper,
         clock: Clock,

@@ -10,18 +10,15 @@ from datetime import timedelta
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionPrincipal
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, mailed_code, new_mail
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_code, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
-from pqkeep_gateway.people.challenges import (
-    Challenges,
-    ChallengeStore,
-    Factor,
-    InvalidChallengeError,
-)
+from pqkeep_gateway.people.challenges import Challenges, Factor, InvalidChallengeError
 from pqkeep_gateway.people.second_factors import WrongCodeError, second_factor_failed, typed_code
-from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
-from pqkeep_gateway.people.users import UserStore
+from pqkeep_gateway.people.sessions import Sessions, Tokens
+from pqkeep_gateway.storage.challenges import SqlChallenges
+from pqkeep_gateway.storage.users import AccountChangedError, SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
@@ -38,8 +35,8 @@ class EmailCodes:
 
     def __init__(
         self,
-        store: ChallengeStore,
-        users: UserStore,
+        store: SqlChallenges,
+        users: SqlUsers,
         challenges: Challenges,
         sessions: Sessions,
         attempts: AttemptLimits,

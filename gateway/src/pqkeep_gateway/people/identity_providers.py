@@ -8,21 +8,17 @@ header says is not read. Nothing of a claim is shown to anybody.
 import hmac
 import string
 from base64 import urlsafe_b64decode
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import timedelta
-from enum import StrEnum
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
 
-from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.mail.addresses import is_email
+from pqkeep_gateway.outgoing_mail import is_email
+from pqkeep_gateway.storage.identities import Identity, Provider, VerifiedPerson
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json
-from pqkeep_protocol.keys import TenantId
 
 LIFETIME = timedelta(minutes=10)
 """How long a person may take at the provider."""
@@ -34,77 +30,8 @@ _BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 Claims = Mapping[str, object]
 
 
-class Refusal(StrEnum):
-    """Why nobody was signed in: all that the sign-in page and the audit log are told."""
-
-    TOO_MANY = "too-many"
-    """Too many attempts from this address."""
-    UNAVAILABLE = "unavailable"
-    """The provider, or something here, does not answer."""
-    COOKIES = "cookies"
-    """The browser sent a cookie of ours twice: another host of the domain may have set one."""
-    EXPIRED = "expired"
-    """It was begun in another browser, too long ago or not at all, or is over already."""
-    CANCELLED = "cancelled"
-    """The person, or the provider for them, said no."""
-    PROVIDER = "provider"
-    """The provider's answer is not valid."""
-    EMAIL = "email"
-    """The provider vouches for no e-mail address of an allowed domain."""
-    NO_MEMBER = "no-member"
-    """The tenant has no such member, and none may be made."""
-    NO_ROLE = "no-role"
-    """None of the person's groups has a role."""
-    OTHER_IDENTITY = "other-identity"
-    """The member with this e-mail address is somebody else at the provider."""
-    SIGNED_OUT = "signed-out"
-    """A step-up without a session."""
-    NOT_AGAIN = "not-again"
-    """A step-up for which the provider did not ask the person again."""
-    OTHER_PERSON = "other-person"
-    """A step-up by another person than the session's."""
-
-
-class RefusedError(Exception):
-    """Nobody is signed in."""
-
-    def __init__(self, reason: Refusal, user: UserId | None = None) -> None:
-        """Carry the reason, and who it was if that is known."""
-        super().__init__()
-        self.reason = reason
-        self.user = user
-
-
 class InvalidProviderAnswerError(Exception):
     """A provider's answer is not what OpenID Connect requires. The message names the part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A provider, as the operator set it up."""
-
-    name: str
-    label: str | None
-    tenant: TenantId
-    issuer: str
-    client_id: str
-    scopes: tuple[str, ...]
-    groups_claim: str
-    roles: Mapping[str, Role]
-    default_role: Role | None
-    creates_members: bool
-    email_domains: frozenset[str]
-    """In lower case; none: any domain."""
-
-    def role_of(self, groups: Iterable[str]) -> Role | None:
-        """Return the most powerful role of these groups; None if they have none."""
-        granted = {self.roles[each] for each in groups if each in self.roles}
-        return next((role for role in Role if role in granted), self.default_role)
-
-    def vouches_for(self, email: str) -> bool:
-        """Return whether the provider may say whose an e-mail address is."""
-        domain = email.rpartition("@")[2].lower()
-        return not self.email_domains or domain in self.email_domains
 
 
 class Metadata(Struct, frozen=True):
@@ -159,26 +86,6 @@ def claims_of(id_token: str) -> Claims:
         return decode_json(base64url(parts[1]), dict[str, object])
     except ValueError:
         raise InvalidProviderAnswerError("form of the ID token") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who somebody is at a provider; an e-mail address may be given to somebody else, this is not."""
-
-    issuer: str
-    subject: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedPerson:
-    """Whom a provider has signed in."""
-
-    identity: Identity
-    email: str | None = field(repr=False)
-    """The address that the provider vouches for; None if there is none."""
-    groups: frozenset[str]
-    authenticated_at: float
-    """Seconds since 1970, UTC; 0 where the provider does not say."""
 
 
 class _IdToken(Struct, frozen=True):

@@ -1,29 +1,32 @@
 """Invitations: how somebody becomes a member of a tenant's team."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import NewType, Protocol
-from uuid import UUID, uuid4
+from datetime import timedelta
+from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
-from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
-from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.storage.invitations import (
+    InvalidInvitationTokenError,
+    Invitation,
+    InvitationId,
+    PendingInvitation,
+    SqlInvitations,
+)
+from pqkeep_gateway.storage.pages import WHOLE, Page, Part
+from pqkeep_gateway.storage.users import EmailTakenError, SqlUsers, User
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
-
-InvitationId = NewType("InvitationId", UUID)
 
 LIFETIME = timedelta(days=7)
 OPERATOR = "The operator"
@@ -37,95 +40,13 @@ _INVITE: Mapping[Role, AuditEvent] = {
 }
 
 
-class InvitationNotFoundError(Exception):
-    """The tenant has no such pending invitation."""
-
-
-class InvalidInvitationTokenError(Exception):
-    """The token belongs to no invitation, or to one that has expired, was used or withdrawn."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingInvitation:
-    """An invitation that nobody has accepted yet, without its token."""
-
-    id: InvitationId
-    email: str
-    role: Role
-    expires_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """A new invitation, with its token: it is stored as a digest only."""
-
-    id: InvitationId
-    tenant: TenantId
-    email: str
-    role: Role
-    expires_at: datetime
-    token: str = field(repr=False)
-
-
-class InvitationStore(Protocol):
-    """Pending invitations in the database. All methods raise UnavailableError."""
-
-    async def add(
-        self,
-        invitation: Invitation,
-        digest: bytes,
-        mail: OutgoingMail,
-        by: Principal,
-        audit_event: Event,
-    ) -> None:
-        """Store an invitation with its mail, replacing an earlier one to the same address.
-
-        Under the locks of the tenant and its team, so that an address has one invitation. Raises
-        what Team.require_authority raises, for the role and for that of a pending earlier one.
-        """
-        ...
-
-    async def find(self, digest: bytes, now: datetime) -> TenantId | None:
-        """Return whose pending invitation a token's digest belongs to."""
-        ...
-
-    async def accept(
-        self,
-        digest: bytes,
-        new_user: UserId,
-        password_hash: str,
-        now: datetime,
-        attribution: Attribution,
-    ) -> Account:
-        """Use an invitation up and add the user, in one transaction.
-
-        Raises InvalidInvitationTokenError, EmailTakenError.
-        """
-        ...
-
-    async def list(
-        self, tenant: TenantId, now: datetime, part: Part = WHOLE
-    ) -> Page[PendingInvitation]:
-        """Return pending invitations, the first to expire first. Raises PositionNotFoundError."""
-        ...
-
-    async def remove(
-        self, tenant: TenantId, invitation: InvitationId, by: Principal, audit_event: Event
-    ) -> None:
-        """Remove an invitation, under the team's lock.
-
-        Raises InvitationNotFoundError, and what Team.require_authority raises.
-        """
-        ...
-
-
 class Invitations:
     """Invites people by mail, and accepts their tokens once."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - each once, in wiring.py
         self,
-        store: InvitationStore,
-        users: UserStore,
+        store: SqlInvitations,
+        users: SqlUsers,
         sessions: Sessions,
         passwords: Passwords,
         attempts: AttemptLimits,

@@ -4,32 +4,17 @@ Stored are digests of an e-mail address together with a network (see source_addr
 person signed in from there last.
 """
 
-from datetime import datetime, timedelta
-from typing import Protocol
-
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.source_address import network_of
-from pqkeep_gateway.people.users import email_key
-
-LIFETIME = timedelta(days=90)
-"""Since the last sign-in from there."""
-MAX_NETWORKS = 20
-"""Of one person; the one that was used longest ago is forgotten."""
-
-
-class KnownNetworkStore(Protocol):
-    """Known networks in the database. All methods raise UnavailableError."""
-
-    async def is_known(self, digest: bytes, since: datetime) -> bool:
-        """Return whether there was a sign-in from an account's network after a time."""
-        ...
+from pqkeep_gateway.storage.known_networks import LIFETIME, SqlKnownNetworks
+from pqkeep_gateway.storage.users import email_key
 
 
 class KnownNetworks:
     """Tells in which networks an account is known; sign-ins and password resets make them so."""
 
-    def __init__(self, store: KnownNetworkStore, pepper: Pepper, clock: Clock) -> None:
+    def __init__(self, store: SqlKnownNetworks, pepper: Pepper, clock: Clock) -> None:
         self._store = store
         self._pepper = pepper
         self._clock = clock

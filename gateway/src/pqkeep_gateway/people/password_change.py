@@ -2,11 +2,12 @@
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.principals import SessionPrincipal
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, new_mail
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.outgoing_mail import MailKind, new_mail
 from pqkeep_gateway.people.passwords import Passwords, require_valid
-from pqkeep_gateway.people.users import UserStore
 from pqkeep_gateway.rehearsal import before_change
+from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
@@ -16,7 +17,7 @@ class PasswordChange:
 
     def __init__(
         self,
-        users: UserStore,
+        users: SqlUsers,
         passwords: Passwords,
         audit_delivery: AuditDelivery,
         clock: Clock,

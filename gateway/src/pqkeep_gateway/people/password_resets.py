@@ -4,21 +4,21 @@ The answer does not tell whether an account has the address. A reset ends every 
 none: an account with a second factor needs it as before.
 """
 
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.known_networks import network_digest
 from pqkeep_gateway.people.passwords import Passwords
-from pqkeep_gateway.people.users import UserStore
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError, SqlPasswordResets
+from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
@@ -26,45 +26,13 @@ from pqkeep_protocol.messages import Attribution
 LIFETIME = timedelta(minutes=30)
 
 
-class InvalidPasswordResetTokenError(Exception):
-    """The token belongs to no password reset, or to one that has expired or was used."""
-
-
-class PasswordResetStore(Protocol):
-    """Pending password resets in the database. All methods raise UnavailableError."""
-
-    async def add(self, email: str, digest: bytes, mail: OutgoingMail, audit_event: Event) -> None:
-        """Store a reset with its mail; remove expired ones. Earlier ones stay valid."""
-        ...
-
-    async def find(self, digest: bytes, now: datetime) -> str | None:
-        """Return for which address a token's digest belongs to a pending reset."""
-        ...
-
-    async def complete(
-        self,
-        digest: bytes,
-        password_hash: str,
-        network: bytes,
-        now: datetime,
-        attribution: Attribution,
-    ) -> None:
-        """Use a token up, store the password and the known network, and end every session.
-
-        All in one transaction; the user's other resets end too.
-
-        Raises InvalidPasswordResetTokenError.
-        """
-        ...
-
-
 class PasswordResets:
     """Mails tokens for a new password, and accepts them once. Tokens are stored as digests."""
 
     def __init__(
         self,
-        store: PasswordResetStore,
-        users: UserStore,
+        store: SqlPasswordResets,
+        users: SqlUsers,
         passwords: Passwords,
         attempts: AttemptLimits,
         lookups: CredentialLookups,

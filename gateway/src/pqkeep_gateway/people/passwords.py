@@ -21,7 +21,7 @@ from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.config import MAX_LANES, MAX_MEMORY_KIB, MAX_PASSES, PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
-from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.storage.users import Account
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError
 from pqkeep_protocol.keys import TenantId

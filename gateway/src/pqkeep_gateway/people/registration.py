@@ -4,54 +4,23 @@ The answer does not tell whether an account has the address; the mail tells its 
 is chosen by whoever got the mail, so nobody can prepare an account for somebody else.
 """
 
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
+from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
-from pqkeep_gateway.people.users import Account, User, UserStore
-from pqkeep_gateway.tenancy.tenants import Tenant, new_tenant
+from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError, SqlRegistrations
+from pqkeep_gateway.storage.users import SqlUsers, User
+from pqkeep_gateway.tenancy.tenants import new_tenant
 from pqkeep_protocol.messages import Attribution
 
 LIFETIME = timedelta(hours=1)
-
-
-class InvalidRegistrationTokenError(Exception):
-    """The token belongs to no registration, or to one that has expired or was used."""
-
-
-class RegistrationStore(Protocol):
-    """Unconfirmed registrations in the database. All methods raise UnavailableError."""
-
-    async def add(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
-        """Store a registration with its mail; remove expired ones, and earlier ones for the address."""
-        ...
-
-    async def is_valid(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a token's digest belongs to a pending registration."""
-        ...
-
-    async def complete(
-        self,
-        digest: bytes,
-        tenant: Tenant,
-        new_user: UserId,
-        password_hash: str,
-        now: datetime,
-        attribution: Attribution,
-    ) -> Account:
-        """Use a registration up, and add the tenant and its owner, in one transaction.
-
-        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
-        """
-        ...
 
 
 class Registration:
@@ -59,8 +28,8 @@ class Registration:
 
     def __init__(
         self,
-        store: RegistrationStore,
-        users: UserStore,
+        store: SqlRegistrations,
+        users: SqlUsers,
         sessions: Sessions,
         passwords: Passwords,
         attempts: AttemptLimits,

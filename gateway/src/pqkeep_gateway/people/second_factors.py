@@ -7,19 +7,19 @@ database is not enough to make codes.
 import base64
 import hmac
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pyotp import TOTP
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits, UsedError
-from pqkeep_gateway.people.users import Account, UserStore
+from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_gateway.storage.users import Account, SqlUsers
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
@@ -55,10 +55,6 @@ class NotEnrolledError(Exception):
     """The account has no authenticator, or none that waits to be confirmed."""
 
 
-class AlreadyEnrolledError(Exception):
-    """The account has an authenticator."""
-
-
 @dataclass(frozen=True, slots=True)
 class Enrollment:
     """What an authenticator app needs."""
@@ -67,56 +63,13 @@ class Enrollment:
     uri: str = field(repr=False)
 
 
-class SecondFactorStore(Protocol):
-    """Second factors in the database. All methods raise UnavailableError."""
-
-    async def save_enrollment(self, user: UserId, salt: bytes) -> None:
-        """Store the salt of an authenticator to be confirmed. Raises AlreadyEnrolledError."""
-        ...
-
-    async def confirm(
-        self,
-        principal: SessionPrincipal,
-        salt: bytes,
-        recovery_codes: Sequence[bytes],
-        mail: OutgoingMail,
-        audit_event: Event,
-    ) -> bool:
-        """Put the authenticator with this salt into force, with recovery codes' digests.
-
-        Ends other sessions of the user.
-
-        Returns False if it is not the one that waits to be confirmed.
-        """
-        ...
-
-    async def remove(
-        self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event
-    ) -> None:
-        """Remove the authenticator and its recovery codes; end other sessions."""
-        ...
-
-    async def save_totp_step(self, user: UserId, salt: bytes, step: int) -> bool:
-        """Store the last accepted time step, in one conditional UPDATE.
-
-        Returns False if it is not later than the stored one.
-        """
-        ...
-
-    async def remove_recovery_code(
-        self, user: UserId, digest: bytes, mail: OutgoingMail, audit_event: Event
-    ) -> bool:
-        """Remove a recovery code; return whether it was there."""
-        ...
-
-
 class SecondFactors:
     """Enrolls authenticators and checks codes."""
 
     def __init__(
         self,
-        store: SecondFactorStore,
-        users: UserStore,
+        store: SqlSecondFactors,
+        users: SqlUsers,
         attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,

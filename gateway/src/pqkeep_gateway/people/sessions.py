@@ -10,10 +10,8 @@ lifetime.
 """
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
 from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
@@ -27,36 +25,26 @@ from pqkeep_gateway.access.credentials import (
 )
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.source_address import network_of
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.client_names import stored_user_agent
 from pqkeep_gateway.people.known_networks import network_digest
-from pqkeep_gateway.people.pages import WHOLE, Page, Part
-from pqkeep_gateway.people.users import Account
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.storage.pages import WHOLE, Page, Part
+from pqkeep_gateway.storage.sessions import (
+    Exchange,
+    InvalidRefreshTokenError,
+    RefreshTokenReusedError,
+    Session,
+    SqlSessions,
+    TokenDigests,
+)
+from pqkeep_gateway.storage.users import Account
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 ACCESS_LIFETIME = timedelta(minutes=15)
 REFRESH_LIFETIME = timedelta(days=7)
-GRACE = timedelta(seconds=10)
-"""How long a client that exchanged a refresh token may do so again, for the same answer."""
 _SALT_SIZE = 16
-
-
-class SessionNotFoundError(Exception):
-    """The user has no such session."""
-
-
-class InvalidRefreshTokenError(Exception):
-    """The refresh token belongs to no session, or to one that has ended."""
-
-
-class RefreshTokenReusedError(InvalidRefreshTokenError):
-    """The refresh token was exchanged before; its session has been ended."""
-
-
-class AccountChangedError(Exception):
-    """Since the password was checked, it or a second factor was changed, or the user removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,89 +55,12 @@ class Tokens:
     refresh: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDigests:
-    """Both tokens as they are stored, and when each expires."""
-
-    access: bytes = field(repr=False)
-    access_expires_at: datetime
-    refresh: bytes = field(repr=False)
-    refresh_expires_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A refresh token that a client exchanges for two tokens derived from it and a salt."""
-
-    spent: bytes = field(repr=False)
-    client: bytes = field(repr=False)
-    """32 bytes: a digest of the client's network and user agent."""
-    salt: bytes = field(repr=False)
-    """16 bytes."""
-    digests: TokenDigests
-    attribution: Attribution
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """What a person sees of one of their sessions."""
-
-    id: SessionId
-    user: UserId
-    created_at: datetime
-    refreshed_at: datetime
-    source_address: str
-    used_second_factor: bool = False
-    user_agent: str = ""
-    """The printable part of what the client called itself at the sign-in."""
-
-
-class SessionStore(Protocol):
-    """Sessions in the database. All methods raise UnavailableError."""
-
-    async def add(
-        self,
-        session: Session,
-        digests: TokenDigests,
-        account: Account,
-        network: bytes,
-        audit_events: Sequence[Event],
-    ) -> None:
-        """Store a new session with its known network; remove expired ones of the same user.
-
-        Raises AccountChangedError unless the stored password and second factors are the account's.
-        """
-        ...
-
-    async def find(self, access: bytes, now: datetime) -> SessionPrincipal | None:
-        """Return the principal for an access token's digest."""
-        ...
-
-    async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:
-        """Replace both tokens of the session with this refresh token, in one conditional UPDATE.
-
-        Returns the salt of the exchange that is in force: this one, or the latest, if the same
-        client exchanged the same token within GRACE. No token is valid beyond the session's
-        lifetime. Raises InvalidRefreshTokenError, TooManyAttemptsError; RefreshTokenReusedError
-        after ending the session.
-        """
-        ...
-
-    async def list(self, user: UserId, now: datetime, part: Part = WHOLE) -> Page[Session]:
-        """Return a user's sessions, newest first. Raises PositionNotFoundError."""
-        ...
-
-    async def remove(self, user: UserId, session: SessionId, audit_events: Sequence[Event]) -> None:
-        """End one of a user's sessions. Raises SessionNotFoundError."""
-        ...
-
-
 class Sessions:
     """Begins, refreshes and ends sessions. Tokens are stored as digests under the pepper."""
 
     def __init__(
         self,
-        store: SessionStore,
+        store: SqlSessions,
         lookups: CredentialLookups,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
@@ -201,7 +112,7 @@ class Sessions:
         return tokens
 
     async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
-        """Return the principal for an access token, as a SessionDirectory.
+        """Return the principal for an access token.
 
         Raises TooManyUnknownCredentialsError.
         """

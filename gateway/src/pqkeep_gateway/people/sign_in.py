@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges, InvalidChallengeError
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import NotEnrolledError, SecondFactors
-from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
-from pqkeep_gateway.people.users import Account, UserStore
+from pqkeep_gateway.people.sessions import Sessions, Tokens
+from pqkeep_gateway.storage.users import Account, AccountChangedError, SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
@@ -23,7 +24,7 @@ class SignIn:
 
     def __init__(
         self,
-        users: UserStore,
+        users: SqlUsers,
         sessions: Sessions,
         passwords: Passwords,
         attempts: AttemptLimits,

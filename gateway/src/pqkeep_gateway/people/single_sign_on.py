@@ -11,7 +11,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from typing import Protocol
 from urllib.parse import urlencode
@@ -22,29 +22,32 @@ from msgspec import Struct
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
-from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import MINUTE, Limit
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.source_budget import SourceBudget
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.identity_providers import (
     LIFETIME,
     SKEW_SECONDS,
     Claims,
     InvalidProviderAnswerError,
     Metadata,
-    Provider,
-    Refusal,
-    RefusedError,
-    VerifiedPerson,
     base64url,
     verified,
 )
-from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
+from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.step_up import reauthentication_digest
-from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.storage.identities import (
+    Arrival,
+    Provider,
+    Refusal,
+    RefusedError,
+    SqlIdentities,
+    VerifiedPerson,
+)
+from pqkeep_gateway.storage.users import Account, AccountChangedError
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.documents import decode_json
 from pqkeep_protocol.messages import Attribution, RedactedRepr
@@ -71,53 +74,6 @@ class ProviderClient(Protocol):
 
     async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Claims:
         """Exchange an authorization code for the claims about a person, which nobody checked yet."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Somebody who has come back from a provider."""
-
-    person: VerifiedPerson
-    role: Role | None
-    """What their groups give them."""
-    may_join: bool
-    """Whether they may become a member, if they are not."""
-    state: bytes = field(repr=False)
-    """The digest of the state (32 bytes), which is used up."""
-    state_expires_at: datetime
-    now: datetime
-    attribution: Attribution
-
-
-class IdentityStore(Protocol):
-    """Identities at providers in the database. All methods raise UnavailableError."""
-
-    async def admit(self, arrival: Arrival, provider: Provider) -> Account:
-        """Return the member whom a provider has signed in, with the role of their groups.
-
-        Uses the state up; links a member to an identity at their first sign-in, by the e-mail
-        address that the provider vouches for, or adds them; ends the sessions of a member without a
-        role. All in one transaction. Raises RefusedError.
-        """
-        ...
-
-    async def save_reauthentication(
-        self,
-        session: SessionId,
-        user: UserId,
-        digest: bytes,
-        until: datetime,
-        audit_event: Event,
-    ) -> bool:
-        """Let a session of this user step up once, with the token that has this digest.
-
-        Returns whether there is such a session.
-        """
-        ...
-
-    async def issuers_of(self, user: UserId) -> frozenset[str]:
-        """Return at which issuers somebody has an identity."""
         ...
 
 
@@ -168,7 +124,7 @@ class SingleSignOn:
         self,
         provider: Provider,
         client: ProviderClient,
-        store: IdentityStore,
+        store: SqlIdentities,
         sessions: Sessions,
         budget: SourceBudget,
         pepper: Pepper,

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import (
@@ -29,13 +29,14 @@ from pqkeep_gateway.access.credentials import (
     new_credential,
 )
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongPresentPasswordError
-from pqkeep_gateway.people.users import UserStore
+from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
+from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution, Idempotency
 
@@ -54,70 +55,8 @@ class SteppedUp:
     """For the session's cookie; None if it was not asked for."""
 
 
-class Grant(NamedTuple):
-    """What a session's row says of a proof, or of a reauthentication at the provider."""
-
-    digest: bytes
-    """32 bytes, over ``until`` too: a row with another end has no valid digest."""
-    until: datetime
-
-
 class StepUpRequiredError(Exception):
     """There is no proof, or it has expired, was used, is reserved, or is another user's."""
-
-
-class StepUpStore(Protocol):
-    """Step-up tokens in the database. All methods raise UnavailableError."""
-
-    async def add(
-        self,
-        principal: SessionPrincipal,
-        digest: bytes,
-        proof: bytes | None,
-        expires_at: datetime,
-        audit_event: Event,
-    ) -> None:
-        """Store a token and, if there is one, the session's proof, which ends at the same time.
-
-        Removes the user's expired tokens. Raises UserNotFoundError.
-        """
-        ...
-
-    async def find_proof(self, session: SessionId) -> Grant | None:
-        """Return a session's proof, which may have expired."""
-        ...
-
-    async def find_reauthentication(self, session: SessionId) -> Grant | None:
-        """Return a session's reauthentication at its provider, which may have expired."""
-        ...
-
-    async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
-        """Use up a session's reauthentication at its provider, in one conditional UPDATE.
-
-        Returns whether it had one with this digest.
-        """
-        ...
-
-    async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
-        """Reserve a user's token, in one conditional UPDATE; return whether it was free."""
-        ...
-
-    async def was_used_by(
-        self, user: UserId, digest: bytes, idempotency: Idempotency, now: datetime
-    ) -> bool:
-        """Return whether a user's token was used up by a request, and has not expired.
-
-        Raises IdempotencyKeyReusedError if it was another request with the same Idempotency-Key.
-        """
-        ...
-
-    async def release(self, digest: bytes) -> None:
-        """Undo a reservation."""
-        ...
-
-    async def use_up(self, digest: bytes, idempotency: Idempotency | None) -> None:
-        """Remove a token, or keep it for repetitions of the request until it expires."""
-        ...
 
 
 class StepUp:
@@ -125,8 +64,8 @@ class StepUp:
 
     def __init__(
         self,
-        store: StepUpStore,
-        users: UserStore,
+        store: SqlStepUpTokens,
+        users: SqlUsers,
         factors: SecondFactors,
         passwords: Passwords,
         attempts: AttemptLimits,

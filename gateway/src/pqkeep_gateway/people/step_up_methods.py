@@ -5,10 +5,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pqkeep_gateway.access.principals import SessionPrincipal
-from pqkeep_gateway.people.identity_providers import Provider
 from pqkeep_gateway.people.passwords import Passwords
-from pqkeep_gateway.people.single_sign_on import IdentityStore
-from pqkeep_gateway.people.users import UserStore
+from pqkeep_gateway.storage.identities import Provider, SqlIdentities
+from pqkeep_gateway.storage.users import SqlUsers
 
 
 class StepUpMethod(StrEnum):
@@ -33,9 +32,9 @@ class StepUpMethods:
 
     def __init__(
         self,
-        users: UserStore,
+        users: SqlUsers,
         passwords: Passwords,
-        identities: IdentityStore,
+        identities: SqlIdentities,
         providers: Iterable[Provider],
     ) -> None:
         self._users = users

@@ -23,12 +23,12 @@ from pqkeep_gateway.people.identity_providers import (
     Claims,
     InvalidProviderAnswerError,
     Metadata,
-    Provider,
     claims_of,
     lacks_personal_claims,
     metadata_of,
     with_userinfo,
 )
+from pqkeep_gateway.storage.identities import Provider
 from pqkeep_gateway.unavailable import OverloadedError, UnavailableError
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json

@@ -1,14 +1,16 @@
 """API keys in SQL."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.admission import Found
-from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
+from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
+from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
@@ -20,26 +22,82 @@ from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempot
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS, USERS
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
-from pqkeep_gateway.storage.tenant_lock import lock_tenant, lock_tenant_to_add
+from pqkeep_gateway.storage.tenant_status import lock_tenant, lock_tenant_to_add
 from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of
-from pqkeep_gateway.tenancy.api_keys import (
-    MAX_LISTED,
-    AlreadyRotatedError,
-    ApiKey,
-    ApiKeyDraft,
-    ApiKeyNotFoundError,
-    ApiKeyStatus,
-    QuotaReachedError,
-    StoredApiKey,
-)
-from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
 
 
+class ApiKeyStatus(StrEnum):
+    """There is no way back from revoked."""
+
+    ACTIVE = "active"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is shown of an API key."""
+
+    version: int
+    last4: str
+    status: ApiKeyStatus
+    created_at: datetime
+    revoked_at: datetime | None = None
+    accepted_until: datetime | None = None
+    """The end of its overlap, where it has been rotated."""
+    last_used_at: datetime | None = None
+    last_used_from: str | None = None
+    """The source address of the last use."""
+    name: str | None = None
+    limits: ApiKeyLimits = UNLIMITED
+
+
+MAX_LISTED = 1_000
+"""An API key may rotate itself as often as it may be used, and each of its versions is kept."""
+
+
+class QuotaReachedError(Exception):
+    """The plan allows no more active API keys."""
+
+
+class ApiKeyNotFoundError(Exception):
+    """The tenant has no API key of this version."""
+
+
+class AlreadyRotatedError(Exception):
+    """The API key is not valid any more: it was rotated or revoked, or has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyDraft:
+    """An API key that is not stored yet."""
+
+    digest: bytes = field(repr=False)
+    last4: str
+    salt: bytes = field(repr=False)
+    """16 bytes, from which the plaintext is derived again for a repeated Idempotency-Key."""
+    created_at: datetime
+    name: str | None = None
+    limits: ApiKeyLimits = UNLIMITED
+    """In a rotation, None keeps what the API key had that is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredApiKey:
+    """An API key as it was first stored, and the version that it replaced."""
+
+    metadata: ApiKey
+    salt: bytes = field(repr=False)
+    revoked: int | None = None
+
+
 class SqlApiKeys:
-    """An ApiKeyStore and an ApiKeyDirectory."""
+    """API keys in the database, with an audit event of each change.
+
+    A repeated Idempotency-Key returns what was stored first. All methods raise UnavailableError.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -70,7 +128,7 @@ class SqlApiKeys:
             return added
 
     async def list(self, tenant: TenantId, now: datetime) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version: the valid ones and the newest others."""
+        """Return a tenant's API keys, by version: MAX_LISTED, the valid ones and the newest others."""
         order = (_is_valid(now).desc(), API_KEYS.c.version.desc())
         query = sa.select(API_KEYS).where(_of(tenant)).order_by(*order).limit(MAX_LISTED)
         async with read_transaction(self._engine) as connection:
@@ -78,7 +136,7 @@ class SqlApiKeys:
         return tuple(_api_key(row) for row in sorted(rows, key=lambda row: row.version))
 
     async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
-        """Return how many API keys a tenant has, or has had."""
+        """Return how many API keys a tenant has or has had, or how many are valid."""
         is_counted = sa.true() if valid_at is None else _is_valid(valid_at)
         return await self._count(_of(tenant), is_counted)
 
@@ -100,9 +158,10 @@ class SqlApiKeys:
         attribution: Attribution,
         idempotency: Idempotency | None = None,
     ) -> StoredApiKey:
-        """Revoke a version and store an API key in its place.
+        """Revoke a version (None: the newest active) and store an API key in its place.
 
-        Raises AlreadyRotatedError, IdempotencyKeyReusedError.
+        Its name and limits are those of the version, except the draft's. Raises AlreadyRotatedError
+        if the named version is not valid any more; IdempotencyKeyReusedError.
         """
         async with transaction(self._engine) as connection:
             await lock_tenant_to_add(connection, tenant)

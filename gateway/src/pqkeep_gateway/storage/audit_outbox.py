@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.audit_events import MAX_DELAY, RefusedEvent, WaitingEvent
 from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, TENANTS
 from pqkeep_gateway.unavailable import UnavailableError
@@ -17,6 +18,30 @@ from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
+
+MAX_DELAY = timedelta(minutes=5)
+"""How long an event may wait before the outbox takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEvent:
+    """An event that is not in the log yet, and the shard whose log it belongs to."""
+
+    shard: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEvent:
+    """An event that is kept because the audit log refused it."""
+
+    id: str
+    at_us: int
+    """When it says that it happened, in microseconds since 1970: that may be what is wrong."""
+    reason: str
+    event: Event | None
+    """None if it cannot be read."""
+
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Event)
@@ -31,13 +56,16 @@ UNREADABLE = "unreadable"
 
 
 class SqlAuditOutbox:
-    """An AuditOutbox."""
+    """Events in the database that are not in the log yet. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def add(self, event: Event, refusal: str | None = None) -> None:
-        """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY."""
+        """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY.
+
+        ``refusal``: why the log has refused it. Only events of the same shard count.
+        """
         async with transaction(self._engine) as connection:
             await add_audit_event(connection, event)
             if refusal is not None:
@@ -52,7 +80,10 @@ class SqlAuditOutbox:
     async def list_oldest(
         self, limit: int, *, only: str | None = None, without: Collection[str] = ()
     ) -> Sequence[WaitingEvent]:
-        """Return the oldest events that wait; save as refused what cannot be read."""
+        """Return the oldest events that the log has not refused, but none that cannot be read.
+
+        ``only``: those of one shard; ``without``: none of these.
+        """
         columns = AUDIT_OUTBOX.c
         query = sa.select(columns.id, columns.event, columns.shard).where(_WAITS)
         if only is not None:

@@ -11,7 +11,7 @@ from pqkeep_gateway.storage.schema import AUDIT_SINKS
 
 
 class SqlCursors:
-    """A CursorStore."""
+    """Cursors in the database, one for each sink. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -1,16 +1,18 @@
 """Subscriptions, invoices and applied notices in SQL."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.entitlements import Subscription, TenantStatus, Tier
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.contracts import IS_RUNNING, contract_of, save_contract
 from pqkeep_gateway.storage.database import (
     insert_if_absent,
     microseconds,
@@ -20,17 +22,108 @@ from pqkeep_gateway.storage.database import (
 )
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import BILLING_NOTICES, CONTRACTS, INVOICES, TENANTS
-from pqkeep_gateway.tenancy.billing import (
-    BillingResult,
-    ContractChangedError,
-    DuplicateNoticeError,
-    StoredResult,
-)
-from pqkeep_gateway.tenancy.contracts import Change, Contract, ContractStatus, Invoice
-from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_gateway.storage.tenant_status import lock_tenant
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
+
+
+class ContractStatus(StrEnum):
+    """Whether the tier is in force."""
+
+    ACTIVE = "active"
+    UNPAID = "unpaid"
+    """Not in force until it is paid."""
+    ENDED = "ended"
+    """Final."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One subscription. A tenant has at most one that has not ended."""
+
+    id: UUID
+    tenant: TenantId
+    tier: Tier
+    status: ContractStatus
+    started_at: datetime
+    period_start: datetime
+    period_end: datetime
+    as_of: datetime
+    """The time of the last change or notice."""
+    price_cents: int = 0
+    """Of this period; 0 with an external provider."""
+    cancel_at_period_end: bool = False
+    external_id: str | None = None
+    """An external provider's identifier; None for our own contracts."""
+    revision: int = 1
+
+    @property
+    def subscription(self) -> Subscription:
+        """The state of the tenant's subscription."""
+        is_in_force = self.status is ContractStatus.ACTIVE
+        return Subscription.ACTIVE if is_in_force else Subscription.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Invoice:
+    """An amount owed for a period; negative: a credit."""
+
+    id: UUID
+    tenant: TenantId
+    tier: Tier
+    amount_cents: int
+    currency: str
+    period_start: datetime
+    period_end: datetime
+    created_at: datetime
+    external_id: str | None = None
+    """An external provider's identifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The next value of a contract, its audit event and its invoice."""
+
+    old: Contract | None
+    new: Contract
+    operation: AuditEvent
+    invoice: Invoice | None = None
+
+
+class BilledElsewhereError(Exception):
+    """The contract is an external provider's, and cannot be changed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class BillingResult:
+    """The result of a checkout or a cancellation."""
+
+    contract: Contract | None
+    """The contract in force now."""
+    is_pending: bool = False
+    """Whether the change takes effect only when the payment provider confirms it."""
+    checkout_url: str | None = None
+    """Where the customer pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A result, stored for repetitions of the same Idempotency-Key."""
+
+    idempotency: Idempotency
+    result: BillingResult
+    at: datetime
+
+
+class ContractChangedError(Exception):
+    """Another request changed the contract first; repeat with its new value."""
+
+
+class DuplicateNoticeError(Exception):
+    """The notice, or its invoice, was applied before."""
+
 
 NOTICE_LIFETIME = timedelta(days=90)
 """How long a notice's identifier is stored: far longer than any provider repeats one."""
@@ -40,7 +133,7 @@ _DECODER = msgspec.msgpack.Decoder(BillingResult)
 
 
 class SqlBilling:
-    """A BillingStore."""
+    """Contracts and invoices in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -199,3 +292,72 @@ def _invoice(row: sa.Row[Any]) -> Invoice:
         created_at=time_of(row.created_at_us),
         external_id=row.external_id,
     )
+
+
+IS_RUNNING = CONTRACTS.c.status != ContractStatus.ENDED
+
+
+async def save_contract(connection: AsyncConnection, old: Contract | None, new: Contract) -> None:
+    """Replace a contract. Raises ContractChangedError.
+
+    If another contract began meanwhile, the insert raises sqlalchemy.exc.IntegrityError.
+    """
+    await lock_tenant(connection, new.tenant)
+    if old is not None and old.id == new.id:
+        await _update(connection, old, _row(new))
+        return
+    if old is not None:
+        await _update(connection, old, {"status": ContractStatus.ENDED})
+    await connection.execute(sa.insert(CONTRACTS), _row(new))
+
+
+async def end_contract(connection: AsyncConnection, tenant: TenantId) -> None:
+    """End a tenant's running contract, if there is one."""
+    await lock_tenant(connection, tenant)
+    end = sa.update(CONTRACTS).where(CONTRACTS.c.tenant_id == tenant, IS_RUNNING)
+    await connection.execute(
+        end.values(status=ContractStatus.ENDED, revision=CONTRACTS.c.revision + 1)
+    )
+
+
+def contract_of(row: sa.Row[Any]) -> Contract:
+    """Return the contract in a row of CONTRACTS."""
+    return Contract(
+        id=row.id,
+        tenant=TenantId(row.tenant_id),
+        tier=Tier(row.tier),
+        status=ContractStatus(row.status),
+        started_at=time_of(row.started_at_us),
+        period_start=time_of(row.period_start_us),
+        period_end=time_of(row.period_end_us),
+        as_of=time_of(row.as_of_us),
+        price_cents=row.price_cents,
+        cancel_at_period_end=row.cancel_at_period_end,
+        external_id=row.external_id,
+        revision=row.revision,
+    )
+
+
+def _row(contract: Contract) -> dict[str, object]:
+    return {
+        "id": contract.id,
+        "tenant_id": contract.tenant,
+        "tier": contract.tier,
+        "status": contract.status,
+        "started_at_us": microseconds(contract.started_at),
+        "period_start_us": microseconds(contract.period_start),
+        "period_end_us": microseconds(contract.period_end),
+        "as_of_us": microseconds(contract.as_of),
+        "price_cents": contract.price_cents,
+        "cancel_at_period_end": contract.cancel_at_period_end,
+        "external_id": contract.external_id,
+        "revision": contract.revision,
+    }
+
+
+async def _update(connection: AsyncConnection, old: Contract, values: dict[str, object]) -> None:
+    is_unchanged = sa.and_(CONTRACTS.c.id == old.id, CONTRACTS.c.revision == old.revision)
+    update = sa.update(CONTRACTS).where(is_unchanged)
+    change = update.values({"revision": old.revision + 1, **values})
+    if (await connection.execute(change)).rowcount == 0:
+        raise ContractChangedError

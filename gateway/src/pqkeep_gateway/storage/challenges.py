@@ -6,25 +6,27 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.sessions import AccountChangedError
-from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import CHALLENGES, USERS
+from pqkeep_gateway.storage.users import Account, AccountChangedError
 from pqkeep_protocol.audit import Event
 
 
 class SqlChallenges:
-    """A ChallengeStore."""
+    """Challenges in the database, each with the last code sent. All raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def add(self, account: Account, digest: bytes, expires_at: datetime) -> None:
-        """Store a challenge, replacing the user's earlier one. Raises AccountChangedError."""
+        """Store a challenge, replacing the user's earlier one.
+
+        Raises AccountChangedError unless the stored password is the account's.
+        """
         user = account.user.id
         is_unchanged = sa.and_(USERS.c.id == user, USERS.c.password_hash == account.password_hash)
         lock = sa.select(USERS.c.id).where(is_unchanged).with_for_update()
@@ -52,7 +54,10 @@ class SqlChallenges:
     async def save_email_code(
         self, challenge: bytes, code: bytes, mail: OutgoingMail, audit_event: Event
     ) -> bool:
-        """Store a code's digest with its mail; return False if the challenge is not pending."""
+        """Store a code's digest with its mail; return False if the challenge is not pending.
+
+        It replaces an earlier code, and the challenge expires with the mail.
+        """
         update = (
             sa.update(CHALLENGES)
             .where(_is_pending(challenge, mail.created_at))

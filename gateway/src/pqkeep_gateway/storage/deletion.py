@@ -1,6 +1,7 @@
 """Tenants that are to be deleted, in SQL: each step is one conditional UPDATE of the tenant's row."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -8,10 +9,12 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.entitlements import TenantNotFoundError, TenantStatus
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.mail.outgoing_mail import of_tenant
+from pqkeep_gateway.outgoing_mail import of_tenant
+from pqkeep_gateway.storage.api_keys import ApiKeyStatus
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.contracts import IS_RUNNING, end_contract
+from pqkeep_gateway.storage.billing import IS_RUNNING, BilledElsewhereError, end_contract
 from pqkeep_gateway.storage.database import (
     microseconds,
     read_transaction,
@@ -28,21 +31,33 @@ from pqkeep_gateway.storage.schema import (
     TENANTS,
     USERS,
 )
-from pqkeep_gateway.storage.sessions import end_sessions
-from pqkeep_gateway.storage.tenant_lock import lock_tenant
-from pqkeep_gateway.storage.tenants import tenant_of
-from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
-from pqkeep_gateway.tenancy.contracts import BilledElsewhereError
-from pqkeep_gateway.tenancy.deletion import (
-    NoDeletionError,
-    NotSuspendedError,
-    ScheduledDeletion,
-)
-from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError, TenantStatus
+from pqkeep_gateway.storage.tenant_status import lock_tenant
+from pqkeep_gateway.storage.tenants import Tenant, tenant_of
+from pqkeep_gateway.storage.users import end_sessions
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
+
+
+class NotSuspendedError(Exception):
+    """Only a suspended tenant is deleted."""
+
+
+class NoDeletionError(Exception):
+    """No deletion is scheduled, or it has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledDeletion:
+    """A tenant that is to be deleted, as its row says."""
+
+    tenant: TenantId
+    at: datetime
+    told_at: datetime | None
+    """The time that its owners were told, if they were."""
+    has_begun: bool
+
 
 _IS_SUSPENDED = TENANTS.c.status == TenantStatus.SUSPENDED
 _IS_SCHEDULED = sa.and_(
@@ -53,7 +68,7 @@ _IS_SCHEDULED = sa.and_(
 
 
 class SqlDeletions:
-    """A DeletionStore."""
+    """Tenants in the database that are to be deleted. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

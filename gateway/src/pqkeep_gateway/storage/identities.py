@@ -1,19 +1,19 @@
 """Identities at providers of single sign-on, in SQL."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.principals import SessionId, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.people.identity_providers import Identity, Provider, Refusal, RefusedError
-from pqkeep_gateway.people.single_sign_on import Arrival
-from pqkeep_gateway.people.team import ROLE_IS, Team
-from pqkeep_gateway.people.users import Account, User, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     insert_if_absent,
@@ -23,25 +23,146 @@ from pqkeep_gateway.storage.database import (
 )
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import IDENTITIES, SESSIONS, TENANTS, USED_SIGN_INS, USERS
-from pqkeep_gateway.storage.sessions import end_sessions
-from pqkeep_gateway.storage.team import lock_team
-from pqkeep_gateway.storage.tenant_lock import lock_tenant
-from pqkeep_gateway.storage.users import ACCOUNTS, account_of, add_user, save_role, user_of
-from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_gateway.storage.team import ROLE_IS, Team, lock_team
+from pqkeep_gateway.storage.tenant_status import lock_tenant
+from pqkeep_gateway.storage.users import (
+    ACCOUNTS,
+    Account,
+    User,
+    account_of,
+    add_user,
+    email_key,
+    end_sessions,
+    save_role,
+    user_of,
+)
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who somebody is at a provider; an e-mail address may be given to somebody else, this is not."""
+
+    issuer: str
+    subject: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPerson:
+    """Whom a provider has signed in."""
+
+    identity: Identity
+    email: str | None = field(repr=False)
+    """The address that the provider vouches for; None if there is none."""
+    groups: frozenset[str]
+    authenticated_at: float
+    """Seconds since 1970, UTC; 0 where the provider does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Somebody who has come back from a provider."""
+
+    person: VerifiedPerson
+    role: Role | None
+    """What their groups give them."""
+    may_join: bool
+    """Whether they may become a member, if they are not."""
+    state: bytes = field(repr=False)
+    """The digest of the state (32 bytes), which is used up."""
+    state_expires_at: datetime
+    now: datetime
+    attribution: Attribution
+
+
+class Refusal(StrEnum):
+    """Why nobody was signed in: all that the sign-in page and the audit log are told."""
+
+    TOO_MANY = "too-many"
+    """Too many attempts from this address."""
+    UNAVAILABLE = "unavailable"
+    """The provider, or something here, does not answer."""
+    COOKIES = "cookies"
+    """The browser sent a cookie of ours twice: another host of the domain may have set one."""
+    EXPIRED = "expired"
+    """It was begun in another browser, too long ago or not at all, or is over already."""
+    CANCELLED = "cancelled"
+    """The person, or the provider for them, said no."""
+    PROVIDER = "provider"
+    """The provider's answer is not valid."""
+    EMAIL = "email"
+    """The provider vouches for no e-mail address of an allowed domain."""
+    NO_MEMBER = "no-member"
+    """The tenant has no such member, and none may be made."""
+    NO_ROLE = "no-role"
+    """None of the person's groups has a role."""
+    OTHER_IDENTITY = "other-identity"
+    """The member with this e-mail address is somebody else at the provider."""
+    SIGNED_OUT = "signed-out"
+    """A step-up without a session."""
+    NOT_AGAIN = "not-again"
+    """A step-up for which the provider did not ask the person again."""
+    OTHER_PERSON = "other-person"
+    """A step-up by another person than the session's."""
+
+
+class RefusedError(Exception):
+    """Nobody is signed in."""
+
+    def __init__(self, reason: Refusal, user: UserId | None = None) -> None:
+        """Carry the reason, and who it was if that is known."""
+        super().__init__()
+        self.reason = reason
+        self.user = user
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider, as the operator set it up."""
+
+    name: str
+    label: str | None
+    tenant: TenantId
+    issuer: str
+    client_id: str
+    scopes: tuple[str, ...]
+    groups_claim: str
+    roles: Mapping[str, Role]
+    default_role: Role | None
+    creates_members: bool
+    email_domains: frozenset[str]
+    """In lower case; none: any domain."""
+
+    def role_of(self, groups: Iterable[str]) -> Role | None:
+        """Return the most powerful role of these groups; None if they have none."""
+        granted = {self.roles[each] for each in groups if each in self.roles}
+        return next((role for role in Role if role in granted), self.default_role)
+
+    def vouches_for(self, email: str) -> bool:
+        """Return whether the provider may say whose an e-mail address is."""
+        domain = email.rpartition("@")[2].lower()
+        return not self.email_domains or domain in self.email_domains
+
 
 _HAS_PEOPLE = TENANTS.c.status.in_((TenantStatus.ACTIVE, TenantStatus.SUSPENDED))
 
 
 class SqlIdentities:
-    """An IdentityStore."""
+    """Identities at providers in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def admit(self, arrival: Arrival, provider: Provider) -> Account:
-        """Return the member whom a provider has signed in. Raises RefusedError."""
+        """Return the member whom a provider has signed in, with the role of their groups.
+
+        Uses the state up; links a member to an identity at their first sign-in, by the e-mail
+        address that the provider vouches for, or adds them; ends the sessions of a member without a
+        role. All in one transaction. Raises RefusedError.
+        """
         try:
             async with transaction(self._engine) as connection:
                 account = await _admit(connection, arrival, provider)
@@ -59,7 +180,10 @@ class SqlIdentities:
         until: datetime,
         audit_event: Event,
     ) -> bool:
-        """Let a session of this user step up once; return whether there is such a session."""
+        """Let a session of this user step up once, with the token that has this digest.
+
+        Returns whether there is such a session.
+        """
         grant = (
             sa.update(SESSIONS)
             .where(SESSIONS.c.id == session, SESSIONS.c.user_id == user)

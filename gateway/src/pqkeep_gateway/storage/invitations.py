@@ -1,7 +1,9 @@
 """Invitations in SQL."""
 
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NewType
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -9,33 +11,56 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.invitations import (
-    InvalidInvitationTokenError,
-    Invitation,
-    InvitationId,
-    InvitationNotFoundError,
-    PendingInvitation,
-)
-from pqkeep_gateway.people.pages import WHOLE, Page, Part
-from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
+from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.pages import Order, read_page
+from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import INVITATIONS
 from pqkeep_gateway.storage.team import lock_team
-from pqkeep_gateway.storage.tenant_lock import lock_tenant_to_add
-from pqkeep_gateway.storage.users import add_user
+from pqkeep_gateway.storage.tenant_status import lock_tenant_to_add
+from pqkeep_gateway.storage.users import Account, EmailTakenError, User, add_user, email_key
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
+InvitationId = NewType("InvitationId", UUID)
+
+
+class InvitationNotFoundError(Exception):
+    """The tenant has no such pending invitation."""
+
+
+class InvalidInvitationTokenError(Exception):
+    """The token belongs to no invitation, or to one that has expired, was used or withdrawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInvitation:
+    """An invitation that nobody has accepted yet, without its token."""
+
+    id: InvitationId
+    email: str
+    role: Role
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A new invitation, with its token: it is stored as a digest only."""
+
+    id: InvitationId
+    tenant: TenantId
+    email: str
+    role: Role
+    expires_at: datetime
+    token: str = field(repr=False)
+
 
 class SqlInvitations:
-    """An InvitationStore."""
+    """Pending invitations in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -50,7 +75,8 @@ class SqlInvitations:
     ) -> None:
         """Store an invitation with its mail, replacing an earlier one to the same address.
 
-        Raises what Team.require_authority raises.
+        Under the locks of the tenant and its team, so that an address has one invitation. Raises
+        what Team.require_authority raises, for the role and for that of a pending earlier one.
         """
         key = email_key(invitation.email)
         row = {
@@ -94,7 +120,7 @@ class SqlInvitations:
         now: datetime,
         attribution: Attribution,
     ) -> Account:
-        """Use an invitation up and add the user.
+        """Use an invitation up and add the user, in one transaction.
 
         Raises InvalidInvitationTokenError, EmailTakenError.
         """
@@ -128,7 +154,7 @@ class SqlInvitations:
     async def remove(
         self, tenant: TenantId, invitation: InvitationId, by: Principal, audit_event: Event
     ) -> None:
-        """Remove an invitation.
+        """Remove an invitation, under the team's lock.
 
         Raises InvitationNotFoundError, and what Team.require_authority raises.
         """

@@ -1,18 +1,22 @@
 """Networks from which people have signed in, in SQL."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.people.known_networks import LIFETIME, MAX_NETWORKS
 from pqkeep_gateway.storage.database import microseconds, read_transaction
 from pqkeep_gateway.storage.schema import KNOWN_NETWORKS
 
+LIFETIME = timedelta(days=90)
+"""Since the last sign-in from there."""
+MAX_NETWORKS = 20
+"""Of one person; the one that was used longest ago is forgotten."""
+
 
 class SqlKnownNetworks:
-    """A KnownNetworkStore."""
+    """Known networks in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

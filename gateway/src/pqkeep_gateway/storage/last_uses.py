@@ -12,13 +12,13 @@ from pqkeep_gateway.storage.schema import API_KEYS, OPERATORS
 
 
 class SqlLastUses:
-    """A LastUseStore."""
+    """Last uses of API keys and operators' credentials in the database."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def save(self, uses: Mapping[bytes, LastUse]) -> None:
-        """Store uses by the credentials' digests, where no newer one is."""
+        """Store uses by the credentials' digests, where no newer one is. Raises UnavailableError."""
         rows = [
             {
                 "of": digest,

@@ -1,15 +1,40 @@
 """What is asked of the accounts database for its operator: can it be written, and what waits in it."""
 
+from dataclasses import dataclass
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.management.collection import Backlog
-from pqkeep_gateway.management.installation import Accounts
+from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.storage.audit_outbox import IS_UNSEEN, require_open
 from pqkeep_gateway.storage.database import commits_of, read_transaction, transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, METADATA, OUTGOING_MAIL, TENANTS
-from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.commits import probe_statements
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in the accounts database. Times are in microseconds since 1970; 0: nothing waits."""
+
+    events_waiting: int
+    events_refused: int
+    oldest_event_us: int
+    mail_waiting: int
+    oldest_mail_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What the accounts database has."""
+
+    backlog: Backlog
+    mail_attempted: int
+    """Waiting messages of which an attempt was made."""
+    tenants: int
+    suspended: int
+    scheduled: int
+    """Suspended tenants that are to be deleted."""
+
 
 _INSERTED = tuple(table.name for table in METADATA.sorted_tables)
 _UPDATED = {table.name: table.columns[0].name for table in METADATA.sorted_tables}

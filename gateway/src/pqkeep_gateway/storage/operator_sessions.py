@@ -1,6 +1,7 @@
 """Sessions of operators in SQL."""
 
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -9,12 +10,28 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import OPERATOR_SESSIONS, OPERATORS
-from pqkeep_gateway.tenancy.operator_sessions import IDLE, LIFETIME, OperatorSession
 from pqkeep_protocol.audit import Event
+
+LIFETIME = timedelta(hours=8)
+IDLE = timedelta(minutes=30)
+"""For how long a session lasts without a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSession:
+    """A session as it is stored."""
+
+    operator_digest: bytes = field(repr=False)
+    """32 bytes: of the credential that began it."""
+    created_at: datetime
+    last_seen_at: datetime
+    source_address: str
+    name: str | None = None
+    """Whose credential that is; None: no named operator's, any more or ever."""
 
 
 class SqlOperatorSessions:
-    """An OperatorSessionStore."""
+    """Sessions in the database, by the digests of their tokens. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -1,5 +1,6 @@
 """Operators in SQL."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -9,12 +10,24 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_of
 from pqkeep_gateway.storage.schema import OPERATORS
-from pqkeep_gateway.tenancy.operators import Operator
 from pqkeep_protocol.audit import Event
 
 
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What is shown of an operator."""
+
+    name: str
+    added_at: datetime
+    rotated_at: datetime
+    """Since when the credential is valid."""
+    last_used_at: datetime | None = None
+    """When a credential of theirs was shown last."""
+    last_used_from: str | None = None
+
+
 class SqlOperators:
-    """An OperatorStore and an OperatorDirectory."""
+    """Operators in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

@@ -8,21 +8,25 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
+from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.storage.database import commits_of, microseconds, time_of, transaction
 from pqkeep_gateway.storage.schema import OUTGOING_MAIL, USERS
 from pqkeep_protocol.keys import TenantId
 
 
 class SqlMailOutbox:
-    """A MailOutbox."""
+    """Outgoing mail in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self.commits = commits_of(engine)
 
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
-        """Return mail that is due, and postpone it until the lease ends."""
+        """Return mail that is due, oldest first, and postpone it until the lease ends.
+
+        Its attempts are counted. No two callers get the same mail. Mail of a kind that only a later
+        version knows is left to gateways of that version.
+        """
         is_due = sa.and_(
             OUTGOING_MAIL.c.next_attempt_at_us <= microseconds(now),
             OUTGOING_MAIL.c.kind.in_(MailKind),  # another is a later version's

@@ -7,24 +7,26 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
-from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.people.users import email_key
+from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import PASSWORD_RESETS, USERS
-from pqkeep_gateway.storage.users import save_password
+from pqkeep_gateway.storage.users import email_key, save_password
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
 
+class InvalidPasswordResetTokenError(Exception):
+    """The token belongs to no password reset, or to one that has expired or was used."""
+
+
 class SqlPasswordResets:
-    """A PasswordResetStore."""
+    """Pending password resets in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

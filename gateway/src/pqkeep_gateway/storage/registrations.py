@@ -10,25 +10,26 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
-from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
+from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import is_authentic
 from pqkeep_gateway.storage.schema import REGISTRATIONS, USERS
 from pqkeep_gateway.storage.shards import place
-from pqkeep_gateway.storage.tenants import add_tenant
-from pqkeep_gateway.storage.users import add_user
-from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant
+from pqkeep_gateway.storage.tenants import NameTakenError, Tenant, add_tenant
+from pqkeep_gateway.storage.users import Account, EmailTakenError, User, add_user, email_key
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
 
+class InvalidRegistrationTokenError(Exception):
+    """The token belongs to no registration, or to one that has expired or was used."""
+
+
 class SqlRegistrations:
-    """A RegistrationStore."""
+    """Unconfirmed registrations in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine, shards: Collection[str] = (DEFAULT_SHARD,)) -> None:
         """Put new tenants into one of these shards."""
@@ -67,7 +68,7 @@ class SqlRegistrations:
         now: datetime,
         attribution: Attribution,
     ) -> Account:
-        """Use a registration up, and add the tenant and its owner.
+        """Use a registration up, and add the tenant and its owner, in one transaction.
 
         Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """

@@ -422,7 +422,7 @@ OUTGOING_MAIL = Table(
     Column("next_attempt_at_us", BigInteger, nullable=False, index=True),
     Column("attempts", Integer, nullable=False),
 )
-"""Mail not yet delivered; see pqkeep_gateway.mail.outgoing_mail."""
+"""Mail not yet delivered; see pqkeep_gateway.outgoing_mail."""
 
 WRITE_PROBE = Table(
     PROBE_TABLE,

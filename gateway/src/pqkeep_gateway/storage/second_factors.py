@@ -6,18 +6,21 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.second_factors import AlreadyEnrolledError
+from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import RECOVERY_CODES, USERS
-from pqkeep_gateway.storage.sessions import end_other_sessions
+from pqkeep_gateway.storage.users import end_other_sessions
 from pqkeep_protocol.audit import Event
 
 
+class AlreadyEnrolledError(Exception):
+    """The account has an authenticator."""
+
+
 class SqlSecondFactors:
-    """A SecondFactorStore."""
+    """Second factors in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -41,7 +44,12 @@ class SqlSecondFactors:
         mail: OutgoingMail,
         audit_event: Event,
     ) -> bool:
-        """Put the authenticator with this salt into force; False if it is not to be confirmed."""
+        """Put the authenticator with this salt into force, with recovery codes' digests.
+
+        Ends other sessions of the user.
+
+        Returns False if it is not the one that waits to be confirmed.
+        """
         user = principal.user
         is_enrolled = sa.and_(
             USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt == salt
@@ -60,7 +68,7 @@ class SqlSecondFactors:
     async def remove(
         self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event
     ) -> None:
-        """Remove the authenticator and its recovery codes."""
+        """Remove the authenticator and its recovery codes; end other sessions."""
         user = principal.user
         disable = (
             sa.update(USERS)
@@ -76,7 +84,10 @@ class SqlSecondFactors:
             await add_audit_event(connection, audit_event)
 
     async def save_totp_step(self, user: UserId, salt: bytes, step: int) -> bool:
-        """Store the last accepted time step; False if it is not later than the stored one."""
+        """Store the last accepted time step, in one conditional UPDATE.
+
+        Returns False if it is not later than the stored one.
+        """
         is_later = sa.or_(USERS.c.last_totp_step.is_(None), USERS.c.last_totp_step < step)
         update = (
             sa.update(USERS)

@@ -1,28 +1,18 @@
 """Sessions in SQL."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.rate_limit import MINUTE, Limit, TooManyAttemptsError
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.people.attempt_limits import EXCHANGES, TooManyAttemptsError
-from pqkeep_gateway.people.pages import WHOLE, Page, Part
-from pqkeep_gateway.people.sessions import (
-    GRACE,
-    AccountChangedError,
-    Exchange,
-    InvalidRefreshTokenError,
-    RefreshTokenReusedError,
-    Session,
-    SessionNotFoundError,
-    TokenDigests,
-)
-from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     MICROSECOND,
@@ -32,32 +22,87 @@ from pqkeep_gateway.storage.database import (
     transaction,
 )
 from pqkeep_gateway.storage.known_networks import remember_network
-from pqkeep_gateway.storage.pages import Order, read_page
+from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import (
     SESSIONS,
     SPENT_REFRESH_TOKENS,
-    STEP_UP_TOKENS,
     TENANTS,
     USERS,
 )
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
-from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_gateway.storage.users import Account, AccountChangedError, end_sessions
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+EXCHANGES = Limit(60, 15 * MINUTE)
+"""Of a session's refresh token: each is kept for a week, to know it if it comes again."""
+
+
+GRACE = timedelta(seconds=10)
+"""How long a client that exchanged a refresh token may do so again, for the same answer."""
+
+
+class SessionNotFoundError(Exception):
+    """The user has no such session."""
+
+
+class InvalidRefreshTokenError(Exception):
+    """The refresh token belongs to no session, or to one that has ended."""
+
+
+class RefreshTokenReusedError(InvalidRefreshTokenError):
+    """The refresh token was exchanged before; its session has been ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDigests:
+    """Both tokens as they are stored, and when each expires."""
+
+    access: bytes = field(repr=False)
+    access_expires_at: datetime
+    refresh: bytes = field(repr=False)
+    refresh_expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A refresh token that a client exchanges for two tokens derived from it and a salt."""
+
+    spent: bytes = field(repr=False)
+    client: bytes = field(repr=False)
+    """32 bytes: a digest of the client's network and user agent."""
+    salt: bytes = field(repr=False)
+    """16 bytes."""
+    digests: TokenDigests
+    attribution: Attribution
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a person sees of one of their sessions."""
+
+    id: SessionId
+    user: UserId
+    created_at: datetime
+    refreshed_at: datetime
+    source_address: str
+    used_second_factor: bool = False
+    user_agent: str = ""
+    """The printable part of what the client called itself at the sign-in."""
+
 
 MAX_SESSIONS = 100
 """Of a person: one more ends the one that was refreshed least recently."""
 SECOND = 1_000_000
 """Microseconds."""
-AT_ONCE = 1_000
-"""Sessions of one statement, whose parameters have a bound on a server."""
 
 
 class SqlSessions:
-    """A SessionStore."""
+    """Sessions in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -70,9 +115,9 @@ class SqlSessions:
         network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
-        """Store a new session with its known network; end those that expired or are too many.
+        """Store a new session with its known network; remove expired ones of the same user.
 
-        Raises AccountChangedError.
+        Raises AccountChangedError unless the stored password and second factors are the account's.
         """
         now = microseconds(session.created_at)
         is_unchanged = sa.and_(
@@ -141,10 +186,12 @@ class SqlSessions:
         )
 
     async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:
-        """Replace both tokens of the session with this refresh token.
+        """Replace both tokens of the session with this refresh token, in one conditional UPDATE.
 
-        Returns the salt of the exchange in force. Raises InvalidRefreshTokenError,
-        TooManyAttemptsError; RefreshTokenReusedError after ending the session.
+        Returns the salt of the exchange that is in force: this one, or the latest, if the same
+        client exchanged the same token within GRACE. No token is valid beyond the session's
+        lifetime. Raises InvalidRefreshTokenError, TooManyAttemptsError; RefreshTokenReusedError
+        after ending the session.
         """
         now_us, digests = microseconds(now), exchange.digests
         ends_at_us = SESSIONS.c.created_at_us + lifetime // MICROSECOND
@@ -198,32 +245,6 @@ class SqlSessions:
             if not await end_sessions(connection, condition):
                 raise SessionNotFoundError
             await add_audit_event(connection, *audit_events)
-
-
-async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[bool]) -> bool:
-    """Delete sessions with their spent tokens; return whether there were any."""
-    query = sa.select(SESSIONS.c.id).where(condition).with_for_update()
-    ids = list((await connection.execute(query)).scalars())
-    for first in range(0, len(ids), AT_ONCE):
-        some = ids[first : first + AT_ONCE]
-        of_sessions = SPENT_REFRESH_TOKENS.c.session_id.in_(some)
-        await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(of_sessions))
-        await connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id.in_(some)))
-    return bool(ids)
-
-
-async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
-    """End every session of a user but one, and step-ups proved by factors that may be gone."""
-    await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
-    is_session = SESSIONS.c.id == session
-    forget = (
-        sa.update(SESSIONS)
-        .where(is_session)
-        .values(reauthenticated_until_us=None, proof_until_us=None)
-    )
-    await connection.execute(forget)
-    is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
-    await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))
 
 
 async def _require_seldom(

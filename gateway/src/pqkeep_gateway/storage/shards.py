@@ -8,7 +8,17 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.shards import HERE, Placement
+from pqkeep_gateway.access.entitlements import TenantNotFoundError, TenantStatus
+from pqkeep_gateway.shards import (
+    HERE,
+    MOVING,
+    SERVING,
+    Placement,
+    ShardFullError,
+    ShardInUseError,
+    ShardNotFoundError,
+    StoredShard,
+)
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     insert_if_absent,
@@ -17,15 +27,6 @@ from pqkeep_gateway.storage.database import (
     transaction,
 )
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, SHARDS, TENANT_SHARDS, TENANTS
-from pqkeep_gateway.tenancy.shards import (
-    MOVING,
-    SERVING,
-    ShardFullError,
-    ShardInUseError,
-    ShardNotFoundError,
-    StoredShard,
-)
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStatus
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
@@ -43,7 +44,7 @@ _MOVING = _COUNTED.where(TENANTS.c.shard_state == MOVING).scalar_subquery()
 
 
 class SqlShards:
-    """A PlacementDirectory, and a list of the shards that there are."""
+    """Where tenants are, as the operator's commands change it. Raises UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -129,8 +130,8 @@ class SqlShards:
     async def remove(self, shard: str, audit_event: Event, *, leaves_records: bool) -> int:
         """Forget that tenants have records in a drained shard; return how many have.
 
-        The row stays, and with it the shard of deleted tenants and the id of its database. Raises
-        ShardInUseError, ShardNotFoundError.
+        Raises ShardInUseError where that is any, unless their records may be left, and where the
+        shard takes tenants, has some, or events wait for its log. Raises ShardNotFoundError.
         """
         is_it = SHARDS.c.name == shard
         has_records = TENANT_SHARDS.c.shard == shard

@@ -1,14 +1,13 @@
 """Step-up tokens in SQL."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
-from pqkeep_gateway.people.step_up import Grant
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.row_mac import is_authentic
@@ -18,8 +17,16 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.messages import Idempotency
 
 
+class Grant(NamedTuple):
+    """What a session's row says of a proof, or of a reauthentication at the provider."""
+
+    digest: bytes
+    """32 bytes, over ``until`` too: a row with another end has no valid digest."""
+    until: datetime
+
+
 class SqlStepUpTokens:
-    """A StepUpStore."""
+    """Step-up tokens in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -32,9 +39,9 @@ class SqlStepUpTokens:
         expires_at: datetime,
         audit_event: Event,
     ) -> None:
-        """Store a token, and the session's proof; remove tokens expired at the event's time.
+        """Store a token and, if there is one, the session's proof.
 
-        Raises UserNotFoundError.
+        Removes the user's expired tokens. Raises UserNotFoundError.
         """
         user = principal.user
         is_expired = sa.and_(
@@ -78,7 +85,10 @@ class SqlStepUpTokens:
         return None if row is None else Grant(row[0], time_of(row[1]))
 
     async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
-        """Use up a session's reauthentication; return whether it had one with this digest."""
+        """Use up a session's reauthentication at its provider, in one conditional UPDATE.
+
+        Returns whether it had one with this digest.
+        """
         use_up = (
             sa.update(SESSIONS)
             .where(
@@ -92,7 +102,7 @@ class SqlStepUpTokens:
             return (await connection.execute(use_up)).rowcount == 1
 
     async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
-        """Reserve a user's token; return whether it was free and not expired."""
+        """Reserve a user's token, in one conditional UPDATE; return whether it was free."""
         reserve = (
             sa.update(STEP_UP_TOKENS)
             .where(

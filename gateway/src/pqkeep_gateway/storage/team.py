@@ -1,29 +1,108 @@
 """Teams in SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.people.pages import WHOLE, Page, Part
-from pqkeep_gateway.people.team import Member, MemberStatus, Team
-from pqkeep_gateway.people.users import email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
-from pqkeep_gateway.storage.pages import Order, read_page
+from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
-from pqkeep_gateway.storage.sessions import end_sessions
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
-from pqkeep_gateway.storage.users import save_role, user_of
+from pqkeep_gateway.storage.users import User, email_key, end_sessions, save_role, user_of
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
+
+ROLE_IS: Mapping[Role, AuditEvent] = {
+    Role.OWNER: AuditEvent.ROLE_IS_OWNER,
+    Role.ADMIN: AuditEvent.ROLE_IS_ADMIN,
+    Role.DEVELOPER: AuditEvent.ROLE_IS_DEVELOPER,
+    Role.VIEWER: AuditEvent.ROLE_IS_VIEWER,
+}
+"""What is recorded of a member who is given a role."""
+
+
+class MemberNotFoundError(Exception):
+    """The team has no such member."""
+
+
+class NotPermittedError(Exception):
+    """The principal's role does not allow this."""
+
+
+class OwnersOnlyError(Exception):
+    """Only owners and the operator decide about owners."""
+
+
+class LastOwnerError(Exception):
+    """The team would have no owner left."""
+
+
+class MemberStatus(StrEnum):
+    """Whether a member can do anything but enroll a second factor."""
+
+    ACTIVE = "active"
+    MUST_ENROLL = "must_enroll"
+    """The tenant requires a second factor that they do not have yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One person, as administrators see them."""
+
+    user: User
+    status: MemberStatus
+    has_mfa: bool
+    last_sign_in_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Every member's role, at one moment."""
+
+    roles: Mapping[UserId, Role]
+
+    def require_authority(self, by: Principal, *roles: Role | None) -> None:
+        """Raise unless a principal may decide about members with these roles, old and new.
+
+        Raises NotPermittedError, OwnersOnlyError.
+        """
+        caller = by.caller if by.user is None else self.roles.get(by.user)
+        if not may(caller, Permission.MANAGE_TEAM):
+            raise NotPermittedError
+        if Role.OWNER in roles and not may(caller, Permission.MANAGE_OWNERS):
+            raise OwnersOnlyError
+
+    def require_change(self, by: Principal, member: UserId, to: Role | None) -> None:
+        """Raise unless a member may be given a role, or removed (None). Everybody may leave.
+
+        Raises what ``require_authority`` raises, MemberNotFoundError, LastOwnerError.
+        """
+        role = self.roles.get(member)
+        is_leaving = by.user == member and to is None
+        if not is_leaving:
+            self.require_authority(by, role, to)
+        if role is None:
+            raise MemberNotFoundError
+        if to is not Role.OWNER and self.is_last_owner(member):
+            raise LastOwnerError
+
+    def is_last_owner(self, member: UserId) -> bool:
+        """Return whether the team would have no owner without a member."""
+        return [each for each, role in self.roles.items() if role is Role.OWNER] == [member]
 
 
 class SqlTeam:
-    """A TeamStore."""
+    """Teams in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -31,7 +110,10 @@ class SqlTeam:
     async def list_members(
         self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
     ) -> Page[Member]:
-        """Return members, the first to join first. Raises PositionNotFoundError."""
+        """Return members, the first to join first; with a part of their e-mail address, if given.
+
+        Raises PositionNotFoundError.
+        """
         query = _MEMBERS.where(USERS.c.tenant_id == tenant)
         if email is not None:
             query = query.where(USERS.c.email_key.contains(email_key(email), autoescape=True))
@@ -46,7 +128,7 @@ class SqlTeam:
         by: Principal,
         audit_events: Sequence[Event],
     ) -> Member:
-        """Change a member's role. Raises what Team.require_change raises."""
+        """Change a member's role, under the team's lock. Raises what Team.require_change raises."""
         is_member = USERS.c.id == member
         async with transaction(self._engine) as connection:
             team = await lock_team(connection, tenant)
@@ -58,7 +140,10 @@ class SqlTeam:
     async def remove_member(
         self, tenant: TenantId, member: UserId, by: Principal, audit_events: Sequence[Event]
     ) -> None:
-        """Delete a user with everything of theirs. Raises what Team.require_change raises."""
+        """Delete a user with everything of theirs, under the team's lock.
+
+        Raises what Team.require_change raises.
+        """
         async with transaction(self._engine) as connection:
             team = await lock_team(connection, tenant)
             team.require_change(by, member, None)

@@ -1,9 +1,11 @@
 """Tenants in SQL."""
 
+import hashlib
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -12,37 +14,142 @@ from pqkeep_gateway.access.entitlements import (
     WITH_REQUIRED_MFA,
     Entitlements,
     Subscription,
+    TenantNotFoundError,
+    TenantStatus,
     Tier,
 )
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.contracts import end_contract
+from pqkeep_gateway.storage.billing import end_contract
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import TENANTS
 from pqkeep_gateway.storage.shards import place
-from pqkeep_gateway.tenancy.names import folded_name, name_key
-from pqkeep_gateway.tenancy.tenants import (
-    EVERY_TENANT,
-    DeletionScheduledError,
-    NameTakenError,
-    Tenant,
-    TenantChange,
-    TenantFilter,
-    TenantNotFoundError,
-    TenantPage,
-    TenantStatus,
-)
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.characters import is_newer
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
 from pqkeep_protocol.shards import DEFAULT_SHARD
+
+MAX_NAME = 255
+"""Code points in NFC."""
+_MAX_GIVEN = 4 * MAX_NAME
+"""Code points in any form: at most four are one in NFC, and sorting many marks takes quadratic time."""
+_MAJOR_CATEGORIES = frozenset("LMNPS")
+"""Letters, marks, numbers, punctuation, symbols."""
+_JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+"""Formatting characters that some scripts spell words with."""
+_LAST_SPACE = 0x3000
+_SPACES = "".join(
+    chr(each) for each in range(_LAST_SPACE + 1) if unicodedata.category(chr(each)) == "Zs"
+)
+
+
+def normalized_name(text: str) -> str:
+    """Return a name as it is stored: in NFC, without spaces and joiners around it.
+
+    Raises ValueError for a text without a visible character, of more than MAX_NAME code
+    points, or with anything but letters, marks, numbers, punctuation, symbols, joiners and spaces.
+    """
+    given = text.strip(_SPACES + _JOINERS)
+    if len(given) > _MAX_GIVEN:
+        raise ValueError
+    name = unicodedata.normalize("NFC", given).strip(_SPACES + _JOINERS)
+    if not (0 < len(name) <= MAX_NAME and all(_may_be_used(each) for each in name)):
+        raise ValueError
+    return name
+
+
+def folded_name(name: str) -> str:
+    """Return the form in which names are compared, and parts of them are looked for.
+
+    Names are the same if they differ in case, composition, joiners, or the kind and number of
+    spaces only (canonical caseless matching, Unicode 15, D145).
+    """
+    folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+    shown = "".join(" " if each in _SPACES else each for each in folded if each not in _JOINERS)
+    return " ".join(filter(None, shown.split(" ")))
+
+
+def name_key(name: str) -> bytes:
+    """Return what is the same of names that are the same: a SHA-256 (32 bytes)."""
+    return hashlib.sha256(folded_name(name).encode()).digest()
+
+
+def _may_be_used(character: str) -> bool:
+    is_visible = unicodedata.category(character)[0] in _MAJOR_CATEGORIES
+    is_shown = is_visible or is_newer(character)
+    return is_shown or character in _SPACES or character in _JOINERS
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One organisation."""
+
+    id: TenantId
+    name: str
+    """As ``names.normalized_name`` returns it."""
+    entitlements: Entitlements
+    status: TenantStatus
+    created_at: datetime
+    updated_at: datetime
+    deletion_at: datetime | None = None
+    """When a suspended tenant is deleted; it stays after that."""
+    requires_mfa: bool = False
+    """Whether it wants a second factor of its people, which not every plan includes."""
+    shard: str = DEFAULT_SHARD
+    """Whose key service has its keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChange:
+    """The fields of a tenant to change; None: unchanged."""
+
+    tier: Tier | None = None
+    subscription: Subscription | None = None
+    status: TenantStatus | None = None
+    requests_per_minute: int | Literal["plan"] | None = None
+    """A rate limit of the tenant's own; "plan": the plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFilter:
+    """Which tenants are asked for; None: whichever."""
+
+    name: str | None = None
+    """A part of the name, as ``names.folded_name`` compares."""
+    status: TenantStatus | None = None
+    exact_name: str | None = None
+    """The name, as ``names.name_key`` compares."""
+
+
+EVERY_TENANT = TenantFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPage:
+    """A part of the list of all tenants."""
+
+    tenants: tuple[Tenant, ...]
+    total: int
+    """How many tenants there are."""
+    has_more: bool
+    """Whether there are tenants behind this page."""
+
+
+class NameTakenError(Exception):
+    """Another tenant has the name."""
+
+
+class DeletionScheduledError(Exception):
+    """The tenant's status does not change while its deletion is scheduled."""
+
 
 ENTITLEMENTS = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
 MFA_REQUIREMENT = (TENANTS.c.requires_mfa, *ENTITLEMENTS)
 
 
 class SqlTenants:
-    """A TenantStore."""
+    """Tenants in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine, shards: Collection[str] = (DEFAULT_SHARD,)) -> None:
         """Put new tenants into one of these shards."""
@@ -58,7 +165,8 @@ class SqlTenants:
     ) -> Tenant:
         """Store a new tenant in a shard, or in that with the fewest tenants.
 
-        Raises NameTakenError, IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
+        A repeated Idempotency-Key returns what was stored first. Raises NameTakenError,
+        IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
         """
         earlier = await self._find_earlier(tenant, idempotency)
         if earlier is not None:

@@ -9,14 +9,14 @@ from pqkeep_protocol.keys import TenantId
 
 
 class SqlUsage:
-    """A Usage."""
+    """How many operations each tenant has used in a month. All raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         """Use an open database."""
         self._engine = engine
 
     async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
-        """Count operations, all or none, in one conditional UPDATE."""
+        """Count operations, all or none, in one step; none if the allowance has not as many left."""
         row = {"tenant_id": tenant, "month": month, "operations": 0}
         more = (
             _of(tenant, month)
@@ -31,7 +31,7 @@ class SqlUsage:
         return counted.rowcount == 1
 
     async def release(self, tenant: TenantId, month: str, operations: int) -> None:
-        """Count so many operations less, after a failure."""
+        """Count so many operations less: they did not succeed."""
         release = _of(tenant, month).where(USAGE.c.operations >= operations)
         async with transaction(self._engine) as connection:
             await connection.execute(release.values(operations=USAGE.c.operations - operations))

@@ -1,27 +1,83 @@
 """Users in SQL."""
 
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.users import Account, User, UserNotFoundError, email_key
+from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_after
-from pqkeep_gateway.storage.schema import CHALLENGES, PASSWORD_RESETS, SESSIONS, TENANTS, USERS
-from pqkeep_gateway.storage.sessions import end_other_sessions, end_sessions
+from pqkeep_gateway.storage.schema import (
+    CHALLENGES,
+    PASSWORD_RESETS,
+    SESSIONS,
+    SPENT_REFRESH_TOKENS,
+    STEP_UP_TOKENS,
+    TENANTS,
+    USERS,
+)
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import PERSON
 from pqkeep_protocol.keys import TenantId
 
 
+class AccountChangedError(Exception):
+    """Since the password was checked, it or a second factor was changed, or the user removed."""
+
+
+class EmailTakenError(Exception):
+    """Another user has this e-mail address."""
+
+
+class UserNotFoundError(Exception):
+    """No such user."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One person."""
+
+    id: UserId
+    tenant: TenantId
+    email: str
+    role: Role
+    created_at: datetime
+
+    def __str__(self) -> str:
+        return f"{PERSON}{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user, and what is needed to authenticate them."""
+
+    user: User
+    password_hash: str | None = field(repr=False)
+    """None: they have never had a password, and sign in by a provider."""
+    totp_salt: bytes | None = field(default=None, repr=False)
+    has_mfa: bool = False
+    """Whether an authenticator app is enrolled and confirmed."""
+    email_codes: bool = False
+    """Whether they chose to be sent a code at each sign-in; without effect with an app."""
+    must_have_mfa: bool = False
+    """Whether their tenant requires a second factor."""
+
+
+def email_key(email: str) -> str:
+    """Return the form in which e-mail addresses are compared."""
+    return email.lower()
+
+
 class SqlUsers:
-    """A UserStore."""
+    """Users in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -40,7 +96,10 @@ class SqlUsers:
         return account
 
     async def save_rehashed_password(self, account: Account, password_hash: str) -> bool:
-        """Replace the hash of an unchanged password; False if the stored one is another."""
+        """Replace the hash of an unchanged password, in one conditional UPDATE.
+
+        Returns False if the stored hash is not the account's any more.
+        """
         is_unchanged = sa.and_(
             USERS.c.id == account.user.id, USERS.c.password_hash == account.password_hash
         )
@@ -144,3 +203,33 @@ def account_of(row: sa.Row[Any]) -> Account:
         email_codes=bool(row.email_codes),
         must_have_mfa=requires_mfa(row),
     )
+
+
+AT_ONCE = 1_000
+"""Sessions of one statement, whose parameters have a bound on a server."""
+
+
+async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[bool]) -> bool:
+    """Delete sessions with their spent tokens; return whether there were any."""
+    query = sa.select(SESSIONS.c.id).where(condition).with_for_update()
+    ids = list((await connection.execute(query)).scalars())
+    for first in range(0, len(ids), AT_ONCE):
+        some = ids[first : first + AT_ONCE]
+        of_sessions = SPENT_REFRESH_TOKENS.c.session_id.in_(some)
+        await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(of_sessions))
+        await connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id.in_(some)))
+    return bool(ids)
+
+
+async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
+    """End every session of a user but one, and step-ups proved by factors that may be gone."""
+    await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
+    is_session = SESSIONS.c.id == session
+    forget = (
+        sa.update(SESSIONS)
+        .where(is_session)
+        .values(reauthenticated_until_us=None, proof_until_us=None)
+    )
+    await connection.execute(forget)
+    is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
+    await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))

@@ -3,47 +3,21 @@
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Protocol
+from datetime import timedelta
 
 from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
-from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.storage.api_keys import ApiKey, ApiKeyDraft, SqlApiKeys, StoredApiKey
+from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.tenancy.plans import Plans
-from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, Idempotency
+from pqkeep_protocol.messages import Attribution
 
 SALT_SIZE = 16
-
-
-class ApiKeyStatus(StrEnum):
-    """There is no way back from revoked."""
-
-    ACTIVE = "active"
-    REVOKED = "revoked"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """What is shown of an API key."""
-
-    version: int
-    last4: str
-    status: ApiKeyStatus
-    created_at: datetime
-    revoked_at: datetime | None = None
-    accepted_until: datetime | None = None
-    """The end of its overlap, where it has been rotated."""
-    last_used_at: datetime | None = None
-    last_used_from: str | None = None
-    """The source address of the last use."""
-    name: str | None = None
-    limits: ApiKeyLimits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,102 +28,8 @@ class NewApiKey:
     plaintext: str = field(repr=False)
 
 
-MAX_LISTED = 1_000
-"""An API key may rotate itself as often as it may be used, and each of its versions is kept."""
-
-
-class QuotaReachedError(Exception):
-    """The plan allows no more active API keys."""
-
-
 class ExpiryPassedError(Exception):
     """The API key would have expired before anybody used it."""
-
-
-class ApiKeyNotFoundError(Exception):
-    """The tenant has no API key of this version."""
-
-
-class AlreadyRotatedError(Exception):
-    """The API key is not valid any more: it was rotated or revoked, or has expired."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKeyDraft:
-    """An API key that is not stored yet."""
-
-    digest: bytes = field(repr=False)
-    last4: str
-    salt: bytes = field(repr=False)
-    """16 bytes, from which the plaintext is derived again for a repeated Idempotency-Key."""
-    created_at: datetime
-    name: str | None = None
-    limits: ApiKeyLimits = UNLIMITED
-    """In a rotation, None keeps what the API key had that is replaced."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredApiKey:
-    """An API key as it was first stored, and the version that it replaced."""
-
-    metadata: ApiKey
-    salt: bytes = field(repr=False)
-    revoked: int | None = None
-
-
-class ApiKeyStore(Protocol):
-    """API keys in the database, with an audit event of each change.
-
-    A repeated Idempotency-Key returns what was stored first. All methods raise UnavailableError.
-    """
-
-    async def add(
-        self,
-        tenant: TenantId,
-        draft: ApiKeyDraft,
-        quota: int,
-        attribution: Attribution,
-        idempotency: Idempotency | None = None,
-    ) -> StoredApiKey:
-        """Store an API key as the next version.
-
-        Raises QuotaReachedError, IdempotencyKeyReusedError.
-        """
-        ...
-
-    async def list(self, tenant: TenantId, now: datetime) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version: MAX_LISTED, the valid ones and the newest others."""
-        ...
-
-    async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
-        """Return how many API keys a tenant has or has had, or how many are valid."""
-        ...
-
-    async def has(self, tenant: TenantId, version: int) -> bool:
-        """Return whether a tenant has, or has had, an API key of a version."""
-        ...
-
-    async def rotate(
-        self,
-        tenant: TenantId,
-        version: int | None,
-        draft: ApiKeyDraft,
-        accepted_until: datetime,
-        attribution: Attribution,
-        idempotency: Idempotency | None = None,
-    ) -> StoredApiKey:
-        """Revoke a version (None: the newest active) and store an API key in its place.
-
-        Its name and limits are those of the version, except the draft's. Raises AlreadyRotatedError
-        if the named version is not valid any more; IdempotencyKeyReusedError.
-        """
-        ...
-
-    async def revoke(
-        self, tenant: TenantId, version: int, now: datetime, attribution: Attribution
-    ) -> ApiKey:
-        """Accept a version no longer. Raises ApiKeyNotFoundError."""
-        ...
 
 
 class ApiKeys:
@@ -157,7 +37,7 @@ class ApiKeys:
 
     def __init__(
         self,
-        store: ApiKeyStore,
+        store: SqlApiKeys,
         plans: Plans,
         pepper: Pepper,
         lookups: CredentialLookups,

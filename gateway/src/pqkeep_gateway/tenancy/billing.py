@@ -3,66 +3,36 @@
 The built-in provider takes no money: it changes the tier at once and adds an invoice.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.background import repeat
-from pqkeep_gateway.tenancy.contracts import (
+from pqkeep_gateway.storage.billing import (
+    BillingResult,
     Change,
     Contract,
-    Invoice,
-    Prices,
-    buy,
-    cancel,
-    settle,
+    ContractChangedError,
+    SqlBilling,
+    StoredResult,
 )
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.tenancy.contracts import Prices, buy, cancel, settle
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, Idempotency
+from pqkeep_protocol.messages import Attribution
 
 SETTLE_SECONDS = 5.0
 """How often contracts whose period is over are settled."""
 _GATEWAY = Attribution("", "gateway", "")
 
 
-@dataclass(frozen=True, slots=True)
-class BillingResult:
-    """The result of a checkout or a cancellation."""
-
-    contract: Contract | None
-    """The contract in force now."""
-    is_pending: bool = False
-    """Whether the change takes effect only when the payment provider confirms it."""
-    checkout_url: str | None = None
-    """Where the customer pays."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredResult:
-    """A result, stored for repetitions of the same Idempotency-Key."""
-
-    idempotency: Idempotency
-    result: BillingResult
-    at: datetime
-
-
 class NotSubscribedError(Exception):
     """The tenant has no contract to cancel."""
-
-
-class ContractChangedError(Exception):
-    """Another request changed the contract first; repeat with its new value."""
-
-
-class DuplicateNoticeError(Exception):
-    """The notice, or its invoice, was applied before."""
 
 
 class PaymentTimeoutError(Exception):
@@ -79,53 +49,6 @@ class InvalidNoticeSignatureError(Exception):
 
 class InvalidNoticeError(Exception):
     """The notice is authentic but not understood; the provider will repeat it."""
-
-
-class BillingStore(Protocol):
-    """Contracts and invoices in the database. All methods raise UnavailableError."""
-
-    async def find_running(self, tenant: TenantId) -> Contract | None:
-        """Return a tenant's contract that has not ended."""
-        ...
-
-    async def find_by_external_id(self, external_id: str) -> Contract | None:
-        """Return an external provider's contract, ended or not."""
-        ...
-
-    async def list_due(self, now: datetime) -> Sequence[Contract]:
-        """Return our own contracts whose period is over; a suspended tenant's only if cancelled."""
-        ...
-
-    async def save_change(
-        self,
-        change: Change,
-        audit_event: Event,
-        stored: StoredResult | None = None,
-        notice: str | None = None,
-    ) -> None:
-        """Replace a contract, put its tier into force, and add its invoice.
-
-        Raises ContractChangedError, DuplicateNoticeError.
-        """
-        ...
-
-    async def save_result(self, stored: StoredResult | None, audit_event: Event) -> None:
-        """Store a result, unless its Idempotency-Key has one."""
-        ...
-
-    async def find_result(
-        self, idempotency: Idempotency | None, now: datetime
-    ) -> BillingResult | None:
-        """Return the result of an earlier request. Raises IdempotencyKeyReusedError."""
-        ...
-
-    async def add_invoice(self, invoice: Invoice, audit_event: Event, notice: str) -> None:
-        """Add an external provider's invoice. Raises DuplicateNoticeError."""
-        ...
-
-    async def list_invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
-        """Return a tenant's invoices, newest first."""
-        ...
 
 
 class BillingProvider(Protocol):
@@ -158,23 +81,12 @@ class BillingProvider(Protocol):
         ...
 
 
-class NoticeReceiver(Protocol):
-    """Accepts notices (webhooks) of an external provider."""
-
-    async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
-        """Verify a notice's signature and apply it, once.
-
-        Raises InvalidNoticeSignatureError, InvalidNoticeError, UnavailableError.
-        """
-        ...
-
-
 class BuiltInBilling:
     """The BillingProvider of every installation. It ends and renews the contracts it has sold."""
 
     def __init__(
         self,
-        store: BillingStore,
+        store: SqlBilling,
         prices: Prices,
         sold: frozenset[Tier],
         announce_change: Callable[[], Awaitable[None]],

@@ -6,12 +6,18 @@ Each rule takes a contract and returns a Change: the next value, and its invoice
 
 from calendar import monthrange
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import StrEnum
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-from pqkeep_gateway.access.entitlements import Subscription, Tier
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.storage.billing import (
+    BilledElsewhereError,
+    Change,
+    Contract,
+    ContractStatus,
+    Invoice,
+)
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 
@@ -31,75 +37,8 @@ Prices = Mapping[Tier, int]
 """What a month of each tier costs, in cents."""
 
 
-class ContractStatus(StrEnum):
-    """Whether the tier is in force."""
-
-    ACTIVE = "active"
-    UNPAID = "unpaid"
-    """Not in force until it is paid."""
-    ENDED = "ended"
-    """Final."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """One subscription. A tenant has at most one that has not ended."""
-
-    id: UUID
-    tenant: TenantId
-    tier: Tier
-    status: ContractStatus
-    started_at: datetime
-    period_start: datetime
-    period_end: datetime
-    as_of: datetime
-    """The time of the last change or notice."""
-    price_cents: int = 0
-    """Of this period; 0 with an external provider."""
-    cancel_at_period_end: bool = False
-    external_id: str | None = None
-    """An external provider's identifier; None for our own contracts."""
-    revision: int = 1
-
-    @property
-    def subscription(self) -> Subscription:
-        """The state of the tenant's subscription."""
-        is_in_force = self.status is ContractStatus.ACTIVE
-        return Subscription.ACTIVE if is_in_force else Subscription.ENDED
-
-
-@dataclass(frozen=True, slots=True)
-class Invoice:
-    """An amount owed for a period; negative: a credit."""
-
-    id: UUID
-    tenant: TenantId
-    tier: Tier
-    amount_cents: int
-    currency: str
-    period_start: datetime
-    period_end: datetime
-    created_at: datetime
-    external_id: str | None = None
-    """An external provider's identifier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The next value of a contract, its audit event and its invoice."""
-
-    old: Contract | None
-    new: Contract
-    operation: AuditEvent
-    invoice: Invoice | None = None
-
-
 class AlreadySubscribedError(Exception):
     """The tenant subscribes to the tier already."""
-
-
-class BilledElsewhereError(Exception):
-    """The contract is an external provider's, and cannot be changed here."""
 
 
 def buy(

@@ -6,17 +6,16 @@ key is left, the tenant's people, API keys and invitations end in one transactio
 the audit log, invoices, and the tenant with its name.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.background import repeat
 from pqkeep_gateway.shards import Shards
-from pqkeep_gateway.tenancy.tenants import Tenant
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.storage.deletion import NoDeletionError, ScheduledDeletion, SqlDeletions
+from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, Destruction, DestructionState, TenantId
@@ -39,71 +38,12 @@ RETRY_SECONDS = 5.0
 GATEWAY = Attribution("", "gateway", "", "tenant-deletion")
 
 
-class NotSuspendedError(Exception):
-    """Only a suspended tenant is deleted."""
-
-
-class NoDeletionError(Exception):
-    """No deletion is scheduled, or it has begun."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledDeletion:
-    """A tenant that is to be deleted, as its row says."""
-
-    tenant: TenantId
-    at: datetime
-    told_at: datetime | None
-    """The time that its owners were told, if they were."""
-    has_begun: bool
-
-
-class DeletionStore(Protocol):
-    """Tenants in the database that are to be deleted. All methods raise UnavailableError."""
-
-    async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
-        """Store when a suspended tenant is deleted, unless that is stored already.
-
-        Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
-        """
-        ...
-
-    async def require_scheduled(self, tenant: TenantId) -> None:
-        """Raise NoDeletionError unless a tenant is to be deleted, or TenantNotFoundError."""
-        ...
-
-    async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
-        """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
-        ...
-
-    async def follow(
-        self, tenant: TenantId, at: datetime, now: datetime, *, has_begun: bool
-    ) -> Tenant:
-        """Store what the key service says of a tenant that is to be deleted; return the tenant.
-
-        Its owners are told of each time at which the destruction is going to begin, once.
-        """
-        ...
-
-    async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
-        """Return tenants that are to be deleted: all, or so many by chance."""
-        ...
-
-    async def list_kept(self, tenants: Collection[TenantId]) -> Sequence[TenantId]:
-        """Return which of these tenants are neither to be deleted nor deleted."""
-        ...
-
-    async def finish(self, tenant: TenantId, now: datetime, by: Attribution) -> bool:
-        """End everything of a tenant without private keys; False if that is done already."""
-        ...
-
-
 class Deletions:
     """Schedules the deletion of tenants, and ends those whose private keys are destroyed."""
 
     def __init__(
         self,
-        store: DeletionStore,
+        store: SqlDeletions,
         shards: Shards,
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,

@@ -5,59 +5,28 @@ credential that began it, of which it has the digest: nobody has to remember to 
 """
 
 import hmac
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from pqkeep_gateway.access.admission import Authenticator, UnknownCredentialError
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import OperatorPrincipal
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.operator_sessions import (
+    IDLE,
+    LIFETIME,
+    OperatorSession,
+    SqlOperatorSessions,
+)
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
 
-LIFETIME = timedelta(hours=8)
-IDLE = timedelta(minutes=30)
-"""For how long a session lasts without a request."""
 SEEN_EVERY = timedelta(minutes=1)
 """How exactly it is stored when a session was used last."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorSession:
-    """A session as it is stored."""
-
-    operator_digest: bytes = field(repr=False)
-    """32 bytes: of the credential that began it."""
-    created_at: datetime
-    last_seen_at: datetime
-    source_address: str
-    name: str | None = None
-    """Whose credential that is; None: no named operator's, any more or ever."""
-
-
-class OperatorSessionStore(Protocol):
-    """Sessions in the database, by the digests of their tokens. All methods raise UnavailableError."""
-
-    async def add(self, digest: bytes, session: OperatorSession, audit_event: Event) -> None:
-        """Store a new session; remove those that were over when it began."""
-        ...
-
-    async def find(self, digest: bytes) -> OperatorSession | None:
-        """Return a session with the name of the operator who has its credential now."""
-        ...
-
-    async def see(self, digest: bytes, now: datetime) -> None:
-        """Store that a session is being used, if it is there."""
-        ...
-
-    async def remove(self, digest: bytes, audit_event: Event) -> None:
-        """End a session, if it is there."""
-        ...
 
 
 class OperatorSessions:
@@ -65,7 +34,7 @@ class OperatorSessions:
 
     def __init__(
         self,
-        store: OperatorSessionStore,
+        store: SqlOperatorSessions,
         authenticator: Authenticator,
         lookups: CredentialLookups,
         pepper: Pepper,
@@ -108,7 +77,7 @@ class OperatorSessions:
         return principal, token
 
     async def find(self, token: str, source_address: str) -> OperatorPrincipal | None:
-        """Return whose session a token opens, as an OperatorSessionDirectory.
+        """Return whose session a token opens.
 
         Raises TooManyUnknownCredentialsError, UnavailableError.
         """

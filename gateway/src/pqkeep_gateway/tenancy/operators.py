@@ -1,12 +1,12 @@
 """Named operators: each has a credential of their own, and the audit log has their name."""
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.principals import OperatorError
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.operators import Operator, SqlOperators
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
@@ -17,49 +17,10 @@ _ATTRIBUTION = Attribution("", "pqkeepd", "")
 _is_name = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What is shown of an operator."""
-
-    name: str
-    added_at: datetime
-    rotated_at: datetime
-    """Since when the credential is valid."""
-    last_used_at: datetime | None = None
-    """When a credential of theirs was shown last."""
-    last_used_from: str | None = None
-
-
-class OperatorError(Exception):
-    """The operators stay as they are. The message is for the person who wants them changed."""
-
-
-class OperatorStore(Protocol):
-    """Operators in the database. All methods raise UnavailableError."""
-
-    async def list(self) -> tuple[Operator, ...]:
-        """Return all operators, by name."""
-        ...
-
-    async def add(
-        self, name: str, digest: bytes, now: datetime, most: int, audit_event: Event
-    ) -> bool:
-        """Store an operator; False if the name is taken, or there are ``most`` of them."""
-        ...
-
-    async def rotate(self, name: str, digest: bytes, now: datetime, audit_event: Event) -> bool:
-        """Replace the digest of an operator's credential; False if there is no such operator."""
-        ...
-
-    async def remove(self, name: str, audit_event: Event) -> bool:
-        """Delete an operator; False if there is no such operator."""
-        ...
-
-
 class Operators:
     """Adds, rotates and removes operators, beside gateways that run."""
 
-    def __init__(self, store: OperatorStore, pepper: Pepper) -> None:
+    def __init__(self, store: SqlOperators, pepper: Pepper) -> None:
         self._store = store
         self._pepper = pepper
 

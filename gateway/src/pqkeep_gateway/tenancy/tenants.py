@@ -1,147 +1,24 @@
 """Tenants: the organisations that own keys."""
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Literal, Protocol
 
-from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, TenantStatus, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
-from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_protocol.audit import Event
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.tenants import (
+    EVERY_TENANT,
+    SqlTenants,
+    Tenant,
+    TenantChange,
+    TenantFilter,
+    TenantPage,
+)
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, Idempotency
-from pqkeep_protocol.shards import DEFAULT_SHARD
-
-
-class TenantStatus(StrEnum):
-    """Whether a tenant's credentials are accepted."""
-
-    ACTIVE = "active"
-    SUSPENDED = "suspended"
-    DELETING = "deleting"
-    """Its keys are being destroyed: there is no way back."""
-    DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """One organisation."""
-
-    id: TenantId
-    name: str
-    """As ``names.normalized_name`` returns it."""
-    entitlements: Entitlements
-    status: TenantStatus
-    created_at: datetime
-    updated_at: datetime
-    deletion_at: datetime | None = None
-    """When a suspended tenant is deleted; it stays after that."""
-    requires_mfa: bool = False
-    """Whether it wants a second factor of its people, which not every plan includes."""
-    shard: str = DEFAULT_SHARD
-    """Whose key service has its keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class TenantChange:
-    """The fields of a tenant to change; None: unchanged."""
-
-    tier: Tier | None = None
-    subscription: Subscription | None = None
-    status: TenantStatus | None = None
-    requests_per_minute: int | Literal["plan"] | None = None
-    """A rate limit of the tenant's own; "plan": the plan's."""
-
-
-@dataclass(frozen=True, slots=True)
-class TenantFilter:
-    """Which tenants are asked for; None: whichever."""
-
-    name: str | None = None
-    """A part of the name, as ``names.folded_name`` compares."""
-    status: TenantStatus | None = None
-    exact_name: str | None = None
-    """The name, as ``names.name_key`` compares."""
-
-
-EVERY_TENANT = TenantFilter()
-
-
-@dataclass(frozen=True, slots=True)
-class TenantPage:
-    """A part of the list of all tenants."""
-
-    tenants: tuple[Tenant, ...]
-    total: int
-    """How many tenants there are."""
-    has_more: bool
-    """Whether there are tenants behind this page."""
-
-
-class NameTakenError(Exception):
-    """Another tenant has the name."""
-
-
-class TenantNotFoundError(Exception):
-    """There is no such tenant."""
-
-
-class DeletionScheduledError(Exception):
-    """The tenant's status does not change while its deletion is scheduled."""
-
-
-class TenantStore(Protocol):
-    """Tenants in the database. All methods raise UnavailableError."""
-
-    async def add(
-        self,
-        tenant: Tenant,
-        audit_event: Event,
-        idempotency: Idempotency | None = None,
-        shard: str | None = None,
-    ) -> Tenant:
-        """Store a new tenant in a shard, or in that with the fewest tenants.
-
-        A repeated Idempotency-Key returns what was stored first. Raises NameTakenError,
-        IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
-        """
-        ...
-
-    async def get(self, tenant: TenantId) -> Tenant:
-        """Return a tenant. Raises TenantNotFoundError."""
-        ...
-
-    async def list(
-        self,
-        limit: int | None = None,
-        after: TenantId | None = None,
-        only: TenantFilter = EVERY_TENANT,
-    ) -> TenantPage:
-        """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
-        ...
-
-    async def save_mfa_requirement(
-        self, tenant: TenantId, audit_event: Event, *, required: bool
-    ) -> None:
-        """Store whether a tenant requires a second factor."""
-        ...
-
-    async def save_change(
-        self,
-        tenant: TenantId,
-        change: TenantChange,
-        now: datetime,
-        audit_events: Sequence[Event],
-    ) -> Tenant:
-        """Change the named fields only. Raises TenantNotFoundError, DeletionScheduledError.
-
-        Another tier or subscription ends the contract that was bought.
-        """
-        ...
+from pqkeep_protocol.messages import Attribution
 
 
 class Tenants:
@@ -149,7 +26,7 @@ class Tenants:
 
     def __init__(
         self,
-        store: TenantStore,
+        store: SqlTenants,
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,
     ) -> None:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from pqkeep_gateway.shards import Placement
-from pqkeep_gateway.tenancy.shards import SERVING
+from pqkeep_gateway.shards import SERVING, Placement
 from pqkeep_keyservice.ledger.moves import list_moves
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.keys import TenantId

@@ -7,18 +7,21 @@ the change is in the audit log as soon as a gateway runs.
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from pqkeep_gateway import config
-from pqkeep_gateway.tenancy.operators import OperatorError, Operators
+from pqkeep_gateway.access.principals import OperatorError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import Data
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
+
+if TYPE_CHECKING:
+    from pqkeep_gateway.tenancy.operators import Operators
 
 T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="The operator's name.")]
@@ -53,7 +56,7 @@ def remove(name: Name, *, data: Data) -> None:
 
 def list_operators(*, data: Data) -> None:
     """List the operators, and since when their credentials are valid."""
-    for each in _run(data, Operators.list):
+    for each in _run(data, lambda each: each.list()):
         typer.echo(f"{each.name}\t{each.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
 
 
@@ -62,14 +65,14 @@ def _print_credential(credential: str) -> None:
     typer.echo(_KEEP, err=True)
 
 
-def _run(data: Path, action: Callable[[Operators], Awaitable[T]]) -> T:
+def _run(data: Path, action: "Callable[[Operators], Awaitable[T]]") -> T:
     layout = Layout(data)
     errors = (ConfigError, OperatorError, OperatorsUnavailableError, OSError)
     with fail_on(*errors), acting_as_owner_of(layout.gateway):
         return asyncio.run(_act(layout, action))
 
 
-async def _act(layout: Layout, action: Callable[[Operators], Awaitable[T]]) -> T:
+async def _act(layout: Layout, action: "Callable[[Operators], Awaitable[T]]") -> T:
     from pqkeep_gateway.wiring import open_operators  # noqa: PLC0415 - slow
 
     try:

@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pqkeep_gateway import config
-from pqkeep_gateway.audit_events import RefusedEvent
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import Data
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
+
+if TYPE_CHECKING:
+    from pqkeep_gateway.storage.audit_outbox import RefusedEvent
 
 _SECOND = 1_000_000
 
@@ -56,7 +58,7 @@ def refused_events(
 
 def _find(
     settings: config.Config, *, acknowledged: bool, acknowledges: bool
-) -> Sequence[RefusedEvent]:
+) -> "Sequence[RefusedEvent]":
     from pqkeep_gateway.wiring import list_refused_events  # noqa: PLC0415 - slow
 
     try:

@@ -14,7 +14,7 @@ from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.portal.views.overview import used_up
-from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
+from pqkeep_gateway.storage.api_keys import ApiKeyStatus
 from pqkeep_protocol.algorithms import Algorithm
 
 SHOWN = 25

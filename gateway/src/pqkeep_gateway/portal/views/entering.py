@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.people.identity_providers import Refusal
 from pqkeep_gateway.portal.pages import Content, Page, Visit, nothing
+from pqkeep_gateway.storage.identities import Refusal
 
 _REFUSALS: Mapping[str, str] = {
     Refusal.TOO_MANY: "There were too many attempts from here. Try again in some minutes.",

@@ -9,17 +9,18 @@ growing pauses until the mail expires.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.background import repeat
-from pqkeep_gateway.mail.outgoing_mail import InvalidAddressError, OutgoingMail, compose
-from pqkeep_protocol.commits import Commits
+from pqkeep_gateway.outgoing_mail import InvalidAddressError, OutgoingMail, compose
+from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
@@ -66,36 +67,11 @@ class Mailer(Protocol):
         ...
 
 
-class MailOutbox(Protocol):
-    """Outgoing mail in the database. All methods raise UnavailableError."""
-
-    async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
-        """Return mail that is due, oldest first, and postpone it until the lease ends.
-
-        Its attempts are counted. No two callers get the same mail. Mail of a kind that only a later
-        version knows is left to gateways of that version.
-        """
-        ...
-
-    @property
-    def commits(self) -> Commits:
-        """The database's: one that succeeds may have stored mail."""
-        ...
-
-    async def postpone(self, mail: OutgoingMail, until: datetime) -> None:
-        """Set the time of the next attempt."""
-        ...
-
-    async def remove(self, mail: OutgoingMail) -> None:
-        """Remove a mail."""
-        ...
-
-
 class MailDelivery:
     """Delivers what is due."""
 
     def __init__(
-        self, outbox: MailOutbox, mailer: Mailer, pepper: Pepper, public_url: str, clock: Clock
+        self, outbox: SqlMailOutbox, mailer: Mailer, pepper: Pepper, public_url: str, clock: Clock
     ) -> None:
         """Take the portal's address, for links."""
         self._outbox = outbox
@@ -176,3 +152,50 @@ class MailDelivery:
 def pause_after(attempts: int) -> timedelta:
     """Return the pause after so many attempts: 2 seconds, 4, 8 … 15 minutes."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(attempts - 1, 16)))
+
+
+SENDER = "pqkeep@localhost"
+
+
+class Mailbox:
+    """A Mailer. A message that is delivered twice is one file."""
+
+    def __init__(self, folder: Path) -> None:
+        """Create the folder if it does not exist. Raises ConfigError."""
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot use the mailbox {folder}: {error.strerror}") from None
+        self._folder = folder
+
+    @property
+    def sender(self) -> str:
+        """The address in From."""
+        return SENDER
+
+    async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
+        """Write one message, atomically. Raises MailDeferredError."""
+        name = f"{mail.created_at:%Y%m%dT%H%M%S.%fZ}-{mail.kind}-{mail.id}.eml"
+        try:
+            content = message.as_bytes(policy=message.policy.clone(linesep="\n"))
+            await asyncio.to_thread(self._write, name, content)
+        except OSError as error:
+            raise MailDeferredError(f"the mailbox: {error.strerror}") from None
+
+    def _write(self, name: str, message: bytes) -> None:
+        draft = self._folder / f".{name}"
+        draft.touch(0o600)
+        draft.write_bytes(message)
+        draft.rename(self._folder / name)
+
+
+class DisabledMailer:
+    """A Mailer that discards everything. Requests that need mail are refused before."""
+
+    @property
+    def sender(self) -> str:
+        """A placeholder."""
+        return "nobody@localhost"
+
+    async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
+        """Discard one message."""

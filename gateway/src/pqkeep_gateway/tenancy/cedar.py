@@ -6,16 +6,17 @@ policy that is wrong, or says nothing about some question, is found when the pro
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cedarpy
 
 from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, Question, questions
+from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.settings import ConfigError, read_text
 
@@ -23,21 +24,7 @@ MAX_NAME = 128
 """Characters of the names of the policies that decided; an audit record holds no more."""
 
 
-class Grants(Protocol):
-    """What a tier includes, as far as policies ask."""
-
-    @property
-    def algorithms(self) -> Iterable[Algorithm]:
-        """The algorithms whose keys are made and used."""
-        ...
-
-    @property
-    def key_wrap(self) -> bool:
-        """Whether keys can be wrapped."""
-        ...
-
-
-def build(grants: Mapping[Tier, Grants], directory: Path | None = None) -> Policy:
+def build(grants: Plans, directory: Path | None = None) -> Policy:
     """Ask every question. An operator's own policies, in a directory, stand beside ours.
 
     Raises ConfigError if a policy is not valid, has no name of its own, fails on a question, or
@@ -120,7 +107,7 @@ def _request(question: Question) -> dict[str, Any]:
     }
 
 
-def _entities(grants: Mapping[Tier, Grants]) -> list[dict[str, Any]]:
+def _entities(grants: Plans) -> list[dict[str, Any]]:
     tiers = [
         _entity(
             ("Tier", tier),

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from pqkeep_gateway.access.entitlements import TenantNotFoundError, TenantStatus
 from pqkeep_gateway.storage.schema import TENANTS
-from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStatus
 from pqkeep_protocol.keys import TenantId
 
 

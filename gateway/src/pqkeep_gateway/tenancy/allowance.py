@@ -1,11 +1,12 @@
 """How much in a month: the allowance of operations that some plans have."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import TenantPrincipal
+from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import USES, Operation
 from pqkeep_protocol.keys import TenantId
@@ -23,26 +24,12 @@ class AllowanceUsedUpError(Exception):
     """The month's allowance is used up."""
 
 
-class Usage(Protocol):
-    """How many operations each tenant has used in a month. All raise UnavailableError."""
-
-    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
-        """Count operations, all or none, in one step; none if the allowance has not as many left."""
-        ...
-
-    async def release(self, tenant: TenantId, month: str, operations: int) -> None:
-        """Count so many operations less: they did not succeed."""
-        ...
-
-    async def used(self, tenant: TenantId, month: str) -> int:
-        """Return how many operations were counted."""
-        ...
-
-
 class Allowances:
     """Counts operations that succeed, for the tiers that have an allowance."""
 
-    def __init__(self, usage: Usage, operations: Mapping[Tier, int | None], clock: Clock) -> None:
+    def __init__(
+        self, usage: SqlUsage, operations: Mapping[Tier, int | None], clock: Clock
+    ) -> None:
         """Take the tiers' operations a month; None: any number, which are not counted."""
         self._usage = usage
         self._operations = operations

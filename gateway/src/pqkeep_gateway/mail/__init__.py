@@ -1,1 +1,0 @@
-"""Mail to people: what it says, and its delivery."""
