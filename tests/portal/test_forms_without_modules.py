@@ -191,7 +191,7 @@ def _assert_nowhere(asked: list[Request], installation: Installation) -> None:
         assert SECRET not in file.read_text()
 
 
-SLOW = ("operator-sign-in.js", "sign-in-page.js", "sign-in.js", "forms.js", "portal.js")
+SLOW = ("operator-sign-in.js", "sign-in-page.js", "sign-in.js", "fields.js", "forms.js", "portal.js")
 
 
 @pytest.mark.usefixtures("people")

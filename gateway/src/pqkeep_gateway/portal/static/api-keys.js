@@ -1,6 +1,6 @@
 // API keys: the one that was made, shown once; and the time that rotated ones have left.
 
-import { showProblem } from "./forms.js";
+import { showProblem } from "./fields.js";
 import { span } from "./spans.js";
 
 const scopes = document.querySelector("[data-scopes]");

@@ -1,6 +1,6 @@
 // Sets an authenticator app up: the secret, a first code, the recovery codes.
+import { call } from "./calls.js";
 import { Cancelled, hold, release } from "./dialogs.js";
-import { call } from "./http.js";
 
 const parts = Object.fromEntries([...document.querySelectorAll("[data-enroll]")].map((each) => [each.dataset.enroll, each]));
 const root = document.body.dataset.root;

@@ -1,5 +1,4 @@
-// Calls the public API as the page's visitor. Asks for what is missing on the way: a step-up, or a new session.
-import { refresh, signInAgain, stepUp } from "./sessions.js";
+// Requests to the public API, as the page's visitor.
 
 export class ApiError extends Error {
   constructor(status, error, retryAfter) {
@@ -32,24 +31,4 @@ export async function send(method, path, body, headers = {}) {
     throw new ApiError(response.status, answer.error ?? {}, response.headers.get("Retry-After"));
   }
   return answer.data;
-}
-
-/** One request that outlives the session. The service says what is wrong with it before it asks for a
- * step-up, and asks for none while a proof covers it. Raises ApiError. */
-export async function call(method, path, body, { idempotencyKey = "" } = {}) {
-  const headers = idempotencyKey ? { "Idempotency-Key": idempotencyKey } : {};
-  for (;;) {
-    try {
-      return await send(method, path, body, headers);
-    } catch (error) {
-      if (error.code === "ERR_MFA_013") {
-        Object.assign(headers, await stepUp());
-      } else if (error.status === 401 && error.code === "ERR_AUTH_001" && !("X-API-Key" in headers)) {
-        if (document.body.dataset.stepUp === "operator") Object.assign(headers, await stepUp());
-        else if (!(await refresh())) await signInAgain();
-      } else {
-        throw error;
-      }
-    }
-  }
 }

@@ -1,7 +1,7 @@
 // Importing a key: the import key as a file, the command for it, its time, and what the audit log says became of it.
 import { download } from "./bytes.js";
+import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
-import { call } from "./http.js";
 import { span } from "./spans.js";
 import { toast } from "./toasts.js";
 

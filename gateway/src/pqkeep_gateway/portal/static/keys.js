@@ -1,7 +1,7 @@
 // Keys: a public key as a file, and the code of the algorithm that is chosen.
 import { download, fromBase64 } from "./bytes.js";
+import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
-import { call } from "./http.js";
 import { toast } from "./toasts.js";
 
 const utf8 = (text) => new TextEncoder().encode(text);

@@ -1,5 +1,5 @@
 // The page that begins an operator's session.
-import { clearProblems, isComplete, showProblem } from "./forms.js";
+import { clearProblems, isComplete, showProblem } from "./fields.js";
 import { send } from "./http.js";
 import { nextPage } from "./next-page.js";
 import { rememberSession } from "./sessions.js";

@@ -1,6 +1,6 @@
 // Verifies a record's inclusion proof (RFC 9162, section 2.1.3.2) with the browser's SHA-256.
+import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
-import { call } from "./http.js";
 import { many } from "./spans.js";
 
 const section = document.querySelector("[data-proof]");

@@ -1,5 +1,5 @@
 // Signing in, with a second factor where there is one: the template _sign_in.html.
-import { clearProblems, countDown, isComplete, showProblem } from "./forms.js";
+import { clearProblems, countDown, isComplete, showProblem } from "./fields.js";
 import { send } from "./http.js";
 import { rememberSession } from "./sessions.js";
 

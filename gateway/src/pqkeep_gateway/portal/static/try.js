@@ -1,6 +1,6 @@
 // Trying operations: texts and files become the fields of requests, answers what is shown and downloaded.
 import { download, fromBase64, textOf, toBase64 } from "./bytes.js";
-import { bodyOf, showProblem } from "./forms.js";
+import { bodyOf, showProblem } from "./fields.js";
 import { many } from "./spans.js";
 
 const OUTPUT = { encrypt: "ciphertext", decrypt: "plaintext", sign: "signature" };

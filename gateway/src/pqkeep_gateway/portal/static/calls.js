@@ -1,0 +1,81 @@
+// Calls the public API, and asks for what is missing on the way: a new session, or a step-up.
+import { ask, Cancelled } from "./dialogs.js";
+import { countDown } from "./fields.js";
+import { send } from "./http.js";
+import { refresh, rememberSession, signInPath } from "./sessions.js";
+import { wireSignIn } from "./sign-in.js";
+
+/** One request that outlives the session. The service says what is wrong with it before it asks for a
+ * step-up, and asks for none while a proof covers it. Raises ApiError. */
+export async function call(method, path, body, { idempotencyKey = "" } = {}) {
+  const headers = idempotencyKey ? { "Idempotency-Key": idempotencyKey } : {};
+  for (;;) {
+    try {
+      return await send(method, path, body, headers);
+    } catch (error) {
+      if (error.code === "ERR_MFA_013") {
+        Object.assign(headers, await stepUp());
+      } else if (error.status === 401 && error.code === "ERR_AUTH_001" && !("X-API-Key" in headers)) {
+        if (document.body.dataset.stepUp === "operator") Object.assign(headers, await stepUp());
+        else if (!(await refresh())) await signInAgain();
+      } else {
+        throw error;
+      }
+    }
+  }
+}
+
+/** Asks for the password in a dialog, over the page as it is. Raises Cancelled. */
+async function signInAgain() {
+  const dialog = document.getElementById("sign-in-again");
+  if (!dialog) {
+    location.assign(signInPath());
+    throw new Cancelled();
+  }
+  await ask(dialog, (done, form) => {
+    if (!("signedInElsewhere" in form.dataset)) return wireSignIn(dialog, done);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      rememberSession();
+      done();
+    });
+  });
+}
+
+/** Returns the headers that prove presence. Raises Cancelled. */
+async function stepUp() {
+  const dialog = document.getElementById("step-up");
+  return ask(dialog, (done, form, fail) => {
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const given = Object.fromEntries(new FormData(form));
+      if (Object.values(given).some((each) => !each.trim())) return fail("Fill it in, please.");
+      if ("operator_key" in given) {
+        form.reset();
+        return done({ "X-API-Key": given.operator_key.trim() });
+      }
+      delete given.confirmed;
+      given.for_session = true;
+      if ("totp_code" in given) given.totp_code = given.totp_code.replaceAll(" ", "");
+      try {
+        const { step_up_token: token } = await stepUpToken(given);
+        form.reset();
+        done({ "X-Step-Up-Token": token });
+      } catch (error) {
+        if (error.status === undefined) throw error;
+        form.querySelector("input.code")?.select();
+        countDown(error, fail);
+      }
+    });
+  });
+}
+
+async function stepUpToken(given) {
+  try {
+    return await send("POST", "/api/v1/auth/step-up", given);
+  } catch (error) {
+    if (error.code !== "ERR_AUTH_001") throw error;
+    if (!(await refresh())) await signInAgain();
+    return send("POST", "/api/v1/auth/step-up", given);
+  }
+}

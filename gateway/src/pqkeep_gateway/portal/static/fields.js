@@ -1,0 +1,93 @@
+// The fields of a form: what is in them, and what is wrong with it.
+import { many } from "./spans.js";
+
+let counting; // the timer of the one countdown that is shown
+
+const READ = {
+  integer: (text) => (/^-?\d+$/.test(text) ? Number(text) : text),
+  boolean: (text) => text === "true",
+  json: (text) => JSON.parse(text),
+  labels: (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map(pair)),
+  list: (text) => text.split(/[\s,]+/).filter(Boolean),
+  day: (text) => `${text}T23:59:59Z`, // its end
+};
+
+/** What is before and after the first colon of a line. */
+function pair(line) {
+  const [name, ...value] = line.split(":");
+  return [name.trim(), value.join(":").trim()];
+}
+
+/** The body of a form, without what is left empty, or unchanged where setting it takes a proof. */
+export function bodyOf(form) {
+  const body = {};
+  for (const input of form.elements) {
+    if (!input.name || "skip" in input.dataset || input.disabled) continue;
+    if (input.type === "radio" && !input.checked) continue;
+    if ("onlyChanged" in input.dataset && input.value === input.defaultValue) continue;
+    if (input.dataset.type === "member") {
+      body[input.name] ??= [];
+      if (input.checked) body[input.name].push(input.value);
+    } else if (input.type === "checkbox") body[input.name] = input.checked;
+    else if (input.value !== "" || "sendsEmpty" in input.dataset) body[input.name] = READ[input.dataset.type]?.(input.value) ?? input.value;
+  }
+  return body;
+}
+
+/** Shows what is wrong at its field, or above the buttons. */
+export function showProblem(form, message, field = "") {
+  const place = field && form.querySelector(`[data-problem="${CSS.escape(field)}"]`);
+  const input = field && form.elements.namedItem(field);
+  if (place && input instanceof HTMLElement) {
+    place.textContent = message;
+    input.setAttribute("aria-invalid", "true");
+    if (place.hidden) input.focus(); // once, where a message counts down
+    place.hidden = false;
+  } else {
+    form.querySelector(".form-error").textContent = message;
+  }
+}
+
+/** Says what is wrong, and counts the seconds down until a used code is followed by a new one. */
+export function countDown(error, say) {
+  clearInterval(counting);
+  let left = error.code === "ERR_MFA_001" ? error.retryAfter : 0;
+  if (!left) return say(error.message);
+  const tick = () => {
+    if (left > 0) say(`That code was used already. A new one works in ${many(left, "second")}.`);
+    else {
+      clearInterval(counting);
+      say("Enter the code that your app shows now.");
+    }
+    left -= 1;
+  };
+  counting = setInterval(tick, 1000);
+  tick();
+}
+
+export function clearProblems(form) {
+  clearInterval(counting);
+  form.querySelector(".form-error").textContent = "";
+  for (const each of form.querySelectorAll("[data-problem]")) each.hidden = true;
+  for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+}
+
+/** Whether everything that must be there is there. */
+export function isComplete(form) {
+  for (const input of form.elements) {
+    if (input.required && !input.value.trim()) {
+      showProblem(form, "Fill it in, please.", input.name);
+      return false;
+    }
+    const other = input.dataset?.sameAs && form.elements.namedItem(input.dataset.sameAs);
+    if (other && input.value !== other.value) {
+      showProblem(form, "The two are not the same.", input.name);
+      return false;
+    }
+    if (input.dataset?.equals !== undefined && input.value !== input.dataset.equals) {
+      showProblem(form, `This must be exactly: ${input.dataset.equals}`, input.name);
+      return false;
+    }
+  }
+  return true;
+}
