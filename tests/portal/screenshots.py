@@ -16,7 +16,7 @@ from tests.portal.example import SETTINGS, make
 from tests.portal.visitors import cookies_of
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
 
 SIZES = {"desktop": DESKTOP, "phone": PHONE}

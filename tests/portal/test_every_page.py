@@ -23,7 +23,7 @@ from tests.sampling import sampled
 
 from pqkeep_gateway.access.callers import Credential
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT, Page
 
 LEADS_ELSEWHERE = {"/resume"}

@@ -18,7 +18,7 @@ from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
 from tests.portal.visitors import cookies_of, get_page
 
-from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 
@@ -191,7 +191,14 @@ def _assert_nowhere(asked: list[Request], installation: Installation) -> None:
         assert SECRET not in file.read_text()
 
 
-SLOW = ("operator-sign-in.js", "sign-in-page.js", "sign-in.js", "fields.js", "forms.js", "portal.js")
+SLOW = (
+    "operator-sign-in.js",
+    "sign-in-page.js",
+    "sign-in.js",
+    "fields.js",
+    "forms.js",
+    "portal.js",
+)
 
 
 @pytest.mark.usefixtures("people")

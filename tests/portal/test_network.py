@@ -13,7 +13,7 @@ from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
 
 from pqkeep_gateway.portal import assets
-from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT
 
 SLOW = {"offline": False, "latency": 100, "downloadThroughput": 93_750, "uploadThroughput": 93_750}

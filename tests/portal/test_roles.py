@@ -15,7 +15,7 @@ from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, may
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.portal.navigation import PAGES, navigation
+from pqkeep_gateway.portal.app import PAGES, navigation
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, Page
 
 ROWS = {row.name: row for row in api_rows(open_signup=True)}

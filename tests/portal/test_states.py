@@ -31,8 +31,7 @@ from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, unavailable
-from pqkeep_gateway.portal.app import portal
-from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.app import PAGES, portal
 from pqkeep_gateway.portal.pages import ROOT, Page
 from pqkeep_gateway.portal.views.entering import DEMO
 from pqkeep_protocol.keys import TenantId

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -27,14 +28,59 @@ from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_gateway.http.responses import request_id_of, send_error
 from pqkeep_gateway.http.static_document import METHODS
 from pqkeep_gateway.portal import assets
-from pqkeep_gateway.portal.navigation import PAGES, navigation
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_gateway.portal.rendering import Templates
+from pqkeep_gateway.portal.views import (
+    api_keys,
+    audit,
+    billing,
+    entering,
+    keyrings,
+    keys,
+    operator,
+    overview,
+    people,
+    try_it,
+)
 from pqkeep_gateway.portal.views.entering import DEMO, NEEDS_JAVASCRIPT
 from pqkeep_gateway.reference.snippets import curl, python
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
+
+PAGES: tuple[Page, ...] = (
+    *operator.PAGES,
+    *overview.PAGES,
+    *keys.PAGES,
+    *keyrings.PAGES,
+    *api_keys.PAGES,
+    *try_it.PAGES,
+    *audit.PAGES,
+    *people.PAGES,
+    *billing.PAGES,
+    *entering.PAGES,
+    entering.NEEDS_JAVASCRIPT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the navigation."""
+
+    title: str
+    path: str
+    url: str
+    icon: str
+
+
+def navigation(caller: Caller, pages: Iterable[Page]) -> tuple[Entry, ...]:
+    """Return the pages that are listed for a caller."""
+    return tuple(
+        Entry(each.title, each.path, ROOT + each.path, each.icon)
+        for each in pages
+        if each.is_listed and each.admits(caller)
+    )
+
 
 _LOG = logger(__name__)
 

@@ -10,6 +10,7 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.keys import Key, KeyUsage
 from pqkeep_gateway.api.public_keys import PublicKeyFormat
 from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.views.algorithms import ABOUT, About, Choice, choices
@@ -18,6 +19,7 @@ from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Operation
 from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus
+from pqkeep_protocol.messages import IMPORT_KEY_SECONDS
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
 
 SHOWN = 100
@@ -228,6 +230,26 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
+async def _read_import(visit: Visit) -> Content:
+    reader, keyring = visit.reader, visit.query.get("keyring") or DEFAULT_KEYRING
+    named = in_keyring(keyring)
+    active = await reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named)
+    having = [each.algorithm for each in active.data.keys] if active.data else []
+    open_to = await choices(reader, having)
+    return {
+        "active": active,
+        "keyring": keyring,
+        "named": named,
+        "algorithms": [
+            (each.about.algorithm.value, f"{each.about.algorithm}: {each.about.purpose}")
+            for each in open_to
+            if each.is_open
+        ],
+        "seconds": IMPORT_KEY_SECONDS,
+        "words": OUTCOME_WORDS,
+    }
+
+
 PAGES = (
     Page(
         path="/keys",
@@ -243,6 +265,14 @@ PAGES = (
         template="keys/key.html",
         permission=Permission.VIEW_KEYS,
         read=_read_key,
+        parent="/keys",
+    ),
+    Page(
+        path="/keys/import",
+        title="Import a key",
+        template="keys/import.html",
+        permission=Permission.MANAGE_KEYS,
+        read=_read_import,
         parent="/keys",
     ),
 )

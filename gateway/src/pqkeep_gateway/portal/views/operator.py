@@ -9,9 +9,9 @@ from typing import Any
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import Plan, Subscription, TenantStatus, Tier
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.portal.charts import KINDS, PERIODS, period_of, usage_chart, usage_rows
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.rendering import instant, many
-from pqkeep_gateway.portal.usage_chart import KINDS, PERIODS, period_of, usage_chart, usage_rows
 from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS
 
 PAGE = 50

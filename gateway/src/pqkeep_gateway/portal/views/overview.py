@@ -8,10 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.keyrings import Keyring
 from pqkeep_gateway.api.keys import Key
-from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
-from pqkeep_gateway.portal.reading import Section
-from pqkeep_gateway.portal.rendering import instant, many, moment, until
-from pqkeep_gateway.portal.usage_chart import (
+from pqkeep_gateway.portal.charts import (
     KINDS,
     PERIODS,
     period_of,
@@ -19,6 +16,9 @@ from pqkeep_gateway.portal.usage_chart import (
     usage_rows,
     uses_and_changes,
 )
+from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
+from pqkeep_gateway.portal.reading import Section
+from pqkeep_gateway.portal.rendering import instant, many, moment, until
 from pqkeep_gateway.portal.views.keyrings import in_keyring
 from pqkeep_gateway.portal.views.keys import Version
 from pqkeep_protocol.audit import REFUSED

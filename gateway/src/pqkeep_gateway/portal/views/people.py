@@ -1,8 +1,11 @@
-"""What people are called beside their identifiers."""
+"""Members and invitations; one's own password, second factors and sessions."""
 
+import asyncio
 from collections.abc import Mapping
 
-from pqkeep_gateway.portal.pages import MOST_NAMED
+from pqkeep_gateway.access.callers import Permission, may
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.portal.pages import MOST_NAMED, SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_protocol.audit_events import PERSON
 
@@ -11,3 +14,71 @@ async def addresses(reader: Reader) -> Mapping[str, str]:
     """Return members' addresses by principal; none, where they cannot be read."""
     members = (await reader.section("list_members", limit=MOST_NAMED)).data
     return {f"{PERSON}{each.id}": each.email for each in members.members} if members else {}
+
+
+ROLES = {
+    Role.OWNER: "everything, with billing and owners",
+    Role.ADMIN: "everything but billing and owners",
+    Role.DEVELOPER: "keys, but no people or API keys",
+    Role.VIEWER: "reads and changes nothing",
+}
+
+
+async def _read(visit: Visit) -> Content:
+    reader = visit.reader
+    query = visit.query
+    members, invitations, organization = await asyncio.gather(
+        reader.section(
+            "list_members",
+            limit=SHOWN,
+            after=query.get("after") or None,
+            email=query.get("name", "").strip() or None,
+        ),
+        reader.section("list_invitations", limit=SHOWN, after=query.get("invited_after") or None),
+        reader.section("get_organization"),
+    )
+    may_manage_owners = may(reader.principal.caller, Permission.MANAGE_OWNERS)
+    given = [each for each in Role if each is not Role.OWNER or may_manage_owners]
+    return {
+        "members": members,
+        "shown": members.data.members if members.data else (),
+        "invitations": invitations,
+        "invited": invitations.data.invitations if invitations.data else (),
+        "organization": organization,
+        "may_manage_owners": may_manage_owners,
+        "roles": [(each.value, f"{each.value}: {ROLES[each]}") for each in reversed(given)],
+    }
+
+
+async def _read_security(visit: Visit) -> Content:
+    after = visit.query.get("after") or None
+    sessions = await visit.reader.section("list_sessions", details=True, limit=SHOWN, after=after)
+    return {"sessions": sessions, "shown": sessions.data.sessions if sessions.data else ()}
+
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        path="/team",
+        title="Team",
+        template="team/overview.html",
+        permission=Permission.MANAGE_TEAM,
+        read=_read,
+        icon="team",
+    ),
+    Page(
+        path="/security",
+        title="Security",
+        template="security/overview.html",
+        permission=Permission.OWN_ACCOUNT,
+        read=_read_security,
+        icon="security",
+    ),
+    Page(
+        path="/security/enroll",
+        title="Set up an authenticator app",
+        template="security/enroll.html",
+        permission=Permission.OWN_ACCOUNT,
+        during_enrollment=True,
+        parent="/security",
+    ),
+)
