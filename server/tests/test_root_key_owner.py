@@ -9,9 +9,9 @@ from tests.fixtures import unprivileged
 
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.backup.create import read_root_keys
 from pqkeep_server.owner import acting_as_owner_of, run_as_owner_of
 from pqkeep_server.root_key import _begin, _is_destroyed
-from pqkeep_server.root_key_owner import read_root_keys
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 

@@ -20,9 +20,13 @@ import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.checkpoints import log_id
 from pqkeep_keyservice.ledger.tree import log_size
+from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_keyservice.root_key_sources.sources import read
 from pqkeep_keyservice.storage.key_versions import find_generation
 from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_keys
 from pqkeep_keyservice.storage.shard import check_shard
@@ -45,8 +49,7 @@ from pqkeep_server.backup.recovery_key import PublicHalf, read_public
 from pqkeep_server.backup.tables import DatabaseError, revision, rows, tables
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
-from pqkeep_server.owner import acting_as_owner_of
-from pqkeep_server.root_key_owner import read_root_keys
+from pqkeep_server.owner import acting_as_owner_of, run_as_owner_of
 
 TRIES = 60
 SECONDS_BETWEEN = 0.5
@@ -204,6 +207,21 @@ def _shard(layout: Layout, gateway: gateway_config.Config, name: str) -> _Shard:
             " because one of them names the link and the other a socket"
         )
     return _Shard(own, settings, Sealer(read_root_keys(settings.root_key_sources, own.key_service)))
+
+
+def read_root_keys(sources: Mapping[int, RootKeySource], owned: Path) -> dict[int, Secret]:
+    """Read root keys as the owner of a file or folder. Raises ConfigError.
+
+    A token's library and a root key command are code that this user has chosen: root must not run it.
+    """
+    user = owned.stat().st_uid
+
+    def read_one(source: RootKeySource) -> Secret:
+        if source.file is not None:
+            return read_root_key(source.file, also_owned_by=user)
+        return Secret(run_as_owner_of(owned, lambda: bytes(read(source).reveal())))
+
+    return {each: read_one(source) for each, source in sources.items()}
 
 
 async def _manifest(

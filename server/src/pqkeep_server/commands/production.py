@@ -1,15 +1,19 @@
-"""``pqkeepd init``, ``start`` and ``doctor``: an installation under two users."""
+"""``pqkeepd init``, ``start``, ``gateway`` and ``keyservice``: an installation under two users."""
 
 import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_protocol.startup.logs import write_logs, write_warnings
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.startup.logs import write_logs
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import users
-from pqkeep_server.commands.arguments import Data, UserIds
-from pqkeep_server.doctor import Note, examine
+from pqkeep_server.commands.arguments import Data, Settings, UserIds
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
 from pqkeep_server.initialise import initialise as make_directory
@@ -91,22 +95,21 @@ def start(*, data: Data) -> None:
         run(Layout(data.absolute()))
 
 
-def doctor(*, data: Data) -> None:
-    """Look at an installation, running as it should be; status 1 where something is wrong."""
-    write_warnings()
-    is_well = True
-    for subject, problems in examine(Layout(data.absolute())):
-        is_good = all(isinstance(problem, Note) for problem in problems)
-        is_well = is_well and is_good
-        typer.echo(f"{subject}: {'good' if is_good else 'wrong'}")
-        for problem in problems:
-            typer.echo(f"  {_printable(problem)}")
-    if not is_well:
-        raise typer.Exit(1)
+def gateway(settings: Settings) -> None:
+    """Run the gateway in the foreground, as the user who starts it."""
+    with fail_on(ConfigError, status=os.EX_CONFIG):
+        gateway_config.read(settings)
+    _become("pqkeep_gateway", settings)
 
 
-def _printable(text: str) -> str:
-    """Escape what a terminal would obey: names of files, and answers, are the gateway's."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+def keyservice(settings: Settings) -> None:
+    """Run the key service in the foreground, as the user who starts it."""
+    with fail_on(ConfigError, status=os.EX_CONFIG):
+        key_service_config.read(settings)
+    _become("pqkeep_keyservice", settings)
+
+
+def _become(module: str, settings: Path) -> None:
+    """Replace this process, and with it what it has imported: the gateway has no cryptography."""
+    command = [sys.executable, "-P", "-m", module, str(settings)]
+    os.execv(command[0], command)  # noqa: S606 - without a shell

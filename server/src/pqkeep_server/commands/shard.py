@@ -1,15 +1,23 @@
-"""``pqkeepd shard``: makes shards, lists them, and moves tenants between them."""
+"""``pqkeepd shard`` and ``transfer-key``: makes shards, lists them, and moves tenants between them."""
 
 import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.commands.arguments import Data, PasswordFile
-from pqkeep_server.exit_status import fail_on
+from pqkeep_server.exit_status import fail_on, message_of
 from pqkeep_server.initialise import InitialiseError, Layout
+from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted, progress
 from pqkeep_server.shard_folders import add_shard, remove_shard
 from pqkeep_server.shards import ShardError, ShardMoves
@@ -165,6 +173,50 @@ def remove(
             then=_then(layout, ENDED),
         )
     )
+
+
+def rotate_transfer_key(*, data: Data) -> None:
+    """Make a new transfer key for all shards here. Refused while a move is not finished.
+
+    If it is interrupted, run it again.
+    """
+    os.umask(0o077)
+    with fail_on(ShardError):
+        files = _write_new_transfer_key(Layout(data.absolute()))
+    typer.echo("All shards here have a new transfer key:")
+    for file in files:
+        typer.echo(f"  {file}")
+    typer.echo("They read it when a tenant moves. Standbys, and other hosts, need a copy of it.")
+
+
+def _write_new_transfer_key(layout: Layout) -> Sequence[Path]:
+    """Write a new key into the file of each key service here, while no tenant is between two shards.
+
+    Nothing is sealed under the old key then, so nothing is kept of it. Returns the files.
+
+    Interrupted, it leaves different keys, with which no tenant can move: asked for again, it
+    writes another one into all of them. Raises ShardError.
+    """
+    try:
+        files = {
+            shard: _transfer_key_file(Layout(layout.directory, shard)) for shard in layout.shards
+        }
+        with ShardMoves(layout, lambda _: None).while_nobody_moves():
+            key = secrets.token_bytes(TRANSFER_KEY_SIZE)
+            for shard, file in files.items():
+                with acting_as_owner_of(Layout(layout.directory, shard).key_service):
+                    write_atomically(file, key, 0o400, replace=True)
+    except (ConfigError, OSError) as error:
+        raise ShardError(message_of(error)) from None
+    return tuple(files.values())
+
+
+def _transfer_key_file(shard: Layout) -> Path:
+    with acting_as_owner_of(shard.key_service):
+        file = key_service_config.read(shard.key_service_settings).transfer_key_file
+    if file is None:
+        raise ShardError(f"{shard.key_service_settings} has no transfer_key_file")
+    return file
 
 
 def _then(layout: Layout, in_production: str) -> str:

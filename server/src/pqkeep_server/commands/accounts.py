@@ -1,0 +1,184 @@
+"""``pqkeepd operator``, ``admin create`` and ``refused-events``: what is in the accounts database.
+
+Every gateway knows of a changed operator with the next request, and the change is in the audit log as
+soon as a gateway runs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from pqkeep_gateway import config
+from pqkeep_gateway.access.principals import OperatorError
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.commands.arguments import Data
+from pqkeep_server.dev import HOST
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.gateway_client import (
+    GatewayClient,
+    GatewayError,
+    accept_invitation_command,
+    invitation_link,
+    read_credential,
+)
+from pqkeep_server.initialise import Layout
+from pqkeep_server.owner import acting_as_owner_of
+
+if TYPE_CHECKING:
+    from pqkeep_gateway.storage.audit_outbox import RefusedEvent
+    from pqkeep_gateway.tenancy.operators import Operators
+
+T = TypeVar("T")
+Name = Annotated[str, typer.Argument(help="The operator's name.")]
+
+_SECOND = 1_000_000
+_KEEP = "Keep this credential: it is not shown again, and only a digest of it is stored."
+
+
+class OperatorsUnavailableError(Exception):
+    """The accounts database cannot be changed now."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the accounts database takes no change now: it cannot be reached, or events have waited"
+            " for the audit log for five minutes; start the gateway and the key service"
+        )
+
+
+def add_operator(name: Name, *, data: Data) -> None:
+    """Add an operator, and print the credential."""
+    _print_credential(_run(data, lambda each: each.add(name)))
+
+
+def rotate_operator(name: Name, *, data: Data) -> None:
+    """Replace an operator's credential, at once, and print the new one."""
+    _print_credential(_run(data, lambda each: each.rotate(name)))
+
+
+def remove_operator(name: Name, *, data: Data) -> None:
+    """Remove an operator: the credential is refused from the next request on."""
+    _run(data, lambda each: each.remove(name))
+
+
+def list_operators(*, data: Data) -> None:
+    """List the operators, and since when their credentials are valid."""
+    for each in _run(data, lambda each: each.list()):
+        typer.echo(f"{each.name}\t{each.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def _print_credential(credential: str) -> None:
+    typer.echo(credential)
+    typer.echo(_KEEP, err=True)
+
+
+def _run(data: Path, action: "Callable[[Operators], Awaitable[T]]") -> T:
+    layout = Layout(data)
+    errors = (ConfigError, OperatorError, OperatorsUnavailableError, OSError)
+    with fail_on(*errors), acting_as_owner_of(layout.gateway):
+        return asyncio.run(_act(layout, action))
+
+
+async def _act(layout: Layout, action: "Callable[[Operators], Awaitable[T]]") -> T:
+    from pqkeep_gateway.wiring import open_operators  # noqa: PLC0415 - slow
+
+    try:
+        async with open_operators(config.read(layout.gateway_settings)) as opened:
+            return await action(opened)
+    except UnavailableError:
+        raise OperatorsUnavailableError from None
+
+
+def invite(
+    *,
+    email: Annotated[str, typer.Option(help="The person's e-mail address.")],
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
+    operator_key_file: Annotated[
+        Path,
+        typer.Option(help="A file of mode 0400 that holds the operator's credential only."),
+    ],
+    role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
+    url: Annotated[
+        str, typer.Option(help="The gateway's address: https, or http on 127.0.0.1.")
+    ] = f"http://{HOST}:8080",
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificate authorities to trust, in PEM, instead of the system's."),
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The address at which people reach the gateway, if it is another."
+        ),
+    ] = None,
+) -> None:
+    """Invite a person: print the link with which they choose a password, and a command for it.
+
+    Either can be used once, within a week.
+    """
+    with fail_on(ConfigError, GatewayError):
+        gateway = GatewayClient(url, read_credential(operator_key_file), ca_file)
+        token = gateway.invite(tenant, email, role)
+    command = accept_invitation_command(public_url or url, token, ca_file)
+    typer.echo(f"A link, for a browser:\n  {invitation_link(public_url or url, token)}")
+    typer.echo(f"Or a command, in which the password is yet to choose:\n  {command}")
+
+
+class AccountsUnavailableError(Exception):
+    """The accounts database does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the accounts database cannot be reached")
+
+
+def refused_events(
+    *,
+    data: Data,
+    acknowledge: Annotated[
+        bool,
+        typer.Option(
+            "--acknowledge",
+            help="Note in the audit log that what is listed has been seen: doctor and the alert say"
+            " it no more.",
+        ),
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List those that were acknowledged, too.")
+    ] = False,
+) -> None:
+    """List the events that the audit log refused: when, why, what and whose. They are kept."""
+    layout = Layout(data)
+    errors = (ConfigError, AccountsUnavailableError, OSError)
+    with fail_on(*errors), acting_as_owner_of(layout.gateway):
+        settings = config.read(layout.gateway_settings)
+        found = _find(settings, acknowledged=everything, acknowledges=acknowledge)
+    for each in found:
+        shown = [_time(each.at_us), each.reason, each.id]
+        if (event := each.event) is not None:
+            shown += [event.operation, event.outcome, str(event.tenant), event.principal]
+        typer.echo("\t".join(shown))
+
+
+def _find(
+    settings: config.Config, *, acknowledged: bool, acknowledges: bool
+) -> "Sequence[RefusedEvent]":
+    from pqkeep_gateway.wiring import list_refused_events  # noqa: PLC0415 - slow
+
+    try:
+        return asyncio.run(
+            list_refused_events(settings, acknowledged=acknowledged, acknowledges=acknowledges)
+        )
+    except UnavailableError:
+        raise AccountsUnavailableError from None
+
+
+def _time(at_us: int) -> str:
+    """Return a time to the second, or the number if it is none of the calendar's."""
+    try:
+        return f"{datetime.fromtimestamp(at_us // _SECOND, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return str(at_us)
