@@ -167,7 +167,7 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_key_service_event_loop_lag_seconds",
         Kind.HISTOGRAM,
-        "How late the key service's event loop is, measured ten times a second.",
+        "How late the key service's event loop is, measured twice a second.",
     ),
     Metric(
         "pqkeep_key_service_cpu_seconds_total",

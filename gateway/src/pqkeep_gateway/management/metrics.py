@@ -74,7 +74,7 @@ GATEWAY_METRICS = (
     Metric(
         "pqkeep_event_loop_lag_seconds",
         Kind.HISTOGRAM,
-        "How late the gateway's event loop is, measured ten times a second.",
+        "How late the gateway's event loop is, measured twice a second.",
     ),
     Metric(
         "pqkeep_ready",
