@@ -55,7 +55,7 @@ class Bodies:
     def begun(self, sender: str, size: int) -> tuple[LargeBody, Connection]:
         """Return a body of which so much has come."""
         connection = Connection()
-        body = LargeBody(self.all, {"connection": connection}).sent_by(sender)
+        body = LargeBody(self.all, connection).sent_by(sender)
         body.add(bytes(size))
         return body, connection
 

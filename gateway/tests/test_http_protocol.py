@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.http.connection import HttpConnection, Request
 from pqkeep_gateway.http.endpoint import JsonLines
-from pqkeep_gateway.http.responses import send_response
+from pqkeep_gateway.http.responses import send_lines
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -434,7 +434,7 @@ def test_lines_end_with_their_client(requests: int, *, reset: bool) -> None:
                 ended.set()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await send_response(receive, send, 200, JsonLines("x", lines()), "1")
+            await send_lines(receive, send, JsonLines("x", lines()), "1")
 
         server = Server()
         async with server.serving(app):

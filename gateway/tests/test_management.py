@@ -338,11 +338,10 @@ async def test_nothing_else_is_there() -> None:
 async def test_the_metrics_are_those_of_the_table() -> None:
     """Prometheus's own parser reads all metrics, with the counts that were made."""
     setting = Setting(FakeParts())
-    scope = {"method": "POST", "state": {}}
     route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
     for answer in (200, not_found("x"), None):
         setting.observer.finish(
-            route, scope, 0.0, answer, {"x": 1}, AnonymousPrincipal(), "request-1", "192.0.2.7"
+            route, "POST", 0.0, answer, {"x": 1}, AnonymousPrincipal(), "request-1", "192.0.2.7"
         )
     _, text = await setting.ask("/metrics")
     families = {each.name: each for each in text_string_to_metric_families(text.decode())}
@@ -373,7 +372,7 @@ def test_a_client_chooses_no_label(named: object) -> None:
     """An algorithm that does not exist is counted as none."""
     observer = RequestObserver()
     route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
-    observer.finish(route, {}, 0.0, 200, {"algorithm": named}, None, "", "")
+    observer.finish(route, "POST", 0.0, 200, {"algorithm": named}, None, "", "")
     assert list(observer.outcomes) == [("encrypt", NONE, "success")]
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.contract.rows import api_rows
 
-from pqkeep_gateway.http.pipeline import API
+from pqkeep_gateway.http.road import API
 from pqkeep_gateway.reference.snippets import curl, example_values, python
 
 ROWS = {row.name: row for row in api_rows()}

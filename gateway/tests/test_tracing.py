@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from starlette.types import Message, Receive, Scope, Send
 from tests.fixtures.collector import Collector, running_collector
 from tests.fixtures.processes import free_port
 
@@ -45,7 +44,7 @@ async def spans_of(
         tracing = Tracing(OpenTelemetry(endpoint=collector.endpoint, sample_ratio=ratio))
         keys = tracing.calls(cast("Any", FakeKeyService(refusal)))
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        with tracing.request("POST", PATH, headers.get("traceparent", "")) as answered:
             status = 200
             encrypt = Encrypt(
                 tenant=TenantId(uuid4()),
@@ -57,24 +56,7 @@ async def spans_of(
                 await keys.execute(encrypt, Attribution("request-1", CANARY, CANARY))
             except KeyServiceError:
                 status = 503
-            sent = [(b"x-request-id", b"request-1"), (b"set-cookie", CANARY.encode())]
-            await send({"type": "http.response.start", "status": status, "headers": sent})
-            await send({"type": "http.response.body", "body": CANARY.encode()})
-
-        async def receive() -> Message:
-            return {"type": "http.disconnect"}
-
-        async def send(_: Message) -> None:
-            pass
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": PATH,
-            "query_string": CANARY.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-        await tracing.requests(PATH, app)(scope, receive, send)
+            answered(status, "request-1")
         tracing.close()
         return collector
 

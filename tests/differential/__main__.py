@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from benchmarks.processes import ROOT
 from tests.differential.cases import API, MESSAGE, Case, Material, cases
 
 ANSWER_SECONDS = 30.0
+SILENT_SECONDS = 0.1
+"""How long a client that ends its side hears nothing before it does."""
 SHOWN = 20
 PARTS = ("protocol", "keyservice", "gateway", "server", "sdk")
 RUN = "from pqkeep_server.cli import app; app()"
@@ -115,7 +118,11 @@ def _answer(address: tuple[str, int], case: Case) -> str:
         try:
             for piece in case.pieces:
                 connection.sendall(piece)
-            if case.ends:
+            if case.ends:  # what can be answered is, before the end is seen
+                while select.select([connection], [], [], SILENT_SECONDS)[0]:
+                    received += (data := connection.recv(1 << 16))
+                    if not data:
+                        break
                 connection.shutdown(socket.SHUT_WR)
             while data := connection.recv(1 << 16):
                 received += data

@@ -24,9 +24,8 @@ from pqkeep_gateway.http.connection import (
     LIMITS,
     ConnectionLimits,
     Listener,
-    application,
-    lines_of,
 )
+from pqkeep_gateway.http.responses import lines_of
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_gateway.management.listener import open_listener, serving
@@ -262,7 +261,7 @@ async def serve(
     tls = _tls(settings)
     scheme = "http" if tls is None else "https"
     gateway = await assemble(settings, _address(scheme, host, port), limits, tls)
-    http = Listener(application(gateway.app), gateway.connections, gateway.observer, limits, tls)
+    http = Listener(gateway.road.begin, gateway.connections, gateway.observer, limits, tls)
     server = _Server(http, started=lambda: _tell(ready), others=others)
     collect_rarely()
     tasks = server.tasks

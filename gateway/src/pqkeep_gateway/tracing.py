@@ -5,6 +5,8 @@ body, its query or its headers but the trace that it belongs to. Spans are sent 
 thread of the library's; if the collector does not keep up, they are thrown away.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -15,7 +17,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pqkeep_gateway.config import OpenTelemetry
 from pqkeep_gateway.shards import Placement, TenantKeyService, Then, awaited
@@ -57,36 +58,29 @@ class Tracing:
         self._tracer = self._provider.get_tracer(SERVICE)
         self._propagator = TraceContextTextMapPropagator()
 
-    def requests(self, path: str, app: ASGIApp) -> ASGIApp:
-        """Return the application of a path, with a span for each request of it."""
-        return _TracedPath(path, app, self)
+    @contextmanager
+    def request(self, method: str, path: str, parent: str) -> Iterator[Callable[[int, str], None]]:
+        """Make a span for a request of a path, as long as a block lasts.
 
-    async def answer(
-        self, path: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Have the application of a path answer a request, in a span."""
-        method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        parent = headers.get(b"traceparent", b"").decode("latin-1")
+        ``parent`` is its header traceparent. The block gets what is told its answer's status and its
+        request id.
+        """
+        named = method if method in METHODS else OTHER_METHOD
         with self._tracer.start_as_current_span(
-            f"{method} {path}",
+            f"{named} {path}",
             context=self._propagator.extract({"traceparent": parent}),
             kind=SpanKind.SERVER,
-            attributes={"http.request.method": method, "http.route": path},
+            attributes={"http.request.method": named, "http.route": path},
             record_exception=False,
         ) as span:
 
-            async def traced_send(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    span.set_attribute("http.response.status_code", int(message["status"]))
-                    answer = dict(message["headers"])
-                    request_id = answer.get(b"x-request-id", b"").decode("latin-1")
-                    span.set_attribute("pqkeep.request_id", request_id)
-                    if message["status"] >= SERVER_ERROR:
-                        span.set_status(Status(StatusCode.ERROR))
-                await send(message)
+            def answered(status: int, request_id: str) -> None:
+                span.set_attribute("http.response.status_code", status)
+                span.set_attribute("pqkeep.request_id", request_id)
+                if status >= SERVER_ERROR:
+                    span.set_status(Status(StatusCode.ERROR))
 
-            await app(scope, receive, traced_send)
+            yield answered
 
     def calls(self, keys: TenantKeyService) -> TenantKeyService:
         """Return a key service, with a span for each call of it."""
@@ -118,18 +112,6 @@ class Tracing:
     def close(self) -> None:
         """Send what is left, for a moment, and end the thread."""
         self._provider.shutdown()
-
-
-class _TracedPath:
-    """Not a function: Starlette would take one for a handler of its own kind."""
-
-    def __init__(self, path: str, app: ASGIApp, tracing: Tracing) -> None:
-        self._path = path
-        self._app = app
-        self._tracing = tracing
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._tracing.answer(self._path, self._app, scope, receive, send)
 
 
 class _TracedKeyService:

@@ -76,7 +76,8 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.observer import RequestObserver
-from pqkeep_gateway.http.pipeline import Pipeline, create_app
+from pqkeep_gateway.http.pipeline import Pipeline
+from pqkeep_gateway.http.road import Road
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.key_client import KeyClient, KeyServiceAddress, RemoteHost, UnixSocket
@@ -174,7 +175,7 @@ _LOG = logger(__name__)
 class Gateway:
     """What runs: the application, and what it depends on."""
 
-    app: ASGIApp
+    road: Road
     key_clients: Mapping[str, KeyClient]
     """By shard."""
     audit_delivery: AuditDelivery
@@ -463,8 +464,13 @@ async def assemble(
         **single_sign_on.pages(sign_ons, sessions, cookies, proxies, config.pages_url or here),
     }
     return Gateway(
-        app=create_app(
-            api, outside, pages, pipeline, *(() if tracing is None else (tracing.requests,))
+        road=Road(
+            pipeline,
+            shards.keys,
+            api,
+            outside,
+            pages,
+            None if tracing is None else tracing.request,
         ),
         key_clients=found.clients,
         audit_delivery=audit_delivery,

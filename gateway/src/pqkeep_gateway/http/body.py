@@ -1,11 +1,12 @@
 """Reading a request's body: bounded in size and in elements, and always a JSON object.
 
-``protocol`` bounds it in time, and ``large_bodies`` how much there is of all.
+``connection`` bounds it in time, and ``large_bodies`` how much there is of all.
 """
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -29,52 +30,58 @@ MAX_NESTED_ELEMENTS = 4096
 TOO_LARGE = "the body is too large"
 
 
-async def read_json_object(
-    receive: Receive,
-    headers: Mapping[bytes, bytes],
-    large: LargeBody,
-    *,
-    at_most: int,
-    required: bool,
-    nested: frozenset[str] = frozenset(),
-) -> Mapping[str, Any]:
-    """Return the body.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonBody:
+    """What an endpoint's body must be: a JSON object, in which no name is twice at any depth."""
 
-    Raises ApiError for everything that is not a JSON object, FieldError for a name that is there
-    twice in an object, at any depth, and ClientGoneError.
+    at_most: int
+    """Bytes."""
+    required: bool
+    """Whether it must be there; where it need not, an empty one is an empty object."""
+    nested: frozenset[str] = frozenset()
+    """Members that may have arrays and objects which are not empty."""
 
-    Where no body is required, an empty one is an empty object. Arrays and objects are empty, but
-    for members that are ``nested``.
-    """
-    content_type = headers.get(b"content-type")
-    if required:
-        _require_json(content_type)  # before a body of any size is read
-    _check_length(headers, at_most)
-    message = await _next(receive)
-    first = _bounded(message.get("body", b""), at_most)
-    is_whole = not message.get("more_body")
-    if is_whole and len(first) <= LARGE:
-        return _value_of(first, content_type, nested, required=required)
-    large.add(first)
-    while not is_whole:
-        message = await _next(receive)
-        is_whole = not message.get("more_body")
-        large.add(_bounded(message.get("body", b""), at_most - len(large.received)))
-    if large.size > LARGE:
-        await large.wait(receive)
-    value = _value_of(large.received, content_type, nested, required=required)
-    large.received.clear()
-    return value
+    def check_head(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse by its head what a body of any size would be refused for. Raises ApiError."""
+        if self.required:
+            _require_json(headers.get(b"content-type"))
+        _check_length(headers, self.at_most)
 
+    def check_size(self, size: int) -> None:
+        """Raise ApiError if so many bytes are too many."""
+        if size > self.at_most:
+            raise invalid(TOO_LARGE)
 
-def _value_of(
-    body: bytes | bytearray, content_type: bytes | None, nested: frozenset[str], *, required: bool
-) -> Mapping[str, Any]:
-    if not required:
-        if not body:
-            return {}
-        _require_json(content_type)
-    return _object_of(body, nested)
+    def value_of(
+        self, body: bytes | bytearray, headers: Mapping[bytes, bytes]
+    ) -> Mapping[str, Any]:
+        """Return what a body says, which has come as a whole.
+
+        Raises ApiError for everything that is not a JSON object, and FieldError for a name that is
+        there twice.
+        """
+        if not self.required:
+            if not body:
+                return {}
+            _require_json(headers.get(b"content-type"))
+        return _object_of(body, self.nested)
+
+    async def read(
+        self, receive: Receive, headers: Mapping[bytes, bytes], large: LargeBody
+    ) -> Mapping[str, Any]:
+        """Return what a body says that is still to come, or large. Raises ClientGoneError, too."""
+        is_whole = False
+        while not is_whole:
+            message = await _next(receive)
+            piece = message.get("body", b"")
+            is_whole = not message.get("more_body")
+            self.check_size(len(large.received) + len(piece))
+            large.add(piece)
+        if large.size > LARGE:
+            await large.wait(receive)
+        value = self.value_of(large.received, headers)
+        large.received.clear()
+        return value
 
 
 def _object_of(body: bytes | bytearray, nested: frozenset[str]) -> Mapping[str, Any]:

@@ -11,8 +11,7 @@ so that a request costs no timer.
 
 import asyncio
 import math
-import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
@@ -32,7 +31,7 @@ from pqkeep_gateway.http.request_head import (
     check_head,
     path_of,
 )
-from pqkeep_gateway.http.responses import new_request_id
+from pqkeep_gateway.http.responses import Answer, lines_of, new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
@@ -54,8 +53,6 @@ HIGH_WATER = 65_536
 """Bytes of a body, or behind a request, that are kept before the client has to wait."""
 NO_BODY = frozenset({204, 304})
 """Answers without a body, whatever their headers say."""
-_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""Control characters but for the tab and the line ends, which are counted."""
 STATUS_LINE = {
     each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus
 }
@@ -302,18 +299,21 @@ class Request:
 
     # --- The answer -----------------------------------------------------------------------------
 
-    def answer(self, status: int, lines: bytes, body: bytes) -> None:
-        """Send the whole answer at once; ``lines``: its headers but for the length, from ``lines_of``."""
+    def answer(self, answer: Answer) -> None:
+        """Send a whole answer at once."""
         if self.disconnected:
             return
+        status, content_type, lines, body = answer
         self.response_started = True
         self.status = status
+        self._waits_for_100 = False
         connection = self._connection
         connection.gathering.send(
-            b"%b%bcontent-length: %d\r\n%b%b\r\n%b"
+            b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n%b"
             % (
                 STATUS_LINE[status],
                 connection.listener.lines,
+                content_type,
                 len(body),
                 lines,
                 b"" if self.keep_alive else b"connection: close\r\n",
@@ -401,16 +401,16 @@ class Request:
             "scheme": connection.scheme,
             "root_path": "",
             "headers": self.header_list,
-            "state": {"connection": connection, "tls_group": connection.tls_group},
+            "state": {},
             "method": self.method,
             "path": self.path,
             "raw_path": self.raw_path,
             "query_string": self.query,
         }
 
-    def run(self, app: ASGIApp, scope: Scope | None = None) -> None:
-        """Have an ASGI application answer, in a task."""
-        self._connection.listener.begin(self._run(app, self.scope() if scope is None else scope))
+    def run(self, app: ASGIApp, parameters: Mapping[str, str] | None = None) -> None:
+        """Have an ASGI application answer, in a task. ``parameters``: the fields in its path."""
+        self._connection.listener.begin(self._run(app, {**self.scope(), "path_params": parameters}))
 
     async def _run(self, app: ASGIApp, scope: Scope) -> None:
         try:
@@ -437,15 +437,6 @@ class Request:
         self.keep_alive = False
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send({"type": "http.response.body", "body": b"Internal Server Error"})
-
-
-def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Return headers as lines. Raises RuntimeError if one has a control character in it."""
-    lines = b"".join([b"%b: %b\r\n" % each for each in headers])
-    is_whole = len(headers) == lines.count(b"\r") == lines.count(b"\n")
-    if not is_whole or _CONTROLS.search(lines):
-        raise RuntimeError("a header has a control character in it")
-    return lines
 
 
 def _require(message: Message, type_: str) -> None:

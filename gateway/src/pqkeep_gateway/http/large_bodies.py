@@ -8,9 +8,9 @@ which it is in memory several times: as text, decoded, in a frame, and as an ans
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from enum import Enum, auto
-from typing import Any
+from typing import Protocol
 
 from starlette.types import Receive
 
@@ -115,6 +115,16 @@ class LargeBodies:
         return has_begun
 
 
+class Reading(Protocol):
+    """A connection whose client is to read an answer."""
+
+    async def drained(self) -> None:
+        """Return when the client has read what it was sent, or has gone."""
+
+    def evict(self) -> None:
+        """Close at once."""
+
+
 class _State(Enum):
     RECEIVED = auto()
     WAITING = auto()
@@ -127,12 +137,21 @@ class _State(Enum):
 class LargeBody:
     """The body of one request, if it is large or comes in pieces."""
 
-    __slots__ = ("_bodies", "_request", "_state", "_timer", "_turn", "received", "sender", "size")
+    __slots__ = (
+        "_bodies",
+        "_connection",
+        "_state",
+        "_timer",
+        "_turn",
+        "received",
+        "sender",
+        "size",
+    )
 
-    def __init__(self, bodies: LargeBodies, state: Mapping[str, Any]) -> None:
-        """Take the state of its request, which has its connection."""
+    def __init__(self, bodies: LargeBodies, connection: Reading) -> None:
+        """Take the connection over which it comes."""
         self._bodies = bodies
-        self._request = state
+        self._connection = connection
         self._state = _State.RECEIVED
         self._turn: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -147,7 +166,7 @@ class LargeBody:
         self.sender = sender
         return self
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | bytearray) -> None:
         """Take a piece of it. Raises ApiError if there is no room for it."""
         self._require()
         if piece:
@@ -186,7 +205,7 @@ class LargeBody:
 
     async def until_read(self) -> None:
         """Return when its answer was read, or its connection has ended."""
-        await self._request["connection"].drained()
+        await self._connection.drained()
 
     def end(self) -> None:
         """Say that its request has ended, however."""
@@ -202,7 +221,7 @@ class LargeBody:
         if self._state is _State.HANDLED:
             return False
         if self._state is _State.ANSWERED:
-            self._request["connection"].evict()
+            self._connection.evict()
         if self._turn is not None:
             self._turn.cancel()
         self.end()

@@ -65,16 +65,18 @@ class RequestObserver:
         self.durations: defaultdict[str, Distribution] = defaultdict(Distribution)
         """How long they took, by operation."""
 
-    def finish(
+    def finish(  # noqa: PLR0913 - each is in the access log
         self,
         route: Route,
-        scope: Scope,
+        method: str,
         began: float,
         answer: ApiError | int | None,
         values: Mapping[str, object],
         principal: Principal | None,
         request_id: str,
         source_address: str,
+        *,
+        tls_group: str = "",
     ) -> None:
         """Take note of a request that has been answered: with an error, a status, or not at all.
 
@@ -91,7 +93,7 @@ class RequestObserver:
             tenant = None if principal is None else principal.tenant
             _LOG.info(
                 "request answered",
-                method=scope["method"],
+                method=method,
                 route=route.path,
                 operation=route.operation,
                 status=status,
@@ -100,7 +102,7 @@ class RequestObserver:
                 request_id=request_id,
                 tenant=None if tenant is None else str(tenant),
                 source_address=source_address,
-                tls_group=scope["state"].get("tls_group") or None,
+                tls_group=tls_group or None,
             )
 
     def refuse(self, error: ApiError, request_id: str, source_address: str) -> None:

@@ -1,18 +1,11 @@
-"""What happens to every request, in order, exactly once.
+"""What requests of the API and pages are asked on their way, and what refuses them.
 
-route -> credential -> rate limit -> suspension -> cross-site -> access table -> scopes -> body
--> fields -> handler -> envelope
+The order in which requests of the API are asked is in ``road``.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
-from time import perf_counter
-from typing import Any
-from urllib.parse import parse_qsl
-
-from starlette import routing
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import (
     ENDS_ACCESS,
@@ -22,27 +15,16 @@ from pqkeep_gateway.access.admission import (
     UnknownCredentialError,
 )
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
-from pqkeep_gateway.access.idempotency import (
-    MAX_LENGTH,
-    IdempotencyKey,
-    idempotency_key,
-    is_idempotency_key,
-)
 from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
 from pqkeep_gateway.audit_delivery import AuditDelivery
-from pqkeep_gateway.http.body import read_json_object
-from pqkeep_gateway.http.cookies import ACCESS, NO_COOKIES, SAFE_METHODS, Cookies, SentCookies
-from pqkeep_gateway.http.disconnection import ClientGoneError
+from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies, SentCookies
 from pqkeep_gateway.http.endpoint import (
-    NOT_SIGNED,
     ApiCall,
     Endpoint,
-    Existing,
-    JsonLines,
     Response,
 )
 from pqkeep_gateway.http.errors import (
@@ -51,29 +33,17 @@ from pqkeep_gateway.http.errors import (
     enrollment_required,
     forbidden,
     internal,
-    invalid,
-    method_not_allowed,
     too_many,
     unavailable,
 )
-from pqkeep_gateway.http.field import Field, FieldError, Problem, sent_twice, unknown_field
-from pqkeep_gateway.http.large_bodies import LargeBodies, LargeBody
-from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
-from pqkeep_gateway.http.refusals import UNREAD, is_refusal, refusal_event
-from pqkeep_gateway.http.responses import (
-    accepts_gzip,
-    request_id_of,
-    send_error,
-    send_not_found,
-    send_response,
-)
+from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.rehearsal import rehearse
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import GatewayOperation
 from pqkeep_protocol.messages import Attribution
-from pqkeep_protocol.metrics import NONE
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -100,16 +70,19 @@ class Pipeline:
     trusted_proxies: TrustedProxies
     signed_bodies: SignedBodies
     observer: RequestObserver
-    large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
-    def read_cookies(self, scope: Scope, headers: Headers, permission: Permission) -> SentCookies:
+    def read_cookies(
+        self,
+        header_list: Sequence[tuple[bytes, bytes]],
+        headers: Headers,
+        path: str,
+        permission: Permission,
+    ) -> SentCookies:
         """Return the cookies of a request. Raises ApiError if it depends on one that is there twice."""
-        if b"cookie" not in headers:
-            return NO_COOKIES
-        sent = self.cookies.read(scope["headers"])
+        sent = self.cookies.read(header_list)
         if b"x-api-key" not in headers:
             host, needs_session = headers.get(b"host", b""), permission is not Permission.PUBLIC
-            self.cookies.require_once(sent, host, scope["path"], needs_session=needs_session)
+            self.cookies.require_once(sent, host, path, needs_session=needs_session)
         return sent
 
     async def admit(
@@ -197,17 +170,24 @@ class Pipeline:
             return None
         return await self.admission.count_items(call.tenant, len(call[endpoint.items]))
 
+    def needs_proof(self, endpoint: Endpoint, call: ApiCall) -> bool:
+        """Return whether the caller has to show more than who they are before the handler is called."""
+        principal = call.principal
+        if principal.is_read_only:
+            return endpoint.method not in SAFE_METHODS
+        return principal.user is not None and endpoint.demands_step_up(call.values)
+
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Call the handler; where the request needs a step-up, check it before.
 
         Without a step-up the request is refused for what is wrong with it, if anything is.
         """
-        if call.principal.is_read_only and endpoint.method not in SAFE_METHODS:
+        if not self.needs_proof(endpoint, call):
+            return await endpoint.handler(call)
+        if call.principal.is_read_only:
             for each in endpoint.fields:
                 each.read(call.values)
             raise credential_required()
-        if call.principal.user is None or not endpoint.demands_step_up(call.values):
-            return await endpoint.handler(call)
         try:
             return await self._handle_proven(endpoint, call)
         except StepUpRequiredError:
@@ -247,14 +227,39 @@ class Pipeline:
         attribution: Attribution,
     ) -> ApiError:
         """Return what to answer. A refusal (403, or by a policy) is recorded in the log before."""
+        error, refused = self.error_of(raised, endpoint, principal, values, attribution)
+        if refused is None:
+            return error
+        return await self.record(error, endpoint, refused, values, attribution)
+
+    def error_of(
+        self,
+        raised: Exception,
+        endpoint: Endpoint,
+        principal: Principal | None,
+        values: Mapping[str, object],
+        attribution: Attribution,
+    ) -> tuple[ApiError, Principal | None]:
+        """Return what to answer, and whose refusal is to be recorded before; None: nobody's."""
         error = self._answer_to(raised, endpoint, values)
         if error is None:
             _LOG.error("request failed", request_id=attribution.request_id, exc_info=raised)
-            return internal()
+            return internal(), None
         if isinstance(raised, SuspendedError | AddressNotAllowedError):
             principal = raised.principal
         if principal is None or principal.caller is Credential.NONE or not is_refusal(error):
-            return error  # anonymous refusals are not recorded: anyone could fill the log
+            return error, None  # anonymous refusals are not recorded: anyone could fill the log
+        return error, principal
+
+    async def record(
+        self,
+        error: ApiError,
+        endpoint: Endpoint,
+        principal: Principal,
+        values: Mapping[str, object],
+        attribution: Attribution,
+    ) -> ApiError:
+        """Record a refusal in the audit log; return what to answer."""
         try:
             await self.audit_delivery.record(
                 refusal_event(error, endpoint, principal, values, attribution),
@@ -270,235 +275,3 @@ class Pipeline:
         if isinstance(raised, ApiError):
             return raised
         return self.error_table(raised, endpoint, values)
-
-
-class Resource:
-    """An ASGI application for one path: its endpoints by method."""
-
-    def __init__(self, path: str, endpoints: Mapping[str, Endpoint], pipeline: Pipeline) -> None:
-        self._fields = {method: _Fields(row) for method, row in endpoints.items()}
-        self._endpoints = endpoints
-        self._methods = ", ".join([*endpoints, "HEAD"] if "GET" in endpoints else endpoints)
-        self._routes = {method: route_of(row, path) for method, row in endpoints.items()}
-        self._no_route = Route(NONE, path, NONE)
-        self._pipeline = pipeline
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, whatever happens, in the envelope."""
-        large = LargeBody(self._pipeline.large_bodies, scope["state"])
-        try:
-            await self._answer(scope, receive, send, large)
-            if large.size:
-                await large.until_read()
-        finally:
-            if large.size:  # as few have, and a call costs a microsecond
-                large.end()
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, large: LargeBody) -> None:
-        began = perf_counter()
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = request_id_of(headers)
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        endpoint = self._endpoints.get(method)
-        pipeline = self._pipeline
-        client = pipeline.trusted_proxies.client_of(_peer(scope), scope["headers"])
-        if endpoint is None:
-            refused = method_not_allowed(self._methods)
-            await send_error(send, refused, request_id)
-            pipeline.observer.finish(
-                self._no_route, scope, began, refused, {}, None, request_id, client.address
-            )
-            return
-        attribution = Attribution(request_id, "", client.address)
-        principal: Principal | None = None
-        usage: Usage | None = None
-        values = UNREAD
-        answer: ApiError | int | None = None
-        try:
-            cookies = pipeline.read_cookies(scope, headers, endpoint.permission)
-            principal, usage = await pipeline.admit(
-                endpoint.permission, headers, cookies.values, client, endpoint.audit_operation
-            )
-            attribution = Attribution(request_id, str(principal), client.address)
-            pipeline.authorize(endpoint, principal, headers)
-            usage = await pipeline.count(endpoint, principal, attribution) or usage
-            signed = NOT_SIGNED
-            body: Mapping[str, object] = {}
-            if endpoint.signature_header:
-                signed = await pipeline.signed_bodies.read(
-                    endpoint.signature_header, headers, receive, client.address
-                )
-            elif endpoint.takes_body:
-                sender = principal.tenant or network_of(client.address)
-                body = await self._fields[method].read_body(headers, receive, large.sent_by(sender))
-            values = self._fields[method].values(scope, body)
-            call = ApiCall(
-                principal=principal,
-                attribution=attribution,
-                values=values,
-                idempotency_key=_idempotency_key(
-                    endpoint, scope, headers, principal, client.address, body
-                )
-                if endpoint.idempotent
-                else None,
-                sent_cookies=cookies,
-                user_agent=headers.get(b"user-agent", b""),
-                step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
-                signed=signed,
-                usage=usage,
-            )
-            usage = await pipeline.count_items(endpoint, call) or usage
-            response = await pipeline.handle(endpoint, call)
-            large.answer()
-            if endpoint.signature_header:
-                pipeline.signed_bodies.accept(client.address)
-            await send_response(
-                receive,
-                send,
-                endpoint.status,
-                response,
-                request_id,
-                usage=usage,
-                is_head=scope["method"] == "HEAD",
-                gzip=isinstance(response, JsonLines) and accepts_gzip(headers),
-            )
-            answer = HTTPStatus.OK if isinstance(response, Existing) else endpoint.status
-        except ClientGoneError:
-            return
-        except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
-            large.answer()
-            error = await pipeline.error_for(raised, endpoint, principal, values, attribution)
-            if isinstance(raised, SuspendedError):
-                usage = raised.usage
-            await send_error(send, error, request_id, usage)
-            answer = error.without_frames()
-        finally:
-            pipeline.observer.finish(
-                self._routes[method],
-                scope,
-                began,
-                answer,
-                values,
-                principal,
-                request_id,
-                client.address,
-            )
-
-
-class _Fields:
-    """Where an endpoint's fields are."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        others = endpoint.other_fields
-        self._path = endpoint.path_fields
-        self._in_body = frozenset(each.name for each in others if endpoint.takes_body)
-        self._in_query = {each.name: each for each in others if not endpoint.takes_body}
-        self._nested = frozenset(each.name for each in others if each.is_nested)
-        self._max_body = endpoint.max_body
-        self._needs_body = bool(self._in_body) and not endpoint.body_optional
-        self._known = [each.name for each in others]
-
-    async def read_body(
-        self, headers: Headers, receive: Receive, large: LargeBody
-    ) -> Mapping[str, object]:
-        """Return a body that has no unknown field. Raises ApiError, FieldError."""
-        body = await read_json_object(
-            receive,
-            headers,
-            large,
-            at_most=self._max_body,
-            required=self._needs_body,
-            nested=self._nested,
-        )
-        if not body.keys() <= self._in_body:
-            raise unknown_field(body.keys() - self._in_body, self._known)
-        return body
-
-    def values(self, scope: Scope, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the values of all places. Raises FieldError for what is unknown or twice there."""
-        if not self._path and not scope["query_string"]:
-            return body
-        values = dict(body)
-        for name, text in _query(scope):
-            if name not in self._in_query:
-                raise unknown_field([name], self._known)
-            if name in values:
-                raise sent_twice(name)
-            values[name] = self._in_query[name].from_text(text)
-        return values | {each.name: _path_value(each, scope) for each in self._path}
-
-
-def _peer(scope: Scope) -> str:
-    return scope["client"][0] if scope["client"] else ""
-
-
-def _path_value(field: Field[Any], scope: Scope) -> object:
-    return field.from_text(scope["path_params"][field.name])
-
-
-def _query(scope: Scope) -> list[tuple[str, str]]:
-    """Return the parameters, in their order. Raises FieldError for more than any endpoint has."""
-    text = scope["query_string"].decode("latin-1")
-    try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
-    except ValueError:
-        message = f"the query has more than {MAX_PARAMETERS} parameters"
-        raise FieldError("", Problem.UNKNOWN, message) from None
-
-
-def _idempotency_key(
-    endpoint: Endpoint,
-    scope: Scope,
-    headers: Headers,
-    principal: Principal,
-    source_address: str,
-    body: Mapping[str, object],
-) -> IdempotencyKey | None:
-    given = headers.get(b"idempotency-key")
-    if given is None:
-        return None
-    text = given.decode("latin-1")
-    if not is_idempotency_key(text):
-        message = f"Idempotency-Key must be 1 to {MAX_LENGTH} printable ASCII characters"
-        raise invalid(message, "Idempotency-Key")
-    request = [scope["method"], scope["path"], body]
-    if endpoint.answers_secret:
-        request.append(str(principal))
-    return idempotency_key(text, principal, source_address, request)
-
-
-def create_app(
-    api: Iterable[Endpoint],
-    outside: Iterable[Endpoint],
-    documents: Mapping[str, ASGIApp],
-    pipeline: Pipeline,
-    wrap: Callable[[str, ASGIApp], ASGIApp] = lambda _, resource: resource,
-) -> ASGIApp:
-    """Route requests to the API's endpoints, to those outside of it, and to documents.
-
-    ``wrap`` gets each endpoint's path and application, and returns what is called in its place.
-
-    Starlette tries its routes one by one, so only the paths with parameters are left to it.
-    """
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for prefix, endpoints in ((API, api), ("", outside)):
-        for endpoint in endpoints:
-            by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {
-        path: wrap(path, Resource(path, methods, pipeline)) for path, methods in by_path.items()
-    }
-    served: dict[str, ASGIApp] = {
-        **resources,
-        **{path: pipeline.observer.watch(document) for path, document in documents.items()},
-    }
-    fixed = {path: each for path, each in served.items() if "{" not in path}
-    others = routing.Router(
-        [routing.Route(path, each) for path, each in served.items() if path not in fixed],
-        redirect_slashes=False,
-        default=pipeline.observer.watch(send_not_found, NONE),
-    )
-
-    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return fixed.get(scope["path"], others)(scope, receive, send)
-
-    return app

@@ -1,12 +1,14 @@
-"""Sending responses over ASGI."""
+"""The form of answers, and those that are made while they are sent."""
 
 import asyncio
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 from secrets import token_hex
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
@@ -19,9 +21,9 @@ from pqkeep_gateway.http.endpoint import (
     Document,
     Existing,
     JsonLines,
-    Response,
     WithCookies,
 )
+from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, not_found
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -35,6 +37,11 @@ _DIGITS: list[str] = []
 LEVEL = 1
 """The fastest: exports compress to about a third with it, and little further with any other."""
 _GZIP = 16 + zlib.MAX_WBITS
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Control characters but for the tab and the line ends, which are counted."""
+_JSON = JSON.encode("ascii")
+_START = b"cache-control: no-store\r\nx-request-id: %b\r\n"
+_USAGE = b"ratelimit-limit: %d\r\nratelimit-remaining: %d\r\nratelimit-reset: %d\r\n"
 CHALLENGE = (b"www-authenticate", b'ApiKey realm="pqkeep"')
 """What RFC 9110 wants to be in every 401. No browser has a dialog for this scheme."""
 
@@ -86,48 +93,76 @@ def new_request_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-async def send_response(
-    receive: Receive,
-    send: Send,
+Whole = Data | Document | Existing | WithCookies
+"""Responses that are made before they are sent."""
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    content_type: bytes
+    lines: bytes
+    """Its other headers, but for its length."""
+    body: bytes
+
+
+def answer_of(
     status: int,
-    response: Response,
+    response: Whole,
     request_id: str,
-    *,
     usage: Usage | None = None,
-    is_head: bool = False,
-    gzip: bool = False,
-) -> None:
-    """Send what a handler returned. The body of an answer to HEAD is left out where it is sent."""
-    headers = () if usage is None else _usage_headers(usage)
+) -> Answer:
+    """Return the answer that has what a handler returned."""
+    content_type, cookies = _JSON, b""
     match response:
-        case JsonLines():
-            stream = GzipStream() if gzip else None
-            await _send_lines(receive, send, response, request_id, headers, stream, is_head=is_head)
-        case Document(content_type=content_type, body=body):
-            await _send(send, status, body, request_id, headers, content_type)
+        case Document(content_type=named, body=body):
+            content_type = named.encode("ascii")
         case Existing(data=data):
+            status = HTTPStatus.OK
             body = envelope.success(data, request_id)
-            await _send(send, HTTPStatus.OK, body, request_id, headers)
-        case WithCookies(data=data, cookies=cookies):
-            set_cookies = [(b"set-cookie", cookie.encode()) for cookie in cookies]
+        case WithCookies(data=data, cookies=values):
+            cookies = lines_of([(b"set-cookie", each.encode()) for each in values])
             body = envelope.success(data, request_id)
-            await _send(send, status, body, request_id, (*headers, *set_cookies))
         case _:
-            await _send(send, status, envelope.success(response, request_id), request_id, headers)
+            body = envelope.success(response, request_id)
+    limits = b"" if usage is None else _usage_lines(usage)
+    return Answer(status, content_type, _START % request_id.encode() + limits + cookies, body)
 
 
-async def send_error(
-    send: Send, error: ApiError, request_id: str, usage: Usage | None = None
-) -> None:
-    """Send an error in the envelope. One about a limit names that limit, and no other."""
-    body = envelope.failure(error, request_id)
+def error_answer(error: ApiError, request_id: str, usage: Usage | None = None) -> Answer:
+    """Return an error's answer. One about a limit names that limit, and no other."""
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     headers += [(b"set-cookie", cookie.encode()) for cookie in error.cookies]
     if error.code.status == HTTPStatus.UNAUTHORIZED:
         headers.append(CHALLENGE)
+    lines = lines_of(headers)
     if usage is not None and error.code.status != HTTPStatus.TOO_MANY_REQUESTS:
-        headers.extend(_usage_headers(usage))
-    await _send(send, error.code.status, body, request_id, headers)
+        lines += _usage_lines(usage)
+    body = envelope.failure(error, request_id)
+    return Answer(error.code.status, _JSON, _START % request_id.encode() + lines, body)
+
+
+def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return headers as lines. Raises RuntimeError if one has a control character in it."""
+    lines = b"".join([b"%b: %b\r\n" % each for each in headers])
+    is_whole = len(headers) == lines.count(b"\r") == lines.count(b"\n")
+    if not is_whole or _CONTROLS.search(lines):
+        raise RuntimeError("a header has a control character in it")
+    return lines
+
+
+async def send_error(send: Send, error: ApiError, request_id: str) -> None:
+    """Send an error of a page, over ASGI."""
+    answer = error_answer(error, request_id)
+    lines = [each.partition(b": ") for each in answer.lines.split(b"\r\n")[:-1]]
+    headers = [
+        (b"content-type", answer.content_type),
+        (b"content-length", b"%d" % len(answer.body)),
+        *((name, value) for name, _, value in lines),
+    ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 async def send_redirect(send: Send, location: str, cookies: Sequence[str], request_id: str) -> None:
@@ -149,28 +184,30 @@ async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
 
 
+def _usage_lines(usage: Usage) -> bytes:
+    return _USAGE % (usage.limit.events, usage.remaining, math.ceil(usage.reset))
+
+
 def _usage_headers(usage: Usage) -> Headers:
-    return (
-        (b"ratelimit-limit", b"%d" % usage.limit.events),
-        (b"ratelimit-remaining", b"%d" % usage.remaining),
-        (b"ratelimit-reset", b"%d" % math.ceil(usage.reset)),
-    )
+    lines = _usage_lines(usage).split(b"\r\n")[:-1]
+    return [(name, value) for name, _, value in (each.partition(b": ") for each in lines)]
 
 
-async def _send_lines(
+async def send_lines(
     receive: Receive,
     send: Send,
     lines: JsonLines,
     request_id: str,
-    headers: Headers,
-    gzip: GzipStream | None,
+    usage: Usage | None = None,
     *,
-    is_head: bool,
+    is_head: bool = False,
+    gzips: bool = False,
 ) -> None:
     """Send a file of lines as they are made, until the client has gone; for HEAD make none.
 
     If they cannot go on, the connection is cut: a file that is whole has its last line.
     """
+    gzip = GzipStream() if gzips else None
     start = {
         "type": "http.response.start",
         "status": HTTPStatus.OK,
@@ -181,7 +218,7 @@ async def _send_lines(
             (b"x-request-id", request_id.encode()),
             (b"vary", b"accept-encoding"),
             *(() if gzip is None else ((b"content-encoding", b"gzip"),)),
-            *headers,
+            *(() if usage is None else _usage_headers(usage)),
         ],
     }
     end = {"type": "http.response.body", "body": b""}
@@ -207,27 +244,3 @@ async def _send_lines(
             await send(end if gzip is None else {**end, "body": gzip.end()})
         finally:
             gone.cancel()
-
-
-async def _send(
-    send: Send,
-    status: int,
-    body: bytes,
-    request_id: str,
-    headers: Headers,
-    content_type: str = JSON,
-) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", content_type.encode("ascii")),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),
-                (b"x-request-id", request_id.encode()),
-                *headers,
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})

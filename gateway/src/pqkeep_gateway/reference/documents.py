@@ -12,7 +12,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.pipeline import API
+from pqkeep_gateway.http.road import API
 from pqkeep_gateway.http.static_document import StaticDocument
 from pqkeep_gateway.reference.openapi import PARTS, document
 from pqkeep_gateway.reference.pages import HEADERS, PAGES, ROOT, STATIC, pages, static

@@ -18,7 +18,7 @@ from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.field import Field, InvalidValueError, decode_base64
-from pqkeep_gateway.http.pipeline import API
+from pqkeep_gateway.http.road import API
 from pqkeep_gateway.reference.client_calls import CALLS, ClientCall
 
 Values = Mapping[str, object]
