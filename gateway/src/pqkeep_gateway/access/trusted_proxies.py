@@ -45,7 +45,7 @@ class TrustedProxies:
 
     def client_of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> Client:
         """Return who sent a request: the peer, unless that is a trusted proxy."""
-        if peer not in self:
+        if not self._networks.networks or peer not in self:
             return Client(peer)
         nodes = _forwarding_nodes(headers)
         if nodes is None:

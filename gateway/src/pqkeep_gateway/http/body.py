@@ -138,7 +138,9 @@ def _fault_of_syntax(error: ValueError | RecursionError, body: bytes | bytearray
 
 def _has_too_many_elements(body: bytes | bytearray, nested: frozenset[str]) -> bool:
     if nested:
-        return any(_has_more(mark, body, MAX_NESTED_ELEMENTS) for mark in (b",", b"[", b"{"))
+        return len(body) > MAX_NESTED_ELEMENTS and any(
+            _has_more(mark, body, MAX_NESTED_ELEMENTS) for mark in (b",", b"[", b"{")
+        )
     return len(body) > MAX_SMALL and _has_more(b",", body, MAX_ELEMENTS)
 
 
@@ -166,7 +168,7 @@ def _has_more(mark: bytes, body: bytes | bytearray, at_most: int) -> bool:
 
 
 def _require_json(content_type: bytes | None) -> None:
-    if content_type is not None and not _is_json(content_type):
+    if content_type not in {None, b"application/json"} and not _is_json(content_type or b""):
         raise invalid("the content type must be application/json")
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from urllib.parse import unquote
 
 import httptools
@@ -186,13 +186,13 @@ class Request:
     """
 
     __slots__ = (
-        "_connection",
         "_event",
         "_has_news",
         "_is_chunked",
         "_length_left",
         "_waits_for_100",
         "body",
+        "connection",
         "disconnected",
         "header_list",
         "headers",
@@ -201,6 +201,7 @@ class Request:
         "method",
         "on_body",
         "path",
+        "peer",
         "query",
         "raw_path",
         "response_complete",
@@ -222,7 +223,6 @@ class Request:
         keep_alive: bool,
     ) -> None:
         """Take a head. The names of its headers are in lower case."""
-        self._connection = connection
         self._event: asyncio.Event | None = None
         self._has_news = False
         self._is_chunked = False
@@ -230,6 +230,8 @@ class Request:
         self._waits_for_100 = b"expect" in headers and version != "1.0"
         self.body = bytearray()
         """What has come of the body, and was not taken yet."""
+        self.connection = connection
+        """The connection over which it has come."""
         self.disconnected = False
         """Whether nobody waits for the answer any more."""
         self.header_list = header_list
@@ -242,6 +244,8 @@ class Request:
         """What is called when some of the body has come, or the client has gone."""
         path = raw_path.decode("ascii")
         self.path = unquote(path) if "%" in path else path
+        self.peer = connection.address
+        """The address at the other end of the connection."""
         self.query = query
         self.raw_path = raw_path
         self.response_complete = False
@@ -250,29 +254,19 @@ class Request:
         """Of the answer, once it has begun."""
         self.version = version
 
-    @property
-    def connection(self) -> "HttpConnection":
-        """The connection over which it has come."""
-        return self._connection
-
-    @property
-    def peer(self) -> str:
-        """The address at the other end of the connection."""
-        return self._connection.address
-
     # --- The body -------------------------------------------------------------------------------
 
     def expect_body(self) -> None:
         """Have the client send the body, if it waits to be asked for it."""
-        if self._waits_for_100 and not self._connection.transport.is_closing():
-            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._waits_for_100 and not self.connection.transport.is_closing():
+            self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._waits_for_100 = False
 
     async def receive(self) -> Message:
         """Return what has come of the body, or that the client has gone, as ASGI has it."""
         self.expect_body()
         if not self.disconnected and not self.response_complete:
-            self._connection.flow.resume_reading()
+            self.connection.flow.resume_reading()
             if not self._has_news:
                 self._event = self._event or asyncio.Event()
                 await self._event.wait()
@@ -307,7 +301,7 @@ class Request:
         self.response_started = True
         self.status = status
         self._waits_for_100 = False
-        connection = self._connection
+        connection = self.connection
         connection.gathering.send(
             b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n%b"
             % (
@@ -324,7 +318,7 @@ class Request:
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, as ASGI has it. Raises RuntimeError for what is not HTTP."""
-        flow = self._connection.flow
+        flow = self.connection.flow
         if flow.write_paused and not self.disconnected:
             await flow.drain()
         if self.disconnected:
@@ -355,13 +349,13 @@ class Request:
         self.response_started = True
         self.status = status
         self._waits_for_100 = False
-        connection = self._connection
+        connection = self.connection
         connection.transport.write(
             b"%b%b%b\r\n" % (STATUS_LINE[status], connection.listener.lines, lines)
         )
 
     def _send_body(self, body: bytes, *, more: bool) -> None:
-        transport = self._connection.transport
+        transport = self.connection.transport
         if self.method == "HEAD":
             self._length_left = 0
         elif self._is_chunked:
@@ -382,7 +376,7 @@ class Request:
         self.response_complete = True
         self.on_body = None
         self.tell()
-        connection = self._connection
+        connection = self.connection
         if not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()
@@ -391,7 +385,7 @@ class Request:
 
     def scope(self) -> Scope:
         """Return the request as ASGI has it."""
-        connection = self._connection
+        connection = self.connection
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -401,7 +395,7 @@ class Request:
             "scheme": connection.scheme,
             "root_path": "",
             "headers": self.header_list,
-            "state": {},
+            "state": {"tls_group": connection.tls_group},
             "method": self.method,
             "path": self.path,
             "raw_path": self.raw_path,
@@ -410,7 +404,7 @@ class Request:
 
     def run(self, app: ASGIApp, parameters: Mapping[str, str] | None = None) -> None:
         """Have an ASGI application answer, in a task. ``parameters``: the fields in its path."""
-        self._connection.listener.begin(self._run(app, {**self.scope(), "path_params": parameters}))
+        self.connection.listener.begin(self._run(app, {**self.scope(), "path_params": parameters}))
 
     async def _run(self, app: ASGIApp, scope: Scope) -> None:
         try:
@@ -431,7 +425,7 @@ class Request:
         if self.response_complete:
             return
         if self.response_started:
-            self._connection.transport.close()
+            self.connection.transport.close()
             return
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"21")]
         self.keep_alive = False
@@ -773,8 +767,8 @@ class HttpConnection(asyncio.Protocol):
                 self._new_parser()  # the other one is at its end
             else:
                 break
-        if self._is_receiving:
-            self._check_size()
+        if self._is_receiving and (self._tail_size > MAX_TAIL or len(self.headers) > MAX_HEADERS):
+            self._refuse_size()
 
     def _collect_head(self, piece: bytes) -> None:
         """Keep the head as it comes, without the empty lines before it. Raises ApiError."""
@@ -801,12 +795,11 @@ class HttpConnection(asyncio.Protocol):
         lines = b"".join(b"%s: %s\r\n" % each for each in headers)
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
 
-    def _check_size(self) -> None:
-        """Refuse what has come of a request, if it is too much already."""
+    def _refuse_size(self) -> NoReturn:
+        """Refuse what has come of a request: it is too much already. Raises ApiError."""
         if self._has_head and self._tail_size > MAX_TAIL:
             raise invalid("the body is too large")
-        if len(self.headers) > MAX_HEADERS:
-            raise invalid(TOO_MANY_HEADERS)
+        raise invalid(TOO_MANY_HEADERS)
 
     # --- What ends a connection -----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ for, which goes on with the following steps. So a request that finds everything 
 task, and one that has to wait takes the same steps, each of which is there once.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
@@ -101,6 +102,8 @@ class _Row:
         self.route = route_of(endpoint, path)
         self.waits_for_more = bool(endpoint.address_limit or endpoint.signature_header)
         """Whether something is waited for between the access table and the body."""
+        self.ask = endpoint.ask if endpoint.items is None else None
+        """What asks the key service at once: the items of a batch are counted first."""
         self.takes_body = endpoint.takes_body and not endpoint.signature_header
         self._path = endpoint.path_fields
         self._in_body = frozenset(each.name for each in others if endpoint.takes_body)
@@ -368,9 +371,13 @@ class Road:
             signed=passage.signed,
             usage=passage.usage,
         )
-        if endpoint.ask is None or passage.is_traced or self._pipeline.needs_proof(endpoint, call):
+        if (
+            passage.row.ask is None
+            or passage.is_traced
+            or self._pipeline.needs_proof(endpoint, call)
+        ):
             return self._handle(passage, call)
-        question = endpoint.ask(call)
+        question = passage.row.ask(call)
         if question is None:
             return self._handle(passage, call)
         self._keys.call(*question, lambda outcome: self._take(passage, self._told, outcome))
@@ -477,8 +484,8 @@ class Road:
             return
         if not large.size or answer is None:
             large.end()
-        else:
-            request.connection.listener.begin(_until_read(large))
+        else:  # when the answer has been written
+            asyncio.get_running_loop().call_soon(_let_go, request, large)
 
     # --- Steps that wait, and those that fail -----------------------------------------------------
 
@@ -519,6 +526,14 @@ class Road:
 async def _rest(rest: Rest | None) -> None:
     if rest is not None:
         await rest
+
+
+def _let_go(request: Request, large: LargeBody) -> None:
+    """Have a body count no longer, unless its answer is still to be read."""
+    if request.connection.flow.write_paused:
+        request.connection.listener.begin(_until_read(large))
+    else:
+        large.end()
 
 
 async def _until_read(large: LargeBody) -> None:
