@@ -91,13 +91,13 @@ def limits(setting: Setting) -> AttemptLimits:
     return setting.limits
 
 
-async def fail(attempt: AbstractAsyncContextManager[None]) -> None:
+async def fail(attempt: AbstractAsyncContextManager[bool | None]) -> None:
     with suppress(WrongError):
         async with attempt:
             raise WrongError
 
 
-async def succeed(attempt: AbstractAsyncContextManager[None]) -> None:
+async def succeed(attempt: AbstractAsyncContextManager[bool | None]) -> None:
     async with attempt:
         pass
 

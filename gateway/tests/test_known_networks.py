@@ -9,10 +9,12 @@ from msgspec import structs
 
 from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.people.attempt_limits import ATTEMPTS
+from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.storage.challenges import MAX_CHALLENGES
 from pqkeep_gateway.storage.known_networks import LIFETIME, MAX_NETWORKS
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.storage.schema import KNOWN_NETWORKS
+from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -35,6 +37,32 @@ async def test_a_sign_in_makes_a_network_known(world: World) -> None:
     assert not await is_known(EMAIL, "2001:db8:1:3::7")
     assert not await is_known(OTHER_EMAIL, OFFICE)
     assert not await is_known("nobody@example.com", OFFICE)
+
+
+@pytest.mark.parametrize("networks", [1, MAX_CHALLENGES + 1])
+async def test_whoever_knows_the_password_ends_no_sign_in_at_home(
+    world: World, networks: int
+) -> None:
+    """A sign-in that waits for its code where the person is known outlasts others from elsewhere."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    challenge = await world.challenge()
+    for number in range(networks):
+        with pytest.raises(SecondFactorRequiredError):
+            await sign_in(world, f"203.0.113.{number}")
+    async with world.engine.connect() as connection:
+        count = sa.select(sa.func.count()).select_from(CHALLENGES)
+        assert (await connection.execute(count)).scalar_one() <= MAX_CHALLENGES
+    await world.sign_in.answer_challenge(challenge, totp.at(int(world.now)), ATTRIBUTION)
+
+
+async def test_a_sign_in_ends_an_earlier_one_from_there(world: World) -> None:
+    """Of a network's sign-ins that wait for a code, the newest is the only one."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    earlier, _ = await world.challenge(), await world.challenge()
+    with pytest.raises(InvalidChallengeError):
+        await world.sign_in.answer_challenge(earlier, totp.at(int(world.now)), ATTRIBUTION)
 
 
 async def test_a_wrong_password_makes_no_network_known(world: World) -> None:

@@ -206,6 +206,27 @@ async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: 
     assert done.index(HERE) - refused_at_once < waited / 2  # in turns: not after those before it
 
 
+async def test_no_flood_of_strangers_keeps_known_people_waiting(pepper: Pepper) -> None:
+    """While strangers from more addresses than may wait fill their queue, a known person is served."""
+    held = HeldHasher()
+    passwords = Passwords(pepper, held)
+    stored = await passwords.hash(USER.id, GOOD, HERE)
+    flood = [
+        asyncio.create_task(
+            passwords.verify(None, GOOD, f"198.51.{number // 256}.{number % 256}", is_stranger=True)
+        )
+        for number in range(4 * MAX_WAITING)
+    ]
+    await asyncio.sleep(0)
+    assert passwords.waiting == MAX_WAITING
+    here = asyncio.create_task(passwords.verify(with_hash(stored), GOOD, HERE))
+    await asyncio.sleep(0)
+    held.go.set()
+    assert await here
+    outcomes = await asyncio.gather(*flood, return_exceptions=True)
+    assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3 * MAX_WAITING - 1
+
+
 def test_default_costs() -> None:
     """By default hashes are Argon2id with 64 MiB, three passes and four lanes."""
     usual = hasher(PasswordCosts())

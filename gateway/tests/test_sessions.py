@@ -208,7 +208,7 @@ async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -
     with pytest.raises(AccountChangedError):
         await world.sessions.begin(before, ATTRIBUTION)
     with pytest.raises(AccountChangedError):
-        await world.challenges.issue(before, Factor.APP)
+        await world.challenges.issue(before, Factor.APP, HERE)
 
 
 @pytest.mark.parametrize("factor", ["app", "email"])

@@ -112,7 +112,7 @@ async def test_a_removal_ends_concurrent_sign_ins(world: World) -> None:
         outcomes = await asyncio.gather(
             world.sessions.begin(account, ATTRIBUTION),
             world.step_up.issue(person, PASSWORD, ATTRIBUTION),
-            world.challenges.issue(account, Factor.APP),
+            world.challenges.issue(account, Factor.APP, HERE),
             world.members.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION),
             world.sign_in.with_password(email, PASSWORD, ATTRIBUTION),
             return_exceptions=True,

@@ -57,16 +57,20 @@ class AttemptLimits:
         self._pepper = pepper
 
     @asynccontextmanager
-    async def password(self, email: str, source_address: str) -> AsyncIterator[None]:
-        """Count an attempt at a password, unless the block succeeds. Raises TooManyAttemptsError."""
+    async def password(self, email: str, source_address: str) -> AsyncIterator[bool]:
+        """Count an attempt at a password, unless the block succeeds.
+
+        Yields whether the account is known at the address. Raises TooManyAttemptsError.
+        """
         account, network = self._account(email), network_of(source_address)
         here = f"passwords at {account} from {network}", ATTEMPTS
-        if await self._known_networks.is_known(email, source_address):
+        is_known = await self._known_networks.is_known(email, source_address)
+        if is_known:
             attempt = self._attempt(here)
         else:
             attempt = self._attempt(_of_source(network), here, delayed=f"passwords at {account}")
         async with attempt:
-            yield
+            yield is_known
 
     @asynccontextmanager
     async def code(self, email: str, source_address: str) -> AsyncIterator[None]:

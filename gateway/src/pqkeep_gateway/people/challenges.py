@@ -9,6 +9,7 @@ from enum import StrEnum
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
+from pqkeep_gateway.people.known_networks import network_digest
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.users import Account, SqlUsers
 
@@ -68,12 +69,15 @@ class Challenges:
             return Factor.EMAIL
         return None
 
-    async def issue(self, account: Account, factor: Factor) -> SecondFactorRequiredError:
+    async def issue(
+        self, account: Account, factor: Factor, source_address: str
+    ) -> SecondFactorRequiredError:
         """Return what to raise after a correct password. Raises AccountChangedError."""
         token = new_credential(CredentialKind.CHALLENGE)
-        expires_at = date_of(self._clock()) + LIFETIME
+        now = date_of(self._clock())
         digest = self._pepper.digest(token)
-        await self._store.add(account, digest, expires_at)
+        network = network_digest(self._pepper, account.user.email, source_address)
+        await self._store.add(account, digest, network, now, now + LIFETIME)
         self._lookups.accept(digest)
         return SecondFactorRequiredError(token, factor)
 

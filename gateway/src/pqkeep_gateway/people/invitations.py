@@ -113,7 +113,9 @@ class Invitations:
             raise InvalidInvitationTokenError
         self._passwords.require_enabled(tenant)
         new_user = UserId(uuid4())
-        password_hash = await self._passwords.hash(new_user, password, attribution.source_address)
+        password_hash = await self._passwords.hash(
+            new_user, password, attribution.source_address, is_stranger=True
+        )
         account = await self._store.accept(digest, new_user, password_hash, now, attribution)
         tokens = await self._sessions.begin(account, attribution, user_agent=user_agent)
         return account.user, tokens

@@ -84,7 +84,9 @@ class PasswordResets:
         if email is None or (account and not self._passwords.are_enabled(account.user.tenant)):
             raise InvalidPasswordResetTokenError
         user = UserId(uuid4()) if account is None else account.user.id
-        password_hash = await self._passwords.hash(user, password, attribution.source_address)
+        password_hash = await self._passwords.hash(
+            user, password, attribution.source_address, is_stranger=True
+        )
         network = network_digest(self._pepper, email, attribution.source_address)
         await self._store.complete(digest, password_hash, network, now, attribution)
         await self._audit_delivery.deliver()

@@ -36,9 +36,10 @@ MAX_LENGTH = 1024
 """Characters, before normalisation. There are no rules of composition (NIST SP 800-63B)."""
 
 THREADS = 2
-"""One address has all but one of them at most."""
+"""One is for strangers: who signs in where the account is not known, or has only a mailed token. The
+other is for people who are signed in or known: no flood of strangers keeps them waiting."""
 MAX_WAITING = 64
-"""Hashes that may wait for a thread, of all addresses together; see FairQueue."""
+"""Hashes that may wait for each thread, of all addresses together; see FairQueue."""
 
 
 _NOBODY = UserId(UUID(int=0))
@@ -66,15 +67,16 @@ class Passwords:
         self._pepper = pepper
         self._hasher = hasher
         self._threads = ThreadPoolExecutor(THREADS, "password")
-        self._queue = FairQueue[str, int](
-            range(THREADS), per_subject=THREADS - 1, max_waiting=MAX_WAITING
+        self._of_strangers, self._of_known = (
+            FairQueue[str, int]([thread], per_subject=1, max_waiting=MAX_WAITING)
+            for thread in range(THREADS)
         )
         self._dummy_hash = _dummy_hash(self._hasher)
 
     @property
     def waiting(self) -> int:
         """How many hashes wait for a thread."""
-        return self._queue.waiting
+        return self._of_strangers.waiting + self._of_known.waiting
 
     def hash_of(self, account: Account | None) -> str | None:
         """Return the hash that an account may sign in by, if there is one."""
@@ -91,27 +93,43 @@ class Passwords:
         if not self.are_enabled(tenant):
             raise PasswordsDisabledError
 
-    async def hash(self, user: UserId, password: str, source_address: str) -> str:
+    async def hash(
+        self, user: UserId, password: str, source_address: str, *, is_stranger: bool = False
+    ) -> str:
         """Return the hash of a user's new password. Raises InvalidPasswordError, OverloadedError."""
         require_valid(password)
-        return await self.rehash(user, password, source_address)
+        return await self.rehash(user, password, source_address, is_stranger=is_stranger)
 
-    async def rehash(self, user: UserId, password: str, source_address: str) -> str:
+    async def rehash(
+        self, user: UserId, password: str, source_address: str, *, is_stranger: bool = False
+    ) -> str:
         """Return a hash of a user's existing password. Raises OverloadedError."""
         return await self._in_thread(
-            source_address, lambda: self._hasher.hash(self._digest(user, password))
+            source_address,
+            lambda: self._hasher.hash(self._digest(user, password)),
+            is_stranger=is_stranger,
         )
 
     def is_outdated(self, password_hash: str | None) -> bool:
         """Return whether there is a hash, with other costs than new ones have."""
         return password_hash is not None and self._hasher.check_needs_rehash(password_hash)
 
-    async def verify(self, account: Account | None, password: str, source_address: str) -> bool:
+    async def verify(
+        self,
+        account: Account | None,
+        password: str,
+        source_address: str,
+        *,
+        is_stranger: bool = False,
+    ) -> bool:
         """Return whether it is an account's password. Raises OverloadedError.
 
-        Where there is no account, or it has no password, that takes as long.
+        ``is_stranger``: the account is not known at the address. Where there is no account, or it
+        has no password, that takes as long.
         """
-        return await self._in_thread(source_address, lambda: self._verify(account, password))
+        return await self._in_thread(
+            source_address, lambda: self._verify(account, password), is_stranger=is_stranger
+        )
 
     def close(self) -> None:
         """Cancel what waits for a thread."""
@@ -136,16 +154,19 @@ class Passwords:
         text = _normalised(password).encode("utf-8", "surrogatepass")
         return self._pepper.derive(Purpose.PASSWORD, user.bytes, text)
 
-    async def _in_thread(self, source_address: str, work: Callable[[], T]) -> T:
+    async def _in_thread(
+        self, source_address: str, work: Callable[[], T], *, is_stranger: bool = False
+    ) -> T:
         network = network_of(source_address)
+        queue = self._of_strangers if is_stranger else self._of_known
         try:
-            thread = await self._queue.acquire(network)
+            thread = await queue.acquire(network)
         except QueueFullError:
             raise OverloadedError from None
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._queue.release(network, thread)
+            queue.release(network, thread)
 
 
 def hasher(costs: PasswordCosts) -> PasswordHasher:

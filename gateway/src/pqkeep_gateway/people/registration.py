@@ -82,7 +82,9 @@ class Registration:
         ):
             raise InvalidRegistrationTokenError
         new_user = UserId(uuid4())
-        password_hash = await self._passwords.hash(new_user, password, attribution.source_address)
+        password_hash = await self._passwords.hash(
+            new_user, password, attribution.source_address, is_stranger=True
+        )
         tenant = new_tenant(name)
         account = await self._store.complete(
             digest, tenant, new_user, password_hash, now, attribution

@@ -48,9 +48,11 @@ class SignIn:
         Raises WrongPasswordError, SecondFactorRequiredError, TooManyAttemptsError. An unknown
         address costs the same work as a wrong password, so that it takes as long.
         """
-        async with self._attempts.password(email, attribution.source_address):
+        async with self._attempts.password(email, attribution.source_address) as is_known:
             account = await self._users.find_by_email(email)
-            is_correct = await self._passwords.verify(account, password, attribution.source_address)
+            is_correct = await self._passwords.verify(
+                account, password, attribution.source_address, is_stranger=not is_known
+            )
             if account is None or not is_correct:
                 await self._record_failure(account, attribution)
                 raise WrongPasswordError
@@ -59,7 +61,7 @@ class SignIn:
         try:
             if factor is None:
                 return await self._sessions.begin(account, attribution, user_agent=user_agent)
-            required = await self._challenges.issue(account, factor)
+            required = await self._challenges.issue(account, factor, attribution.source_address)
         except AccountChangedError:
             raise WrongPasswordError from None
         raise required

@@ -9,11 +9,16 @@ from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.known_networks import MAX_NETWORKS
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.row_mac import is_authentic
-from pqkeep_gateway.storage.schema import CHALLENGES, USERS
+from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS, USERS
 from pqkeep_gateway.storage.users import Account, AccountChangedError
 from pqkeep_protocol.audit import Event
+
+MAX_CHALLENGES = 2 * MAX_NETWORKS
+"""Of a person, one a network: one more ends the oldest from a network that is not known. So whoever
+knows the password ends no sign-in that is begun where the person has signed in before."""
 
 
 class SqlChallenges:
@@ -22,19 +27,37 @@ class SqlChallenges:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def add(self, account: Account, digest: bytes, expires_at: datetime) -> None:
-        """Store a challenge, replacing the user's earlier one.
+    async def add(
+        self, account: Account, digest: bytes, network: bytes, now: datetime, expires_at: datetime
+    ) -> None:
+        """Store a challenge, replacing the user's earlier one from the same network (32 bytes).
 
         Raises AccountChangedError unless the stored password is the account's.
         """
         user = account.user.id
         is_unchanged = sa.and_(USERS.c.id == user, USERS.c.password_hash == account.password_hash)
         lock = sa.select(USERS.c.id).where(is_unchanged).with_for_update()
-        row = {"digest": digest, "user_id": user, "expires_at_us": microseconds(expires_at)}
+        row = {
+            "digest": digest,
+            "user_id": user,
+            "expires_at_us": microseconds(expires_at),
+            "network": network,
+        }
+        is_users = CHALLENGES.c.user_id == user
+        is_known = sa.exists().where(
+            KNOWN_NETWORKS.c.digest == CHALLENGES.c.network, KNOWN_NETWORKS.c.user_id == user
+        )
+        order = (is_known.desc(), CHALLENGES.c.expires_at_us.desc(), CHALLENGES.c.digest)
+        kept = sa.select(CHALLENGES.c.digest).where(is_users).order_by(*order)
+        is_over = sa.or_(
+            CHALLENGES.c.network == network,
+            CHALLENGES.c.expires_at_us <= microseconds(now),
+            CHALLENGES.c.digest.not_in(kept.limit(MAX_CHALLENGES - 1)),
+        )
         async with transaction(self._engine) as connection:
             if (await connection.execute(lock)).one_or_none() is None:
                 raise AccountChangedError
-            await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.user_id == user))
+            await connection.execute(sa.delete(CHALLENGES).where(is_users, is_over))
             await connection.execute(sa.insert(CHALLENGES), row)
 
     async def find(self, digest: bytes, now: datetime) -> UserId | None:

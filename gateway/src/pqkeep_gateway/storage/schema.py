@@ -323,9 +323,10 @@ CHALLENGES = Table(
     Column("expires_at_us", BigInteger, nullable=False),
     Column("email_code_digest", LargeBinary(32), nullable=True),
     Column("email_code_attempts", Integer, nullable=False, default=0),
+    Column("network", LargeBinary(32), nullable=False),
     mac_column("challenges", "digest", "user_id"),
 )
-"""Sign-ins with a correct password that still need a code."""
+"""Sign-ins with a correct password that still need a code. ``network``: as in KNOWN_NETWORKS."""
 
 STEP_UP_TOKENS = Table(
     "step_up_tokens",

@@ -184,6 +184,7 @@ def _create_people_tables() -> None:
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
         sa.Column("email_code_digest", sa.LargeBinary(32), nullable=True),
         sa.Column("email_code_attempts", sa.Integer, nullable=False),
+        sa.Column("network", sa.LargeBinary(32), nullable=False),
         sa.Column("mac", sa.LargeBinary(32), nullable=False),
     )
     op.create_table(
