@@ -92,6 +92,11 @@ def test_what_is_no_base64_is_refused(decode: Decode, text: object) -> None:
         ("data:;base64,QUJD", "data: URL"),
         ("data:text/plain,abc", "data: URL"),
         ("-----BEGIN PUBLIC KEY-----\nQUJD\n-----END PUBLIC KEY-----\n", "PEM"),
+        ("\ufeffQUJD", "byte-order mark"),
+        ('{"kty": "AKP"}', "JSON"),
+        ('["QUJD"]', "JSON"),
+        ('"QUJD"', "quotation marks"),
+        ("e30.QUJD_-.QUJD", "a JWS"),
         ("0a1b2c", "hexadecimal"),
         ("0x0a1b2c0d", "hexadecimal"),
         ("0A:1B:2C:0D", "hexadecimal"),
@@ -102,7 +107,7 @@ def test_what_is_no_base64_is_refused(decode: Decode, text: object) -> None:
     ],
 )
 def test_what_it_is_instead_is_named(decode: Decode, value: object, said: str) -> None:
-    """The message names another form of base64, hexadecimal, a URL and PEM, and has none of it."""
+    """The message names the form of a text that is not base64, and has none of the text."""
     with pytest.raises(InvalidValueError) as refused:
         decode(value)
     assert said in refused.value.message

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.contract.conftest import World
+from tests.fixtures.caller import refusal_of
 
 from pqkeep_protocol.algorithms import ALGORITHMS, USES, Algorithm, Kind, Operation
 
@@ -453,3 +455,54 @@ def test_hexadecimal_that_is_base64_too_is_named(
     assert answer.status_code == 400
     assert "hexadecimal" in answer.json()["error"]["message"]
     assert digits not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-----BEGIN PGP MESSAGE-----\n\nQUJD\n-----END PGP MESSAGE-----\n", "base64 of PEM"),
+        ('{"kty": "AKP", "alg": "ML-KEM-768"}', "base64 of JSON"),
+        ("A" * 1500, "base64 of base64"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        (Operation.WRAP, "symmetric_key"),
+        (Operation.UNWRAP, "wrapped_key"),
+        (Operation.DECRYPT, "ciphertext"),
+        (Operation.DECAPSULATE, "kem_ciphertext"),
+        (Operation.ENCAPSULATE, "public_key"),
+    ],
+)
+def test_text_that_is_encoded_once_more_is_named(
+    world: World,
+    operation: Operation,
+    field: str,
+    body: Callable[[Operation], dict[str, Any]],
+    paths: dict[Operation, str],
+    text: str,
+    said: str,
+) -> None:
+    """A refusal of base64 of a text, as secret stores encode files, says which text that is."""
+    fields = {**body(operation), field: b64encode(text.encode()).decode()}
+    if field == "public_key":
+        fields.pop("key_version", None)
+    answer = world.caller.ask("POST", paths[operation], fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["field"] == field
+    assert said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1115])
+def test_a_ciphertext_that_is_too_short_is_no_failed_check(
+    world: World, body: Callable[[Operation], dict[str, Any]], size: int
+) -> None:
+    """What is shorter than any ciphertext is called that, and not one that does not open."""
+    fields = {**body(Operation.DECRYPT), "ciphertext": b64encode(bytes(size)).decode()}
+    answer = world.caller.ask("POST", "/kem/decrypt", fields)
+    assert refusal_of(answer) == (400, "ERR_KEM_002", "ciphertext")
+    message = answer.json()["error"]["message"]
+    assert message.startswith(
+        f"ciphertext has {size:,} bytes; a ciphertext has at least 1,116 bytes"
+    )

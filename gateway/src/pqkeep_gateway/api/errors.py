@@ -31,7 +31,7 @@ from pqkeep_gateway.http.field import (
     FieldCodes,
     FieldError,
     Problem,
-    is_hexadecimal,
+    text_form_of,
 )
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError
@@ -76,7 +76,13 @@ from pqkeep_gateway.tenancy.billing import (
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.algorithms import LIFECYCLE, ON_KEYRINGS, Operation
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    BOX_OVERHEAD,
+    LIFECYCLE,
+    ON_KEYRINGS,
+    Operation,
+)
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import MAX_KEYRINGS
 from pqkeep_protocol.keys import MAX_VERSIONS
@@ -187,6 +193,9 @@ _UNDECRYPTABLE: Mapping[Operation, Answer] = {
     ),
 }
 """The right form, but it does not open with this key."""
+_LEAST_CIPHERTEXT = BOX_OVERHEAD + min(
+    spec.output_size for spec in ALGORITHMS.values() if Operation.DECRYPT in spec.operations
+)
 
 CHANGE_PLAN = "the operator changes the plan by pqkeep tenants update TENANT --plan PLAN"
 """What to do where a plan is the reason."""
@@ -394,7 +403,7 @@ def error_for(
     if kind is ErrorKind.KEYRING_NOT_FOUND:
         return _NO_KEYRING.error(values, is_recorded=True)
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
-        return _with_hint(_UNDECRYPTABLE[operation].error(values, is_recorded=True), values)
+        return _undecryptable(operation, values)
     if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
         message = "public_key is no public key of the algorithm"
         return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)
@@ -521,10 +530,23 @@ def _wrong_field(error: FieldError, endpoint: Endpoint) -> ApiError:
 
 
 def _with_hint(error: ApiError, values: Mapping[str, object]) -> ApiError:
-    """Return an error about binary data that also names hexadecimal, which can pass for base64."""
-    if is_hexadecimal(values.get(error.field or "")) and IT_IS_HEXADECIMAL not in error.message:
-        error.message += f"; {IT_IS_HEXADECIMAL}, send base64"
+    """Return an error about binary data that also names what can pass for base64 of it."""
+    form = text_form_of(values.get(error.field or ""))
+    if form and IT_IS_HEXADECIMAL not in error.message:
+        error.message += f"; {form}"
     return error
+
+
+def _undecryptable(operation: Operation, values: Mapping[str, object]) -> ApiError:
+    """Return the error for what does not open; a ciphertext that is shorter than any is called that."""
+    error = _UNDECRYPTABLE[operation].error(values, is_recorded=True)
+    text = values.get("ciphertext")
+    if operation is Operation.DECRYPT and isinstance(text, str):
+        size = len(text) // 4 * 3 - text.count("=")
+        if size < _LEAST_CIPHERTEXT:
+            least = f"a ciphertext has at least {_LEAST_CIPHERTEXT:,} bytes"
+            error.message = f"ciphertext has {size:,} bytes; {least}"
+    return _with_hint(error, values)
 
 
 def _challenged(error: SecondFactorRequiredError, endpoint: Endpoint) -> ApiError:

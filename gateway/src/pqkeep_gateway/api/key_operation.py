@@ -47,8 +47,8 @@ from pqkeep_gateway.http.field import (
     InvalidValueError,
     Problem,
     decode_base64,
-    is_hexadecimal,
     kind_of,
+    text_form_of,
 )
 from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_gateway.shards import Placement, TenantKeyService
@@ -549,8 +549,9 @@ def _in_text(value: str) -> SuppliedKey:
         raise NotAPublicKeyError("a public key of OpenSSH")
     data = decode_base64(value)
     is_bare = any(len(data) == each.public_key_size for each in ALGORITHMS.values())
-    if is_hexadecimal(text) and not is_bare:
-        raise NotAPublicKeyError("hexadecimal")
+    form = text_form_of(text)
+    if form and not is_bare:
+        raise InvalidValueError(f"{_MUST}; {form}")
     if is_bare or not form_of(memoryview(data)):
         return SuppliedKey(None, data)
     return SuppliedKey(*from_der(data))

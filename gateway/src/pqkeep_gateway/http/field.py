@@ -3,6 +3,7 @@
 A field that is null counts as one that was not sent, everywhere; the schema says so.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -270,12 +271,18 @@ def _decode(value: object, decode: Callable[..., B]) -> B:
 
 def _no_base64(text: str) -> str:
     """Return what a text is that is not base64."""
-    if text.startswith("data:"):
-        return "must be base64; it is a data: URL: send what follows the comma"
-    if "-----BEGIN" in text:
-        return "must be base64; it is PEM"
-    if _is_hexadecimal(text.strip().removeprefix("0x").replace(":", "")):
-        return f"must be base64; {IT_IS_HEXADECIMAL}"
+    forms = {
+        "it is a data: URL: send what follows the comma": text.startswith("data:"),
+        "it is PEM": "-----BEGIN" in text,
+        "it begins with a byte-order mark": text.startswith("\N{ZERO WIDTH NO-BREAK SPACE}"),
+        "it is JSON": text.startswith(("{", "[")),
+        "it is in quotation marks": text.startswith(('"', "'")),
+        "it is a JWS": _IS_JWS(text) is not None,
+        IT_IS_HEXADECIMAL: _is_hexadecimal(text.strip().removeprefix("0x").replace(":", "")),
+    }
+    form = next((form for form, is_it in forms.items() if is_it), "")
+    if form:
+        return f"must be base64; {form}"
     if any(space in text for space in " \n\r\t"):
         return "must be base64 without white space and line breaks"
     if "-" in text or "_" in text:
@@ -287,6 +294,27 @@ def _no_base64(text: str) -> str:
     return f"must be base64 with padding{end}"
 
 
+def text_form_of(value: object) -> str:
+    """Return what else a value that is base64 most likely is: hexadecimal, or text in base64."""
+    if not isinstance(value, str):
+        return ""
+    if is_hexadecimal(value):
+        return f"{IT_IS_HEXADECIMAL}, send base64"
+    try:
+        text = pybase64.b64decode(value, validate=True).decode()
+    except ValueError:
+        return ""
+    forms = {
+        "it is base64 of PEM": "-----BEGIN" in text,
+        "it is base64 of JSON": text.startswith("{"),
+        "it is base64 of base64: encode it once": _IS_BASE64(text) is not None,
+    }
+    return next((form for form, is_it in forms.items() if is_it), "")
+
+
+_IS_JWS = re.compile(r"[\w-]+\.[\w-]*\.[\w-]+", re.ASCII).fullmatch
+_IS_BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}\s*").fullmatch
+"""So many characters that they are most likely not the bytes that were meant."""
 IT_IS_HEXADECIMAL = "it is hexadecimal"
 _LIKELY_HEXADECIMAL = 16
 """Digits of a text that is most likely not base64, although it can be."""
