@@ -88,6 +88,18 @@ def test_re_encryption(client: Client) -> None:
     assert list(opened) == [b"one", b"two"]
 
 
+def test_re_encryption_after_a_rotation(client: Client) -> None:
+    """Without a target, one and many move to the version that a rotation made active."""
+    client.keys.generate(KEM)
+    sealed = client.kem.encrypt(b"one").ciphertext
+    client.keys.rotate(KEM)
+    moved = [
+        client.kem.re_encrypt(sealed, key_version=1),
+        *succeeded(client.kem.re_encrypt_many([{"ciphertext": sealed, "key_version": 1}])),
+    ]
+    assert [(each.algorithm, each.key_version) for each in moved] == [(KEM, 2)] * 2
+
+
 def test_an_item_that_is_refused(client: Client) -> None:
     """Its result is the exception of its call alone, with its code, its field and its request."""
     client.keys.generate(KEM)

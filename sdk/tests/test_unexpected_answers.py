@@ -5,6 +5,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -224,6 +225,19 @@ def test_only_true_is_true(connect: Connect, answer: Answer, valid: object) -> N
     with pytest.raises(MalformedAnswerError) as caught:
         connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
     assert caught.value.field == "valid"
+
+
+def test_re_encrypted_to_another_key(connect: Connect, answer: Answer) -> None:
+    """What a re-encryption does not say of its target is as the source has it, or is refused."""
+    data = {"ciphertext": "AAAA", "key_version": 2, "algorithm": "X-Wing", "keyring": "a"}
+    client = connect(answer(json.dumps({"data": data}).encode()), API_KEY)
+    source: dict[str, Any] = {"key_version": 1, "algorithm": "X-Wing", "keyring": "a"}
+    assert client.kem.re_encrypt(b"", **source).key_version == 2
+    for field, wrong in (("algorithm", "Kyber768"), ("keyring", "b")):
+        for asked in (source | {field: wrong}, source | {f"to_{field}": wrong}):
+            with pytest.raises(MalformedAnswerError) as caught:
+                client.kem.re_encrypt(b"", **asked)
+            assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.clock import now_us
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses
 from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.key_versions import count_keys
@@ -142,7 +143,7 @@ class ServiceMetrics:
                 "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
                 "pqkeep_key_service_build_info": one(1, *_build()),
                 "pqkeep_key_service_active": one(bool(self._writer.serving)),
-                "pqkeep_key_service_time_seconds": one(time.time()),
+                "pqkeep_key_service_time_seconds": one(now_us() / 1e6),
                 "pqkeep_key_service_epoch": one(self._writer.newest),
                 "pqkeep_key_service_takeovers_total": one(self._writer.takeovers),
                 "pqkeep_keys_database_up": one(problem is None),

@@ -47,7 +47,9 @@ class Call(Generic[R_co]):
     def result(self, data: Data) -> R_co:
         """Read an answer. Raises MalformedAnswerError for one about another key than was asked for."""
         asked: Mapping[str, object] = self.body or self.query or {}
-        asked = json_object(asked.get("to")) or asked  # of re-encryption
+        target = json_object(asked.get("to"))
+        if target is not None:  # re-encryption: to another version of the same key, where it is {}
+            asked = {**asked, "key_version": None, **target}
         for name in _KEY_NAME:
             wanted = asked.get(name)
             if wanted is not None and data.differs(name, wanted):

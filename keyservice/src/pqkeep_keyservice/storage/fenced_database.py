@@ -165,9 +165,7 @@ class FencedDatabase:
         opened = cls(server, Writer())
         decision = await opened._begin()
         if decision.do is not Do.SERVE:
-            opened._follows = asyncio.create_task(
-                opened._follow(decision, "took the database's lock over")
-            )
+            opened._follows = asyncio.create_task(opened._stand_by(decision))
         return opened
 
     async def write(
@@ -295,8 +293,12 @@ class FencedDatabase:
             raise
         return decision
 
-    async def _follow(self, decision: Decision, done: str) -> None:
-        """Carry decisions out until an epoch is begun, whatever fails."""
+    async def _stand_by(self, decision: Decision) -> None:
+        if await self._follow(decision):
+            _LOG.warning("took the database's lock over", epoch=self.writer.epoch)
+
+    async def _follow(self, decision: Decision) -> bool:
+        """Carry decisions out until an epoch is begun, whatever fails; return whether one is."""
         last_error = ""
         while decision.do not in {Do.SERVE, Do.STOP}:
             try:
@@ -310,8 +312,7 @@ class FencedDatabase:
                         "the connection to the database will be tried again", error=last_error
                     )
                 decision = self.writer.failed()
-        if decision.do is Do.SERVE:
-            _LOG.warning(done, epoch=self.writer.epoch)
+        return decision.do is Do.SERVE
 
     async def _carry_out(self, decision: Decision) -> Decision:
         """Do what was decided; return what is to be done then.
@@ -387,7 +388,8 @@ class FencedDatabase:
         lost.terminate()  # ends the transaction that waits for it
         async with self._lock:
             await lost.abandon()
-        await self._follow(decision, "connected to the database again")
+        if await self._follow(decision):
+            _LOG.warning("connected to the database again", epoch=self.writer.epoch)
 
     async def _abandon(self) -> None:
         session, self._opening = self._opening, None
