@@ -76,13 +76,11 @@ def main() -> int:
 async def serve(settings: Config, file: Path) -> int:
     """Serve until SIGTERM or SIGINT, and return the status.
 
-    Root keys are read again from the settings file on request.
+    Before it serves, SIGTERM ends it as it ends any process: a root key's command, or a database's
+    server, can take its time. Root keys are read again from the settings file on request.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-
     sockets = tuple(listeners(settings))
     link = None if settings.link is None else _link_tls(settings.link)
 
@@ -115,6 +113,8 @@ async def serve(settings: Config, file: Path) -> int:
             " process's user can write to"
         ) from None
     await parts.activation.start(settings.shard)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
     server = Server(
         parts.transactions,
         parts.batches,

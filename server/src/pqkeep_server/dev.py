@@ -157,18 +157,22 @@ class Dev:
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
-    async def start(self) -> Ready:
-        """Start both processes; return when they answer. Raises DevError."""
+    async def start(self) -> Ready | None:
+        """Start both processes; return when they answer, or None when told to end before.
+
+        Raises DevError.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stop.set)
         self._running = asyncio.create_task(self.supervisor.run(self._stop))
         ready = asyncio.create_task(self._until_ready())
         await asyncio.wait([self._running, ready], return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
+        if self._stop.is_set() or not ready.done():
             ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
             await self.wait()
-            raise DevError("stopped before it was ready")
+            return None
         try:
             return ready.result()
         except (ConfigError, GatewayError) as error:
@@ -197,7 +201,7 @@ class Dev:
                 while not self._have_key_services():  # noqa: ASYNC110 - other processes
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            missing = await asyncio.to_thread(what_is_missing, self._places)
+            missing = await what_is_missing(self._places)
             problem = "; ".join(missing) or "a shard has no key service"
             raise GatewayError(f"it was not ready in time: {problem}") from None
         return await asyncio.to_thread(self._welcome)

@@ -4,6 +4,8 @@ A usage error is status 2.
 """
 
 import os
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +28,16 @@ def fail_on(*errors: type[Exception], status: int = 1) -> Iterator[None]:
     except errors as error:
         typer.echo(f"pqkeepd: {message_of(error)}", err=True)
         raise typer.Exit(status) from None
+
+
+def end_on_signals(*numbers: signal.Signals) -> None:
+    """Have each of these signals end the command with status 0, and clean up, until a loop has them."""
+
+    def end(*_: object) -> None:
+        sys.exit(os.EX_OK)
+
+    for number in numbers:
+        signal.signal(number, end)
 
 
 @contextmanager

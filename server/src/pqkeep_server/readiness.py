@@ -90,7 +90,7 @@ async def wait_until_ready(
     loop = asyncio.get_running_loop()
     pause = FIRST_REPORT_SECONDS
     report_at, reported = loop.time() + pause, list[str]()
-    while missing := await asyncio.to_thread(what_is_missing, places):
+    while missing := await what_is_missing(places):
         now = loop.time()
         if now >= report_at or (reported and missing != reported):
             _LOG.warning("requests are not answered yet", missing="; ".join(missing))
@@ -100,12 +100,15 @@ async def wait_until_ready(
         await asyncio.sleep(POLL_SECONDS)
 
 
-def what_is_missing(places: Sequence[Place]) -> list[str]:
-    """Return why gateways are not ready, each reason once; nothing where all are."""
+async def what_is_missing(places: Sequence[Place]) -> list[str]:
+    """Return why gateways are not ready, each reason once; nothing where all are.
+
+    Each is asked in a thread of its own: cancelled, this waits for one answer, and not for all.
+    """
     found: dict[str, None] = {}
     for place in places:
         try:
-            told = ask(place)
+            told = await asyncio.to_thread(ask, place)
         except (OSError, http.client.HTTPException) as error:
             problem = message_of(error) or type(error).__name__
             found[f"gateway: no answer at {place.host} port {place.port}: {problem}"] = None

@@ -6,6 +6,7 @@ writes to standard error is discarded: nobody can say that it holds no secret.
 
 import base64
 import binascii
+import ctypes
 import math
 import os
 import select
@@ -25,6 +26,8 @@ from pqkeep_protocol.startup.settings import ConfigError
 DEADLINE_SECONDS = 10.0
 MAX_OUTPUT = 64
 """Bytes; base64 of a root key is 44."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -47,6 +50,7 @@ def run_command(command: Sequence[str], deadline_seconds: float = DEADLINE_SECON
                 cwd="/",
                 env=_environment(),
                 start_new_session=True,
+                preexec_fn=_die_with_this_thread,  # noqa: PLW1509 - one call, see prctl(2)
             )
         except OSError as error:
             raise ConfigError(f"cannot run {name}: {error.strerror}") from None
@@ -65,6 +69,11 @@ def run_command(command: Sequence[str], deadline_seconds: float = DEADLINE_SECON
     if status != 0:
         raise RootKeyUnavailableError(f"{name} ended with status {status}")
     return _decoded(printed, name)
+
+
+def _die_with_this_thread() -> None:
+    """Have the kernel kill the command when what waits for it ends before it."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _environment() -> dict[str, str]:

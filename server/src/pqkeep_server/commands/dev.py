@@ -1,6 +1,7 @@
 """``pqkeepd dev``."""
 
 import asyncio
+import signal
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from pqkeep_server.atomic_files import write_private_json
 from pqkeep_server.commands.arguments import on_server
 from pqkeep_server.dev import OWNER, Dev, Ready, require_reachable, require_shared_rate_limits
 from pqkeep_server.dev_directory import DevError, data_directory
-from pqkeep_server.exit_status import fail_on
+from pqkeep_server.exit_status import end_on_signals, fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 from pqkeep_server.start_settings import MOST_GATEWAYS, MOST_SHARDS
 
@@ -79,6 +80,7 @@ def dev(
 ) -> None:
     """Run gateway and key service on this machine's loopback, with a demo tenant."""
     write_logs("pqkeepd")
+    end_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     first, *further = keys_database or [KEYS_FILE]
     stores = Stores(
         accounts=accounts_database or ACCOUNTS_FILE,
@@ -100,6 +102,8 @@ async def _serve(
     installation: Dev, directory: Path, ready_file: Path | None, *, temporary: bool
 ) -> None:
     ready = await installation.start()
+    if ready is None:
+        return
     with suppress(BrokenPipeError):  # serve on, even where nobody reads standard output
         _show(ready, directory, temporary=temporary)
     if ready_file is not None:

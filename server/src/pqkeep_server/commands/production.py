@@ -1,6 +1,7 @@
 """``pqkeepd init``, ``start``, ``gateway`` and ``keyservice``: an installation under two users."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import users
 from pqkeep_server.commands.arguments import Data, Settings, UserIds
-from pqkeep_server.exit_status import fail_on
+from pqkeep_server.exit_status import end_on_signals, fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
 from pqkeep_server.initialise import initialise as make_directory
 from pqkeep_server.shard_folders import add_missing
@@ -91,6 +92,8 @@ def init(
 def start(*, data: Data) -> None:
     """Run the processes of an installation, each as its own user. Needs root."""
     write_logs("pqkeepd")
+    end_on_signals(signal.SIGINT, signal.SIGTERM)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
     with fail_on(StartError, status=os.EX_CONFIG):
         run(Layout(data.absolute()))
 

@@ -1,0 +1,151 @@
+"""SIGTERM to pqkeepd before it serves: it ends at once, with status 0, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fixtures import processes
+from tests.fixtures.installation import initialise_data
+from tests.fixtures.processes import HOST
+from tests.fixtures.two_users import IDS, pqkeepd, pqkeepd_program
+
+from pqkeep_server.initialise import IN_FILES, Layout
+from pqkeep_server.settings_file import edited
+
+WAIT_SECONDS = 60.0
+END_SECONDS = 10.0
+"""Two processes are ended one after the other, on a machine with much else to do."""
+SLEEP = "/usr/bin/sleep"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Make a folder that other users can reach."""
+    with tempfile.TemporaryDirectory(prefix="pqkeep-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port on which connections are made, and nothing is ever said."""
+    with socket.create_server((HOST, 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def _made(folder: Path, command: str) -> Layout:
+    """Make an installation for a command that runs it, in a folder."""
+    layout = Layout(folder / "data")
+    if command == "start":
+        made = pqkeepd("init", "--data", layout.directory, *IDS)
+        assert made.returncode == 0, made.stderr
+        text = layout.gateway_settings.read_text()
+        ports = {"port": processes.free_port(), "management_address": "off"}
+        layout.gateway_settings.write_text(edited(text, ports))
+    else:
+        initialise_data(layout.directory, IN_FILES, {})
+    return layout
+
+
+def _processes_of(layout: Layout) -> dict[int, str]:
+    """Return the processes that have a data directory among their words, or a root key's command."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(layout.directory) in words:
+            found[int(entry.parent.name)] = words
+    return found
+
+
+def _ended(
+    command: str, layout: Layout, when: Callable[[subprocess.Popen[bytes], str], bool]
+) -> str:
+    """Start a command, end it when a condition holds, and return its output."""
+    options = ("--port", "0") if command == "dev" else ()
+    output = layout.directory.parent / "output"
+    words = [*pqkeepd_program(), command, *options, "--data", str(layout.directory)]
+    process = processes.start(words, output)
+    try:
+        processes.wait_until(lambda: when(process, output.read_text()), process, output)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(WAIT_SECONDS)
+        took = time.monotonic() - began
+    finally:
+        processes.stop(process, signal.SIGKILL)
+    said = output.read_text()
+    assert status == 0, said
+    assert took < END_SECONDS, said
+    assert "Traceback" not in said
+    assert "killed" not in said
+    deadline = time.monotonic() + END_SECONDS
+    while left := _processes_of(layout):  # what the kernel tells of the end of its parent
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    return said
+
+
+def _is_locked(layout: Layout) -> Callable[[subprocess.Popen[bytes], str], bool]:
+    return lambda _process, _said: (layout.directory / "lock").exists()
+
+
+def _has_child(process: subprocess.Popen[bytes], _said: str) -> bool:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return bool(children.read_text().split())
+
+
+def _says_what_is_missing(_process: subprocess.Popen[bytes], said: str) -> bool:
+    return "requests are not answered yet" in said
+
+
+COMMANDS = [
+    pytest.param("start", marks=pytest.mark.skipif(os.geteuid() != 0, reason="start needs root")),
+    "dev",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_before_it_starts_anything(command: str, folder: Path) -> None:
+    """It ends with status 0 also while it has no process yet, and can be started again."""
+    layout = _made(folder, command)
+    _ended(command, layout, _is_locked(layout))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_while_it_starts_processes(command: str, folder: Path) -> None:
+    """A process that has just been started ends with it."""
+    layout = _made(folder, command)
+    _ended(command, layout, _has_child)
+
+
+@pytest.mark.parametrize("which", ["accounts", "keys"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_while_a_database_hangs(command: str, which: str, folder: Path, silent: int) -> None:
+    """Processes that wait for a database server which says nothing end at once."""
+    layout = _made(folder, command)
+    settings = layout.gateway_settings if which == "accounts" else layout.key_service_settings
+    address = f"postgresql://somebody@{HOST}:{silent}/name"
+    settings.write_text(edited(settings.read_text(), {"database": address}))
+    _ended(command, layout, _says_what_is_missing)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_while_a_root_key_is_waited_for(command: str, folder: Path) -> None:
+    """The command that is to print a root key ends with the key service that waits for it."""
+    layout = _made(folder, command)
+    settings = layout.key_service_settings
+    source = {"1": {"command": ["/bin/sh", "-c", f"exec {SLEEP} 1000 # {layout.directory}"]}}
+    changes = {"root_key_file": None, "root_keys": source}
+    settings.write_text(edited(settings.read_text(), changes))
+    _ended(command, layout, _says_what_is_missing)
