@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +16,12 @@ from gateway.tests.test_identity_providers import PROVIDER
 from tests.fixtures.openid_provider import SettableProvider, send, settable_provider
 
 from pqkeep_gateway.people.identity_providers import InvalidProviderAnswerError
-from pqkeep_gateway.single_sign_on.openid_provider import AT_ONCE, OpenIdProvider
+from pqkeep_gateway.single_sign_on.openid_provider import (
+    AT_ONCE,
+    Distance,
+    OpenIdProvider,
+    distance_of,
+)
 from pqkeep_gateway.unavailable import OverloadedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -109,6 +116,66 @@ async def test_an_answer_that_trickles_is_cut(remote: SettableProvider) -> None:
         was_cut.clear()
         with pytest.raises(UnavailableError):
             await client.exchange("a code", VERIFIER, "http://127.0.0.1/callback")
+        assert await asyncio.to_thread(was_cut.wait, 60)
+
+
+@pytest.mark.parametrize(
+    ("address", "distance"),
+    [
+        *((address, Distance.THIS_MACHINE) for address in ("127.0.0.1", "::1", "::")),
+        *((address, Distance.THIS_MACHINE) for address in ("127.9.9.9", "::ffff:127.0.0.1")),
+        *((address, Distance.LINK) for address in ("169.254.169.254", "fe80::1%1")),
+        *((address, Distance.PRIVATE_NETWORK) for address in ("10.0.0.1", "192.168.1.1")),
+        *((address, Distance.PRIVATE_NETWORK) for address in ("fd00::1", "100.64.0.1")),
+        *((address, Distance.INTERNET) for address in ("8.8.8.8", "2606:4700::1111")),
+    ],
+)
+def test_how_far_away_an_address_is(address: str, distance: Distance) -> None:
+    """The machine is nearer than its link, that than a private network, that than the Internet."""
+    assert distance_of(address) is distance
+
+
+@pytest.mark.parametrize("endpoint", ["token_endpoint", "userinfo_endpoint"])
+async def test_a_provider_elsewhere_names_no_endpoint_that_is_nearer(
+    remote: SettableProvider, endpoint: str
+) -> None:
+    """An endpoint on this machine is not even connected to for a provider that is not."""
+    connected = Event()
+
+    def accept(server: socket.socket) -> None:
+        with suppress(OSError):
+            server.accept()
+            connected.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as internal:
+        Thread(target=accept, args=(internal,), daemon=True).start()
+        remote.settings = {endpoint: f"http://127.0.0.1:{internal.getsockname()[1]}/"}
+        client = client_of(remote)
+        await client.metadata()
+        client._distance = Distance.PRIVATE_NETWORK
+        with pytest.raises(InvalidProviderAnswerError, match="address"):
+            await client.exchange("a code", VERIFIER, "http://127.0.0.1/callback")
+        assert not connected.is_set()
+
+
+async def test_a_handshake_that_trickles_is_cut() -> None:
+    """A handshake that never ends is given up in time, and its thread is free again."""
+    was_cut = Event()
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"\x16\x03\x03\x40\x00")  # the head of a record of 16 KiB
+            while not was_cut.wait(0.05):
+                connection.sendall(b"\x00")
+        was_cut.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=answer, args=(server,), daemon=True).start()
+        issuer = f"https://127.0.0.1:{server.getsockname()[1]}"
+        client = OpenIdProvider(replace(PROVIDER, issuer=issuer), None, None, seconds=0.5)
+        with pytest.raises(UnavailableError):
+            await client.metadata()
         assert await asyncio.to_thread(was_cut.wait, 60)
 
 

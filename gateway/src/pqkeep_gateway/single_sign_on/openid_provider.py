@@ -1,7 +1,8 @@
 """Requests to one provider of single sign-on: discovery, token endpoint and UserInfo.
 
 The standard library's HTTP client blocks, so it runs in threads of the provider's own: a slow one
-holds up nobody else's. Redirects are not followed, proxies of the environment not used.
+holds up nobody else's. Redirects are not followed, proxies of the environment not used. A discovery
+document names no endpoint in a network that is nearer to the gateway than the provider is.
 """
 
 import asyncio
@@ -11,8 +12,10 @@ from base64 import b64encode
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from enum import IntEnum
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ipaddress import ip_address
 from pathlib import Path
 from threading import BoundedSemaphore
 from urllib.parse import quote_plus, urlencode, urlsplit
@@ -58,6 +61,26 @@ class _Tokens(RedactedRepr, Struct, frozen=True):
     access_token: str = ""
 
 
+class Distance(IntEnum):
+    """How far away an address is."""
+
+    THIS_MACHINE = 0
+    LINK = 1
+    PRIVATE_NETWORK = 2
+    INTERNET = 3
+
+
+def distance_of(address: str) -> Distance:
+    """Return how far away an IP address is."""
+    ip = ip_address(address)
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    if ip.is_loopback or ip.is_unspecified:
+        return Distance.THIS_MACHINE
+    if ip.is_link_local:
+        return Distance.LINK
+    return Distance.INTERNET if ip.is_global else Distance.PRIVATE_NETWORK
+
+
 class OpenIdProvider:
     """A ProviderClient."""
 
@@ -80,6 +103,7 @@ class OpenIdProvider:
         self._threads = ThreadPoolExecutor(AT_ONCE, f"sso-{provider.name}")
         self._free = BoundedSemaphore(AT_ONCE)
         self._metadata: Metadata | None = None
+        self._distance = Distance.THIS_MACHINE
         self._metadata_until = 0.0
         self._latest = Cached[Metadata | InvalidProviderAnswerError | None](
             self._current,
@@ -115,7 +139,7 @@ class OpenIdProvider:
         }
         headers = dict(_FORM)
         self._authenticate(metadata, form, headers)
-        answer = await self._ask("POST", metadata.token_endpoint, headers, urlencode(form))
+        answer, _ = await self._ask("POST", metadata.token_endpoint, headers, urlencode(form))
         try:
             tokens = decode_json(answer, _Tokens)
         except MalformedDocumentError:
@@ -126,7 +150,8 @@ class OpenIdProvider:
         if not (endpoint and is_usable and lacks_personal_claims(claims, self.provider)):
             return claims
         bearer = {"Authorization": f"Bearer {tokens.access_token}"}
-        return with_userinfo(claims, await self._ask("GET", endpoint, bearer), self.provider)
+        userinfo, _ = await self._ask("GET", endpoint, bearer)
+        return with_userinfo(claims, userinfo, self.provider)
 
     def close(self) -> None:
         """Give up what waits."""
@@ -139,7 +164,9 @@ class OpenIdProvider:
             issuer = self.provider.issuer
             url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
             try:
-                self._metadata = metadata_of(await self._ask("GET", url, {}), issuer)
+                self._distance = Distance.THIS_MACHINE  # the operator chose where the issuer is
+                document, distance = await self._ask("GET", url, {})
+                self._metadata, self._distance = metadata_of(document, issuer), distance
             except InvalidProviderAnswerError as error:
                 return error
             self._metadata_until = now + METADATA_SECONDS
@@ -163,14 +190,14 @@ class OpenIdProvider:
 
     async def _ask(
         self, method: str, url: str, headers: Mapping[str, str], body: str | None = None
-    ) -> bytes:
-        """Return the body of an answer with status 200.
+    ) -> tuple[bytes, Distance]:
+        """Return the body of an answer with status 200, and how far away it is from.
 
         Raises UnavailableError, OverloadedError, InvalidProviderAnswerError.
         """
         if not self._free.acquire(blocking=False):
             raise OverloadedError
-        connection = _Connection(url, self._tls, self._seconds)
+        connection = _Connection(url, self._tls, self._seconds, self._distance)
         asked = asyncio.get_running_loop().run_in_executor(
             self._threads, self._in_thread, connection, method, headers, body
         )
@@ -186,13 +213,15 @@ class OpenIdProvider:
                 error=type(error).__name__,
             )
             raise UnavailableError from None
+        except _TooNearError:
+            raise InvalidProviderAnswerError("address of an endpoint") from None
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise UnavailableError
         if status != HTTPStatus.OK:
             raise InvalidProviderAnswerError(f"status {status}")
         if len(answer) > MAX_ANSWER:
             raise InvalidProviderAnswerError("size of an answer")
-        return answer
+        return answer, connection.distance
 
     def _in_thread(
         self,
@@ -207,12 +236,22 @@ class OpenIdProvider:
             self._free.release()
 
 
+class _TooNearError(Exception):
+    """An endpoint is in a network that is nearer to the gateway than its provider."""
+
+
 class _Connection:
     """One request, in a thread, which another thread can cut short."""
 
-    def __init__(self, url: str, tls: ssl.SSLContext, seconds: float) -> None:
+    def __init__(
+        self, url: str, tls: ssl.SSLContext, seconds: float, least_distance: Distance
+    ) -> None:
         parts = urlsplit(url)
         host = parts.hostname or ""
+        self.distance = least_distance
+        """How far away the server is; before there is a connection, the least that it may be."""
+        self._seconds = seconds
+        self._tls = tls if parts.scheme == "https" else None
         self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
         self._http = (
             HTTPSConnection(host, parts.port, timeout=seconds, context=tls)
@@ -225,13 +264,30 @@ class _Connection:
         """Return an answer's status, and what there is of its body up to a byte more than allowed."""
         sent = {"Accept": "application/json", "User-Agent": "pqkeep", **headers}
         try:
-            self._http.connect()
-            self._opened = self._http.sock  # the client forgets it while the last answer is read
+            self._connect()
             self._http.request(method, self._target, body, sent)
             with self._http.getresponse() as answer:
                 return answer.status, answer.read(MAX_ANSWER + 1)
         finally:
             self._http.close()
+
+    def _connect(self) -> None:
+        """Connect, by TLS perhaps. Raises _TooNearError before anything is sent."""
+        host, port = self._http.host, self._http.port
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(address[0]) for *_, address in found]
+        distance = min(map(distance_of, addresses))
+        if distance < self.distance:
+            raise _TooNearError
+        self.distance = distance
+        opened = _first_connected(addresses, port, self._seconds)
+        self._http.sock = self._opened = opened
+        if self._tls is not None:
+            secured = self._tls.wrap_socket(
+                opened, server_hostname=host, do_handshake_on_connect=False
+            )
+            self._http.sock = self._opened = secured  # a handshake that never ends is cut, too
+            secured.do_handshake()
 
     def cut(self) -> None:
         """Wake the thread that waits for the provider."""
@@ -239,6 +295,15 @@ class _Connection:
             if each is not None:
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
+
+
+def _first_connected(addresses: list[str], port: int, seconds: float) -> socket.socket:
+    """Return a connection to the first of these addresses that takes one. Raises OSError."""
+    *others, last = addresses
+    for address in others:
+        with suppress(OSError):
+            return socket.create_connection((address, port), seconds)
+    return socket.create_connection((last, port), seconds)
 
 
 def _context(ca_file: Path | None) -> ssl.SSLContext:
