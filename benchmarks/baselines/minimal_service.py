@@ -24,8 +24,15 @@ from msgspec import Struct
 from pybase64 import b64encode_as_string
 
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.codec import TO_GATEWAY, TO_KEY_SERVICE, Answer, Call, ToGateway, ToKeyService
-from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    TO_KEY_SERVICE,
+    Answer,
+    Call,
+    FramedConnection,
+    ToGateway,
+    ToKeyService,
+)
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Encapsulate, Encapsulated
 

@@ -29,9 +29,8 @@ from pqkeep_protocol.codec import (
     encode,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, KeyVersion, TenantId
 from pqkeep_protocol.messages import Decrypted, Encrypt, Encrypted
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 Answering = Callable[[Call], Answer | Refusal | None]
 

@@ -15,13 +15,14 @@ from pqkeep_gateway.key_client import RemoteHost
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     TO_KEY_SERVICE,
+    Accepts,
+    FramedConnection,
     FrameDecoder,
     Ping,
     Pong,
     ToGateway,
     encode,
 )
-from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.link import Identity, Role
 from pqkeep_protocol.startup.settings import NetworkAddress
 

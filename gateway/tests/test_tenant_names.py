@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.storage import tenants
 from pqkeep_gateway.storage.tenants import MAX_NAME, NameTakenError, name_key, normalized_name
-from pqkeep_protocol.characters import is_newer
+from pqkeep_protocol.documents import is_newer
 
 
 @pytest.mark.parametrize(

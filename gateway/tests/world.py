@@ -63,9 +63,8 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event, EventRefusal, Recorded, RecordEvents, RefusedEvent
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 R = TypeVar("R")
 HERE = "192.0.2.7"

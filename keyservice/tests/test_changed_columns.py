@@ -26,7 +26,7 @@ from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     Attribution,
@@ -45,7 +45,6 @@ from pqkeep_protocol.messages import (
     ScheduleArchive,
     UpdateKeyring,
 )
-from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import pytest
 
 from pqkeep_protocol.codec import (
     TO_KEY_SERVICE,
+    FramedConnection,
     Ping,
     Pong,
     ProtocolError,
     ToKeyService,
     encode,
 )
-from pqkeep_protocol.connection import FramedConnection
 
 SECONDS = 60.0
 COUNT = 60_000

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys
-from pqkeep_protocol.startup.memory import keep_freed_memory
+from pqkeep_protocol.startup.hardening import keep_freed_memory
 if sys.argv[1] == "keeps":
     keep_freed_memory()
 def use():
@@ -37,7 +37,7 @@ def test_freed_memory_is_used_again() -> None:
 
 COLLECTING = """
 import gc, weakref
-from pqkeep_protocol.startup.memory import YOUNG, collect_rarely
+from pqkeep_protocol.startup.hardening import YOUNG, collect_rarely
 class Cycle:
     def __init__(self): self.own = self
 before = Cycle()

@@ -14,7 +14,7 @@ import pytest
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_server.backup.authentication import authenticate
 from pqkeep_server.backup.contents import End, Manifest, Rows, finish, write
 from pqkeep_server.backup.encrypted_file import Origin, Writer

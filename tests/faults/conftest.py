@@ -37,8 +37,8 @@ from pqkeep_protocol.codec import (
     ToKeyService,
     encode,
 )
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.metrics import GetMetrics, Metrics, one
-from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_server.initialise import IN_FILES, Layout, initialise
 
 PORTAL = "https://keep.example.org"

@@ -34,8 +34,7 @@ from pqkeep_keyservice.storage.fenced_database import FencedDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol import codec
-from pqkeep_protocol.codec import ToGateway
-from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.codec import FramedConnection, ToGateway
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

@@ -22,8 +22,7 @@ from tests.simulation.shard import Shard
 
 from pqkeep_gateway.storage.shards import SqlShards
 from pqkeep_protocol.administration import AnyMoveRequest
-from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, Refusal, ToGateway
-from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FramedConnection, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Result

@@ -43,9 +43,8 @@ from tests.simulation.workload import (
 
 from pqkeep_keyservice.keys.key_versions import IDEMPOTENCY_KEY_LIFETIME
 from pqkeep_keyservice.storage.schema import KEYS, migrate
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
 from pqkeep_protocol.messages import Batch, BatchResults, GetActiveKey, Item, ListKeys
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 CLIENTS = 4
 STEPS = 14

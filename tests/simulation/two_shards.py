@@ -13,7 +13,7 @@ from tests.simulation.move_command import Operator
 from tests.simulation.run import Report, Simulation
 from tests.simulation.workload import TENANTS
 
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_server import key_service_client
 
 

@@ -20,7 +20,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Event, ListRecords, RecordEvents, SignCheckpoint
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import DEFAULT_KEYRING, INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, DEFAULT_SHARD, INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
     Batch,
@@ -51,7 +51,6 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
     Verify,
 )
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 TENANTS = tuple(TenantId(UUID(int=1 + number)) for number in range(2))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65

@@ -19,8 +19,7 @@ from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_protocol.administration import AnyAdministrationResult
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import AnyAuditResult
-from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, Refusal, ToGateway
-from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FramedConnection, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (

@@ -15,8 +15,7 @@ from uuid import UUID
 
 from msgspec import Meta, Struct, structs
 
-from pqkeep_protocol.keys import MAX_ARCHIVE_DAYS, MIN_ARCHIVE_DAYS
-from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
+from pqkeep_protocol.keys import DEFAULT_SHARD, MAX_ARCHIVE_DAYS, MIN_ARCHIVE_DAYS, ShardName
 from pqkeep_protocol.startup.settings import (
     ConfigError,
     DatabaseAddress,

@@ -24,21 +24,21 @@ from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
     RESULT_TYPE,
     TO_GATEWAY,
+    Accepts,
     Answer,
     Call,
+    FramedConnection,
     Ping,
     Pong,
     ProtocolError,
     Refusal,
     ToGateway,
 )
-from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION
 from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, reason
 from pqkeep_protocol.messages import Attribution, Batch, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
-from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 

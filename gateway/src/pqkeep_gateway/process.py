@@ -33,9 +33,8 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
-from pqkeep_protocol.startup.hardening import give_up_privileges
+from pqkeep_protocol.startup.hardening import collect_rarely, give_up_privileges, keep_freed_memory
 from pqkeep_protocol.startup.logs import logger, write_logs
-from pqkeep_protocol.startup.memory import collect_rarely, keep_freed_memory
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)

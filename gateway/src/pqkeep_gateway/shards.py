@@ -19,9 +19,8 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, GetActiveKey, GetKey, GetKeyring, Request
-from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)

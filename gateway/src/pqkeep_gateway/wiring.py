@@ -154,11 +154,10 @@ from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.cached import Cached
-from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION, TenantId
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.messages import Attribution
-from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError

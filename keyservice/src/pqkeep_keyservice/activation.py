@@ -14,7 +14,7 @@ from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 

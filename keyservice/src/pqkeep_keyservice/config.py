@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
-from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS
-from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
+from pqkeep_protocol.keys import DEFAULT_SHARD, MIN_ARCHIVE_DAYS, ShardName
 from pqkeep_protocol.startup.settings import (
     DatabaseAddress,
     LogFormat,

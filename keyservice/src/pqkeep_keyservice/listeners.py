@@ -16,9 +16,9 @@ from msgspec import Struct
 from pqkeep_keyservice.config import Config
 from pqkeep_protocol.administration import AnyAdministrationRequest
 from pqkeep_protocol.audit import AnyAuditRequest
+from pqkeep_protocol.link import peer_of
 from pqkeep_protocol.messages import AnyRequest, Batch, ListDestructions
 from pqkeep_protocol.metrics import GetMetrics
-from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 

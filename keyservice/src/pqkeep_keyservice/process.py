@@ -33,8 +33,8 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
+from pqkeep_protocol.startup.hardening import collect_rarely, keep_freed_memory
 from pqkeep_protocol.startup.logs import logger, write_logs
-from pqkeep_protocol.startup.memory import collect_rarely, keep_freed_memory
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 

@@ -29,17 +29,18 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
     TO_KEY_SERVICE,
+    Accepts,
     Answer,
     Call,
+    FramedConnection,
     Ping,
     Pong,
     ProtocolError,
     Refusal,
     ToKeyService,
 )
-from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import (
     AnyResult,
@@ -51,7 +52,6 @@ from pqkeep_protocol.messages import (
     Refused,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
-from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 

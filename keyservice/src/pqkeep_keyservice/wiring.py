@@ -32,8 +32,7 @@ from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.threads import Threads
 from pqkeep_keyservice.transaction import Transactions
-from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD, MIN_ARCHIVE_DAYS
 
 NOT_KNOWN: Mapping[int, RootKeySource] = MappingProxyType({})
 

@@ -6,9 +6,8 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import ShardName, TenantId
 from pqkeep_protocol.messages import Request, Result
-from pqkeep_protocol.shards import ShardName
 
 Count = Annotated[int, Meta(ge=0)]
 

@@ -3,12 +3,13 @@
 Both ends have a certificate from one private CA. It names its holder's role by a URI, and each end
 accepts the other role only, with the extended key usage of its side, in a certificate that is no
 CA's: OpenSSL accepts one without any usage. TLS 1.3 alone, without session tickets: each connection begins with
-both certificates.
+both certificates. On one host the kernel tells whose process is at the other end of a Unix socket.
 """
 
 import asyncio
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,13 +17,38 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from pqkeep_protocol.der import SEQUENCE, DerError, elements, only
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.tls_groups import POST_QUANTUM, GroupContext
+
+_UCRED = struct.Struct("=iII")  # pid, uid, gid; see unix(7), SO_PEERCRED
+
+
+class UnixConnection(Protocol):
+    """A connected Unix socket, of the standard library or of asyncio."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """See ``socket.socket.getsockopt``."""
+
+
+class Peer(NamedTuple):
+    """A process."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(connection: UnixConnection) -> Peer:
+    """Return the process that connected, or listens. Raises OSError."""
+    pid, uid, _ = _UCRED.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    )
+    return Peer(pid, uid)
+
 
 _LOG = logger(__name__)
 

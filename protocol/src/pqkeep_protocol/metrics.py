@@ -18,9 +18,8 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.commits import WriteProblem
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import KeyStatus
+from pqkeep_protocol.keys import SHARD_NAME, KeyStatus
 from pqkeep_protocol.messages import Request, Result
-from pqkeep_protocol.shards import SHARD_NAME
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds of every distribution's buckets, in seconds; one more bucket is for the rest."""

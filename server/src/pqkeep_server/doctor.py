@@ -22,8 +22,8 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_protocol.commits import IN_WORDS
-from pqkeep_protocol.peer import peer_of
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
+from pqkeep_protocol.link import peer_of
 from pqkeep_protocol.startup.secret_files import SecretFileAccessError, read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials

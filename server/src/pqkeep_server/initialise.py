@@ -20,7 +20,7 @@ from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.settings_file import Settings, new_settings

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pqkeep_keyservice import config
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.initialise import Layout
 from pqkeep_server.programs import Identity, Program

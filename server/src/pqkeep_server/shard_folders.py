@@ -19,7 +19,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
-from pqkeep_protocol.shards import DEFAULT_SHARD, SHARD_NAME
+from pqkeep_protocol.keys import DEFAULT_SHARD, SHARD_NAME
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_text
 from pqkeep_server.atomic_files import rewrite, write_atomically

@@ -19,8 +19,7 @@ from pqkeep_gateway.outgoing_mail import MAX_EMAIL
 from pqkeep_gateway.storage.tenants import MAX_NAME
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import MAX_PAGE, REFUSED
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyVersion
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD, MAX_KEY_VERSION, KeyVersion
 
 _SIGNING_ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 _MAX_NUMBER = 2**53 - 1

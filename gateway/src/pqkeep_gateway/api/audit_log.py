@@ -10,9 +10,8 @@ from pqkeep_gateway.http.errors import forbidden, not_found
 from pqkeep_gateway.shards import ShardNotFoundError, Shards, UnknownShardError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListAuditKeys, ListCheckpoints
-from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, Request
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 R = TypeVar("R")
 

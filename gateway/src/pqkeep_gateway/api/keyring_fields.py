@@ -5,7 +5,7 @@ from typing import cast
 
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.http.field import Field, InvalidValueError, integer_field, text_field
-from pqkeep_protocol.characters import is_printable
+from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
     LABEL_NAME,

@@ -3,7 +3,7 @@
 import re
 
 from pqkeep_gateway.http.field import Field, text_field
-from pqkeep_protocol.shards import DEFAULT_SHARD, SHARD_NAME
+from pqkeep_protocol.keys import DEFAULT_SHARD, SHARD_NAME
 
 _is_shard_name = re.compile(SHARD_NAME).match
 

@@ -16,7 +16,7 @@ import pybase64
 
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.text import ANY_BASE64, base64, base64_size, integer_in
-from pqkeep_protocol.characters import is_printable
+from pqkeep_protocol.documents import is_printable
 
 T = TypeVar("T")
 B = TypeVar("B", bytes, bytearray)

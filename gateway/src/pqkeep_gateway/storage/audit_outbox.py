@@ -15,8 +15,7 @@ from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, TENANTS
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.commits import WriteProblem
-from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
 from pqkeep_protocol.startup.logs import logger
 
 MAX_DELAY = timedelta(minutes=5)

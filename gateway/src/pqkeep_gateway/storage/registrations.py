@@ -20,8 +20,8 @@ from pqkeep_gateway.storage.shards import place
 from pqkeep_gateway.storage.tenants import NameTakenError, Tenant, add_tenant
 from pqkeep_gateway.storage.users import Account, EmailTakenError, User, add_user, email_key
 from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.messages import Attribution
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 
 class InvalidRegistrationTokenError(Exception):

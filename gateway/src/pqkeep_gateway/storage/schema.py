@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from pqkeep_gateway.storage.row_mac import mac_column
 from pqkeep_protocol.commits import PROBE_TABLE
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 
 METADATA = MetaData()
 

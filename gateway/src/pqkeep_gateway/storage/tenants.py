@@ -25,10 +25,9 @@ from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempot
 from pqkeep_gateway.storage.schema import TENANTS
 from pqkeep_gateway.storage.shards import place
 from pqkeep_protocol.audit import Event
-from pqkeep_protocol.characters import is_newer
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.documents import is_newer
+from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
 from pqkeep_protocol.messages import Idempotency
-from pqkeep_protocol.shards import DEFAULT_SHARD
 
 MAX_NAME = 255
 """Code points in NFC."""

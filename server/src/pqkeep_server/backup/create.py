@@ -30,7 +30,7 @@ from pqkeep_keyservice.root_key_sources.sources import read
 from pqkeep_keyservice.storage.key_versions import find_generation
 from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_keys
 from pqkeep_keyservice.storage.shard import check_shard
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError, read_file
 from pqkeep_server.atomic_files import atomic_file

@@ -14,7 +14,7 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.postgresql import problem_with
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 
 _matches = re.compile(r"(?:([a-z0-9-]{1,32}):)?(\d{1,9})\.(\d{1,18})", re.ASCII).fullmatch
 

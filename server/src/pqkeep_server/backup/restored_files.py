@@ -9,7 +9,7 @@ import msgspec
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_keyservice.root_key_sources.file import read_root_key
-from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.contents import Manifest
 from pqkeep_server.backup.databases import ACCOUNTS, Database, keys_of

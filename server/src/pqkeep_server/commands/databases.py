@@ -21,7 +21,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.config import root_key_source as root_key_source_of
-from pqkeep_protocol.shards import DEFAULT_SHARD, SHARD_NAME
+from pqkeep_protocol.keys import DEFAULT_SHARD, SHARD_NAME
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
