@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import struct
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -14,9 +16,12 @@ import uvloop
 from gateway.tests.served import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pqkeep_gateway.http.connection import HttpConnection, Request
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connection import LIMITS, HttpConnection, Request
+from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.endpoint import JsonLines
-from pqkeep_gateway.http.responses import send_lines
+from pqkeep_gateway.http.responses import Answer, send_lines
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -445,3 +450,132 @@ def test_lines_end_with_their_client(requests: int, *, reset: bool) -> None:
             await server.until(lambda: not server.state.tasks)
 
     uvloop.run(lose())
+
+
+KEPT = b"POST /a?b=1 HTTP/1.1\r\nHost: x\r\nX-Api-Key: abc\r\nContent-Length: 4\r\n\r\nbody"
+OTHERS = b"\0\t\r\n :?%aPX0159\x7f\xff"
+"""Bytes that mean something in a head, and some that are only others."""
+
+
+def _say(request: Request) -> None:
+    """Answer with everything that is known of a request, when it is whole."""
+    request.on_body = lambda: _say(request)
+    if request.is_whole:
+        known = (request.method, request.version, request.path, request.query)
+        text = repr((*known, request.header_list, request.headers, bytes(request.body)))
+        request.answer(Answer(200, b"text/plain", b"", text.encode()))
+
+
+async def _said(server: Server, *pieces: bytes) -> bytes:
+    """Return what is answered to the last of some pieces, which a client sends, and ends its side."""
+    client, loop = await server.sent(b""), asyncio.get_running_loop()
+    for piece in pieces[:-1]:
+        await loop.sock_sendall(client, piece)
+        await _answers(client, 1)
+    await loop.sock_sendall(client, pieces[-1])
+    client.shutdown(socket.SHUT_WR)
+    answer = bytearray()
+    while piece := await loop.sock_recv(client, 65_536):
+        answer += piece
+    client.close()
+    return _without_identifiers(bytes(answer))
+
+
+def _without_identifiers(answer: bytes) -> bytes:
+    """Return an answer without what no two have."""
+    return re.sub(rb'[0-9a-f-]{36}|"timestamp":"[^"]*"', b"", answer)
+
+
+def test_no_head_is_taken_for_another() -> None:
+    """A request behind another that differs in one byte is answered as on a connection of its own."""
+
+    async def ask() -> int:
+        server, differing = Server(), 0
+        async with server.serving(_echo):
+            server.state.respond = _say
+            server.state.counted = _unlimited()
+            own = await _said(server, KEPT)
+            for place in range(len(KEPT)):
+                for other in OTHERS:
+                    changed = KEPT[:place] + bytes([other]) + KEPT[place + 1 :]
+                    alone = await _said(server, changed)
+                    assert await _said(server, KEPT, changed) == alone, changed
+                    differing += alone != own
+            for changed in (KEPT[:-1], KEPT + b"x", KEPT + KEPT, KEPT[1:], b"\r\n" + KEPT):
+                assert await _said(server, KEPT, changed) == await _said(server, changed), changed
+        return differing
+
+    assert uvloop.run(ask()) > len(KEPT) * (len(OTHERS) - 3)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        KEPT,
+        KEPT.replace(b"Content-Length: 4", b"Connection: close\r\nContent-Length: 4"),
+        KEPT.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        b"\r\n\r\n" + KEPT,
+        KEPT.replace(b"Content-Length: 4", b"Expect: 100-continue\r\nContent-Length: 4"),
+        KEPT.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked").replace(
+            b"body", b"4\r\nbody\r\n0\r\n\r\n"
+        ),
+        KEPT.replace(
+            b"Content-Length: 4", b"Connection: Upgrade\r\nUpgrade: a\r\nContent-Length: 4"
+        ),
+        KEPT.replace(b"Content-Length: 4", b"Content-Length: 8").replace(
+            b"body", b"\r\n\r\n\r\n\r\n"
+        ),
+        GET,
+        GET.replace(b"/", b"http://x/", 1),
+    ],
+)
+def test_the_same_head_again_is_the_same_request(first: bytes) -> None:
+    """A head that comes again is answered as it was the first time, wherever the request is cut."""
+
+    async def ask() -> None:
+        server = Server()
+        async with server.serving(_echo):
+            server.state.respond = _say
+            server.state.counted = _unlimited()
+            alone = await _said(server, first)
+            assert b"200 OK" in alone
+            if b"HTTP/1.0" in first or b"close" in first:
+                return
+            assert await _said(server, first, first, first) == alone
+            for cut in range(1, len(first), 9):
+                client, loop = await server.sent(first), asyncio.get_running_loop()
+                (answer,) = await _answers(client, 1)
+                for piece in (first[:cut], first[cut:]):
+                    await loop.sock_sendall(client, piece)
+                    await asyncio.sleep(0.0005)
+                assert await _answers(client, 1) == [answer], cut
+                client.close()
+
+    uvloop.run(ask())
+
+
+def test_the_same_head_again_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten equal heads one is parsed; when another comes between them, it and the next one are."""
+    parsed: list[bytes] = []
+    parse = HttpConnection.on_headers_complete
+
+    def counted(protocol: HttpConnection) -> None:
+        parsed.append(protocol.url)
+        parse(protocol)
+
+    monkeypatch.setattr(HttpConnection, "on_headers_complete", counted)
+
+    async def ask() -> None:
+        server = Server()
+        async with server.serving(_echo):
+            server.state.respond = _say
+            await _said(server, *[KEPT] * 10, GET, KEPT)
+
+    uvloop.run(ask())
+    assert parsed == [b"/a?b=1", b"/", b"/a?b=1"]
+
+
+def _unlimited() -> Connections:
+    """Return a count of connections that one client may open as fast as it can."""
+    arrivals = SourceBudget(Limit(1_000_000, 1), time.monotonic)
+    return Connections(LIMITS.connections, LIMITS.per_address, arrivals)

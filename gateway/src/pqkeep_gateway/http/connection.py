@@ -2,7 +2,8 @@
 
 httptools parses; what comes is bounded in size and time here, but for the size of bodies, which each
 endpoint bounds (``body``). A request whose head has come is handed over, with its body if that has
-come, too; the next one is parsed when it is answered.
+come, too; the next one is parsed when it is answered. A whole request whose head has the very bytes
+of the last one on its connection is not parsed again: programs send the same heads all the time.
 
 ``watching`` checks each connection from its beginning to its end. What a connection waits for, and
 how long, is its phase: which one that is, and how far it has come, is found out when it is checked,
@@ -47,6 +48,8 @@ MANY_CHUNKS = 64
 """Chunks, or pieces, of one step. A body that has more is parsed in turns with others that have: 256 KB in chunks
 of one byte take some 15 ms."""
 MAX_HEAD = 32 * 1024
+MAX_KEPT_HEAD = 2048
+"""Bytes of a head that is kept until the next one: programs send the same ones again and again."""
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
 HIGH_WATER = 65_536
@@ -394,7 +397,7 @@ class Request:
             "client": connection.client,
             "scheme": connection.scheme,
             "root_path": "",
-            "headers": self.header_list,
+            "headers": list(self.header_list),
             "state": {"tls_group": connection.tls_group},
             "method": self.method,
             "path": self.path,
@@ -465,6 +468,10 @@ class HttpConnection(asyncio.Protocol):
         self._is_new = False
         self._offers_upgrade = False
         self._head = b""
+        self._kept_head = b""
+        """The head of the last request, if the next one may be taken for equal by its bytes."""
+        self._kept_size = 0
+        """Bytes of the last request, with its body."""
         self._last = b""
         self._body_left = 0
         self._chunks = 0
@@ -615,9 +622,28 @@ class HttpConnection(asyncio.Protocol):
             keep_alive=False,
         )
         self._is_new = self._has_head = True
+        self._keep_head(headers)
         self._head = b""
         self.headers = []  # what comes is trailers: they must not stand in for headers
         self.gathering.expects_more = True
+
+    def _keep_head(self, headers: Mapping[bytes, bytes]) -> None:
+        """Keep a head's bytes, if those alone tell where it and its body end.
+
+        It has as many lines as the parser has found: so it ends where the parser says, and nothing
+        of a body is in it.
+        """
+        head, lines = self._head, len(self.headers) + 2
+        self._kept_head = b""
+        if (
+            self._keeps_alive
+            and len(head) <= MAX_KEPT_HEAD
+            and b"transfer-encoding" not in headers
+            and head.endswith(HEAD_END)
+            and head.count(b"\r\n") == head.count(b"\n") == head.count(b"\r") == lines
+        ):
+            self._kept_head = head
+            self._kept_size = len(head) + self._body_left
 
     def on_body(self, body: bytes) -> None:
         self._chunks += 1
@@ -685,6 +711,12 @@ class HttpConnection(asyncio.Protocol):
         Thousands of parsed requests would be what the collector of cycles looks at, while everybody
         else waits.
         """
+        if (
+            len(data) == self._kept_size
+            and data.startswith(self._kept_head)
+            and self._take_again(data)
+        ):
+            return
         begin = step_begin = self._chunks = 0
         try:
             while begin < len(data) and not self.gathering.is_closed and self._refusal is None:
@@ -713,6 +745,45 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(error)
         finally:
             self._hand_over()
+
+    def _take_again(self, data: bytes) -> bool:
+        """Take a whole request whose head is the last one's, byte by byte, and have it answered.
+
+        Return whether this was done. The parser is between two requests: it makes the same of the
+        same bytes, and whether they are refused depends on nothing else, so it is not asked.
+        """
+        last, head = self.request, self._kept_head
+        if (
+            not head
+            or last is None
+            or not last.response_complete
+            or self._is_receiving
+            or self._head
+            or self.flow.write_paused
+            or self._refusal is not None
+            or self.gathering.is_closed
+        ):
+            return False
+        self._progress += 1
+        self._last = data[-len(HEAD_END) + 1 :]
+        self._tail_size = len(data) - len(head)
+        self.request = request = Request(
+            self,
+            last.method,
+            last.version,
+            last.raw_path,
+            last.query,
+            last.header_list,
+            last.headers,
+            keep_alive=not self._is_draining,
+        )
+        request.body += memoryview(data)[len(head) :]
+        request.is_whole = True
+        request.tell()
+        if self._tail_size > HIGH_WATER:
+            self.flow.pause_reading()
+        self.listener.respond(request)
+        return True
 
     def _hand_over(self) -> None:
         """Have a request answered that has a head, or tell that more of its body has come.
