@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.fixtures import unprivileged
+from tests.fixtures.installation import Installation, running
+from tests.fixtures.two_users import pqkeepd_program
 
 from pqkeep_server.initialise import Layout, initialise
 
@@ -55,6 +59,10 @@ SERVING: dict[str, str] = {
     "keyservice": "keyservice {data}/keyservice/settings.toml",
 }
 """Commands that go on until they are stopped where they can; where they cannot, they end."""
+OVER = (
+    "restore {own}/backup --older --data {data} --recovery-key {own}/private"
+    " --root-key {data}/keyservice/root.key"
+)
 
 
 def _fifo(path: Path) -> None:
@@ -273,3 +281,84 @@ def test_a_command_has_a_time_limit(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert "not done within 0.1 seconds" in ended.stderr
+
+
+RUNNING = {
+    "start": ("start", "another pqkeepd uses"),
+    "dev": ("dev", "another pqkeepd uses"),
+    "init": ("init", "exists already"),
+    "restore": ("restore over it", "not empty"),
+    "migrate": ("migrate", "stop it first"),
+    "migrate-store": ("migrate-store", "stop it first"),
+    "keyservice": ("keyservice", "another key service"),
+}
+"""Commands that must not touch an installation that runs, and what they say."""
+
+
+@pytest.fixture(scope="module")
+def live(
+    tmp_path_factory: pytest.TempPathFactory,
+    template: Path,
+    pqkeepd_command: Sequence[str | Path],
+) -> Iterator[Installation]:
+    """An installation that runs, beside a backup of it and the halves of a recovery key."""
+    folder = tmp_path_factory.mktemp("live")
+    for half in ("private", "public"):
+        shutil.copy(template / half, folder)
+    with running(folder, is_forked=False) as installation:
+        words = COMMANDS["backup"].format(data=installation.data, own=folder).split()
+        subprocess.run([*pqkeepd_command, *words], check=True, timeout=SECONDS)
+        yield installation
+
+
+@pytest.mark.parametrize("case", RUNNING)
+def test_an_installation_that_runs_is_left_alone(
+    case: str, live: Installation, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """A second start, and what makes or changes a whole installation, end and say why; it goes on."""
+    name, expected = RUNNING[case]
+    own = live.data.parent
+    command = (COMMANDS | SERVING | {"restore over it": OVER})[name]
+    program = pqkeepd_program() if name == "init" else pqkeepd_command  # its users must reach it
+    before = live.children()
+    ended = subprocess.run(
+        [*program, *command.format(data=live.data, own=own).split()],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    said = ended.stdout + ended.stderr
+    assert ended.returncode not in {0, -signal.SIGTERM}, said
+    assert expected in said
+    assert "Traceback" not in said
+    assert live.children() == before
+    assert live.demo().get("/kms/keys")["total"] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_is_told(template: Path) -> None:
+    """Who may not read an installation gets a message of each command, and changes nothing."""
+    with unprivileged.own_folder("other-user") as folder:
+        installation = folder / "theirs"
+        shutil.copytree(template, installation)
+        folder.chmod(0o755)
+        program = ("/usr/bin/setpriv", "--reuid=64104", "--regid=64104", "--clear-groups")
+        problems = []
+        for name in (*READING, "migrate", "root-key rotate", "shard add", "dev", "gateway"):
+            command = (COMMANDS | SERVING)[name]
+            words = command.format(data=installation / "data", own=installation).split()
+            ended = subprocess.run(
+                [*program, *pqkeepd_program(), *words],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            said = (ended.stdout + ended.stderr).strip()
+            if "Traceback" in said or ended.returncode == 0 or not said:
+                problems.append(f"{name}: {ended.returncode} {said[-300:]}")
+        assert not problems

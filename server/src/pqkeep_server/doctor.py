@@ -70,11 +70,17 @@ class Note(str):
 
 def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
     """Yield what is looked at, and what is wrong with it, or a Note."""
-    if not layout.is_present:
-        yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
+    try:
+        owner = _owner_of_what_is_closed(layout)
+        is_present = owner is not None or layout.is_present
+    except OSError as error:  # of a folder above it
+        yield "data directory", [message_of(error)]
         return
-    if (owner := _owner_of_what_is_closed(layout)) is not None:
+    if owner is not None:
         yield "user", [f"{layout.directory} is closed to you: run doctor as {owner}"]
+        return
+    if not is_present:
+        yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
         return
     host = Host(layout, _roles(layout))
     for subject, (roles, check) in CHECKS.items():
@@ -89,6 +95,8 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
 
 def _owner_of_what_is_closed(layout: Layout) -> str | None:
     """Return who can read these folders where the caller cannot, else None."""
+    if layout.directory.exists() and not os.access(layout.directory, os.X_OK, effective_ids=True):
+        return _user_name(layout.directory.stat().st_uid)
     folders = [folder for folder in (layout.gateway, layout.key_service) if folder.exists()]
     if all(os.access(folder, os.R_OK | os.X_OK, effective_ids=True) for folder in folders):
         return None

@@ -337,10 +337,10 @@ def migrate_store(
         raise typer.BadParameter("name --accounts-database, --keys-database or both")
     os.umask(0o077)
     layout = Layout(data, shard)
-    if shard not in layout.shards:
-        raise typer.BadParameter(
-            f"there is no such shard here: there are {', '.join(layout.shards)}"
-        )
+    with fail_on(OSError):
+        known = layout.shards
+    if shard not in known:
+        raise typer.BadParameter(f"there is no such shard here: there are {', '.join(known)}")
     with fail_on(RestoreError, StoreMigrationError), progress("reading") as report:
         targets = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         moved = asyncio.run(move(layout, targets, report=report))

@@ -74,8 +74,8 @@ def rotate_root_key(
     If it is interrupted, run it again: it continues.
     """
     os.umask(0o077)
-    known = Layout(data).shards
-    with fail_on(RootKeyError):
+    with fail_on(RootKeyError, OSError):
+        known = Layout(data).shards
         shards = _chosen(shard, known, to)
     for each in shards:
         _rotate(Layout(data, each), to, destroy_old=destroy_old, is_one=len(known) == 1)
