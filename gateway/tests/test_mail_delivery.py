@@ -258,6 +258,26 @@ async def test_an_unknown_kind_stops_no_other_mail(gateways: Gateways) -> None:
     assert [each.to for each in gateways.mailer.delivered] == [TO]
 
 
+@pytest.mark.parametrize("column", ["id", "created_at_us", "expires_at_us"])
+async def test_a_row_that_cannot_be_read_stops_no_other_mail(
+    gateways: Gateways, column: str
+) -> None:
+    """A damaged mail is kept and left alone, and the others are delivered."""
+    damaged = await gateways.add("nobody@example.com")
+    await gateways.add()
+    if column == "id" and gateways.engine.dialect.name == "postgresql":
+        return  # its column takes nothing else
+    value: object = "zz" if column == "id" else 2**62
+    async with transaction(gateways.engine) as connection:
+        update = sa.text(f"UPDATE outgoing_mail SET {column} = :value WHERE recipient = :to")  # noqa: S608
+        await connection.execute(update, {"value": value, "to": damaged.to})
+    await gateways.mail_delivery().deliver()
+    assert [each.to for each in gateways.mailer.delivered] == [TO]
+    async with gateways.engine.connect() as connection:
+        count = sa.select(sa.func.count()).select_from(OUTGOING_MAIL)
+        assert (await connection.execute(count)).scalar_one() == 1
+
+
 async def test_the_log_contains_no_address(
     gateways: Gateways, caplog: pytest.LogCaptureFixture
 ) -> None:

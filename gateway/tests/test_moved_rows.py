@@ -165,6 +165,16 @@ async def test_a_session_lasts_no_longer(world: World, column: str) -> None:
         await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
 
 
+async def test_a_value_of_another_type_is_not_the_gateway_s(world: World) -> None:
+    """A column that SQLite lets have a fraction makes its row one to be ignored, and no fault."""
+    if world.engine.dialect.name == "postgresql":
+        return  # its columns take nothing else
+    tokens = await world.join()
+    later = SESSIONS.c.access_expires_at_us + 0.5
+    await change(world, SESSIONS, access_expires_at_us=later)
+    assert await world.sessions.find(tokens.access, HERE) is None
+
+
 async def test_a_refreshed_session_is_still_its_user_s(world: World) -> None:
     """A refresh binds the new tokens as a sign-in does: they work, and do not when moved."""
     tokens, attacker, victim = await two_people(world)

@@ -12,6 +12,9 @@ from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.storage.database import commits_of, microseconds, time_of, transaction
 from pqkeep_gateway.storage.schema import OUTGOING_MAIL, USERS
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
 
 
 class SqlMailOutbox:
@@ -25,7 +28,7 @@ class SqlMailOutbox:
         """Return mail that is due, oldest first, and postpone it until the lease ends.
 
         Its attempts are counted. No two callers get the same mail. Mail of a kind that only a later
-        version knows is left to gateways of that version.
+        version knows is left to gateways of that version. A row that cannot be read is kept.
         """
         is_due = sa.and_(
             OUTGOING_MAIL.c.next_attempt_at_us <= microseconds(now),
@@ -44,7 +47,9 @@ class SqlMailOutbox:
             .returning(OUTGOING_MAIL)
         )
         async with transaction(self._engine) as connection:
-            return [_mail(row) for row in await connection.execute(claim)]
+            rows = await connection.execute(claim)
+            found = [_next_mail(rows) for _ in range(limit)]
+        return [mail for mail in found if mail is not None]
 
     async def postpone(self, mail: OutgoingMail, until: datetime) -> None:
         """Set the time of the next attempt."""
@@ -89,6 +94,16 @@ async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
         "attempts": mail.attempts,
     }
     await connection.execute(sa.insert(OUTGOING_MAIL), row)
+
+
+def _next_mail(rows: sa.CursorResult[Any]) -> OutgoingMail | None:
+    """Return the mail in the next row; None if there is none, or it cannot be read."""
+    try:
+        row = rows.fetchone()
+        return None if row is None else _mail(row)
+    except (TypeError, ValueError, OverflowError):
+        _LOG.error("a mail that waits cannot be read, and is kept")
+        return None
 
 
 def _mail(row: sa.Row[Any]) -> OutgoingMail:
