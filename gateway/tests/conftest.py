@@ -23,8 +23,7 @@ from tests.fixtures.schema import migrated_database, migrated_file
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
-from pqkeep_gateway.storage.database import open_database
-from pqkeep_gateway.storage.migration import migrate
+from pqkeep_gateway.storage.database import migrate, open_database
 from pqkeep_gateway.storage.time_limits import TimeLimits
 
 if TYPE_CHECKING:

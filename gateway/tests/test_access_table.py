@@ -13,6 +13,7 @@ from pqkeep_gateway.access.callers import (
     Caller,
     Credential,
     Permission,
+    Role,
     may,
 )
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
@@ -25,7 +26,6 @@ from pqkeep_gateway.access.principals import (
     SessionPrincipal,
     UserId,
 )
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Response
 from pqkeep_gateway.http.errors import ApiError

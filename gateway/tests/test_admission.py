@@ -20,6 +20,7 @@ from pqkeep_gateway.access.admission import (
     SuspendedError,
     UnknownCredentialError,
 )
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
@@ -32,7 +33,6 @@ from pqkeep_gateway.access.principals import (
     UserId,
 )
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.shards import Departures, Placement
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 from pqkeep_gateway.unavailable import UnavailableError

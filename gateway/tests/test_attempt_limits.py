@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.principals import SessionId
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, TooManyAttemptsError
-from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.people.attempt_limits import (
     ATTEMPTS,
     ATTEMPTS_PER_DELAY,
@@ -23,8 +23,9 @@ from pqkeep_gateway.people.attempt_limits import (
     DELAYS,
     MAIL_BY_ANYBODY,
     AttemptLimits,
+    KnownNetworks,
+    network_digest,
 )
-from pqkeep_gateway.people.known_networks import KnownNetworks, network_digest
 from pqkeep_gateway.people.password_resets import LIFETIME
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.unavailable import OverloadedError

@@ -16,10 +16,14 @@ import pytest
 from tests.fixtures.certificate import new_certificate
 
 from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
-from pqkeep_gateway.delivery.audit_file import FileSink
-from pqkeep_gateway.delivery.http_collector import HttpCollector
-from pqkeep_gateway.delivery.sink_connection import trusting
-from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog, message
+from pqkeep_gateway.delivery.audit_sinks import (
+    DatagramSyslog,
+    FileSink,
+    HttpCollector,
+    StreamSyslog,
+    message,
+    trusting,
+)
 from pqkeep_protocol.startup.settings import ConfigError
 
 HERE = "127.0.0.1"

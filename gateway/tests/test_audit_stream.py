@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.audit_stream import LEASE, AuditStream, SinkError, StreamedRecord
-from pqkeep_gateway.storage.audit_sinks import SqlCursors
+from pqkeep_gateway.storage.audit_outbox import SqlCursors
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, ListRecords, Records
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

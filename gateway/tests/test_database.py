@@ -11,10 +11,9 @@ from alembic.migration import MigrationContext
 from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.database import open_database, sqlite_engine
 from pqkeep_gateway.storage.postgresql import postgresql_engine
 from pqkeep_gateway.storage.schema import METADATA
-from pqkeep_gateway.storage.sqlite import sqlite_engine
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_protocol.startup.settings import ConfigError
 

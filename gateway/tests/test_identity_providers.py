@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.people.identity_providers import (
     InvalidProviderAnswerError,
     claims_of,

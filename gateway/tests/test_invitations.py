@@ -17,8 +17,8 @@ from gateway.tests.world import (
     count_successes,
 )
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.principals import OperatorPrincipal
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError, InvitationNotFoundError
 from pqkeep_gateway.storage.team import NotPermittedError, OwnersOnlyError
 

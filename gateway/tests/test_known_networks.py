@@ -11,10 +11,10 @@ from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.people.attempt_limits import ATTEMPTS
 from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
-from pqkeep_gateway.storage.challenges import MAX_CHALLENGES
 from pqkeep_gateway.storage.known_networks import LIFETIME, MAX_NETWORKS
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS
+from pqkeep_gateway.storage.second_factors import MAX_CHALLENGES
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

@@ -8,9 +8,9 @@ import pytest
 import sqlalchemy as sa
 from gateway.tests.world import ATTRIBUTION, EMAIL, NEW_PASSWORD, OTHER_EMAIL, PASSWORD, World
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import CredentialKind
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.outgoing_mail import mailed_code, mailed_token
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError

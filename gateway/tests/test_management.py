@@ -25,11 +25,10 @@ from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.http.observer import RequestObserver, Route
-from pqkeep_gateway.management.app import management_app
+from pqkeep_gateway.management.app import LIMITS, management_app, open_listener, serving
 from pqkeep_gateway.management.collection import METRICS, Collection, Sources
 from pqkeep_gateway.management.exposition import exposition
 from pqkeep_gateway.management.installation import NAMES, Inspection, MailMode
-from pqkeep_gateway.management.listener import LIMITS, open_listener, serving
 from pqkeep_gateway.management.readiness import Readiness
 from pqkeep_gateway.shards import StoredShard
 from pqkeep_gateway.storage.monitoring import Accounts, Backlog
@@ -424,7 +423,7 @@ async def test_a_failure_of_its_watch_ends_the_process(monkeypatch: pytest.Monke
     async def fail(*_: object) -> None:
         raise LookupError
 
-    monkeypatch.setattr("pqkeep_gateway.management.listener.watch_connections", fail)
+    monkeypatch.setattr("pqkeep_gateway.management.app.watch_connections", fail)
     stopped = asyncio.Event()
     tasks = BackgroundTasks(stopped.set)
     with listening() as listener:

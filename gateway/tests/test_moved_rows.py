@@ -22,10 +22,10 @@ from gateway.tests.world import (
 )
 
 from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError, idempotency_key
 from pqkeep_gateway.access.principals import OperatorPrincipal
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.scopes import scopes_in
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, mailed_token
@@ -37,8 +37,7 @@ from pqkeep_gateway.people.step_up import StepUpRequiredError
 from pqkeep_gateway.storage.api_keys import AlreadyRotatedError, SqlApiKeys
 from pqkeep_gateway.storage.identities import Refusal
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError
-from pqkeep_gateway.storage.operator_sessions import OperatorSession, SqlOperatorSessions
-from pqkeep_gateway.storage.operators import SqlOperators
+from pqkeep_gateway.storage.operators import OperatorSession, SqlOperators, SqlOperatorSessions
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.registrations import InvalidRegistrationTokenError
 from pqkeep_gateway.storage.schema import (

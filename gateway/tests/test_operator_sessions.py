@@ -19,10 +19,8 @@ from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.operator_sessions import OperatorSession, SqlOperatorSessions
-from pqkeep_gateway.storage.operators import SqlOperators
-from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
-from pqkeep_gateway.tenancy.operators import Operators
+from pqkeep_gateway.storage.operators import OperatorSession, SqlOperators, SqlOperatorSessions
+from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 from pqkeep_protocol.keys import INSTALLATION
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

@@ -12,9 +12,9 @@ from argon2 import PasswordHasher
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import common_words, is_common
 from pqkeep_gateway.people.passwords import (

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from gateway.tests.world import ATTRIBUTION, World
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.storage.pages import Page, Part, PositionNotFoundError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

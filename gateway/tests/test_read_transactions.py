@@ -17,13 +17,13 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.billing import SqlBilling
-from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import read_transaction, transaction
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.schema import TENANTS
+from pqkeep_gateway.storage.second_factors import SqlChallenges
 from pqkeep_gateway.storage.sessions import SqlSessions
 from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenants import SqlTenants

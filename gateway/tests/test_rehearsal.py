@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from gateway.tests.world import ATTRIBUTION, EMAIL, OTHER_EMAIL, PASSWORD, World
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.people.attempt_limits import INVITATIONS_PER_TENANT
 from pqkeep_gateway.people.passwords import InvalidPasswordError

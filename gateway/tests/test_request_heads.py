@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from tests.fixtures.certificate import Certificate
 
 from pqkeep_gateway.http.tls_server import TlsServer
-from pqkeep_gateway.management.listener import open_listener, serving
+from pqkeep_gateway.management.app import open_listener, serving
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
 
 Listener = Literal["plain", "TLS", "management"]

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from gateway.tests.world import ATTRIBUTION, EMAIL, OTHER_EMAIL, World
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.storage.row_mac import covered
 from pqkeep_gateway.storage.schema import METADATA
 

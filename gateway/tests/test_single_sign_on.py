@@ -22,10 +22,10 @@ from gateway.tests.world import (
     new_tenant,
 )
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.principals import SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.outgoing_mail import MailKind
 from pqkeep_gateway.people.identity_providers import Metadata
@@ -33,8 +33,7 @@ from pqkeep_gateway.people.passwords import PasswordsDisabledError
 from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.single_sign_on import Arrived, Beginning, CallbackQuery, SingleSignOn
-from pqkeep_gateway.people.step_up import SteppedUp
-from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
+from pqkeep_gateway.people.step_up import SteppedUp, StepUpMethod, StepUpMethods
 from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError, SqlIdentities
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.storage.schema import USED_SIGN_INS

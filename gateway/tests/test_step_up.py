@@ -19,11 +19,11 @@ from gateway.tests.world import (
     count_successes,
 )
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.attempt_limits import ATTEMPTS, USED_CODES
 from pqkeep_gateway.people.second_factors import UsedCodeError, WrongCodeError
 from pqkeep_gateway.people.step_up import StepUpRequiredError

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from gateway.tests.world import ATTRIBUTION, HERE, PASSWORD, ROUNDS, World
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.principals import OperatorPrincipal
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.challenges import Factor, SecondFactorRequiredError
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.people.sign_in import WrongPasswordError

@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionId, SessionPrincipal, UserId
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.storage.team import (
     LastOwnerError,
     MemberNotFoundError,

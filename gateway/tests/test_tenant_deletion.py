@@ -24,9 +24,9 @@ from gateway.tests.world import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.entitlements import TenantNotFoundError, TenantStatus, Tier
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.outgoing_mail import MailKind, of_tenant
 from pqkeep_gateway.storage.billing import (
     BilledElsewhereError,

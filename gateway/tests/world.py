@@ -15,6 +15,7 @@ from argon2 import PasswordHasher
 from pyotp import TOTP
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
@@ -22,18 +23,15 @@ from pqkeep_gateway.access.entitlements import Entitlements, TenantStatus, Tier
 from pqkeep_gateway.access.last_uses import LastUse
 from pqkeep_gateway.access.principals import OperatorPrincipal, Principal, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, mailed_code, mailed_token
-from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
 from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitations
-from pqkeep_gateway.people.known_networks import KnownNetworks
-from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
-from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.passwords import PasswordChange, Passwords
 from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions, Tokens
@@ -44,13 +42,12 @@ from pqkeep_gateway.shards import HERE as PLACED_HERE
 from pqkeep_gateway.shards import Departures, Placement, Shards, Then
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
-from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.invitations import Invitation, SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
-from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_gateway.storage.second_factors import SqlChallenges, SqlSecondFactors
 from pqkeep_gateway.storage.sessions import SqlSessions
 from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
 from pqkeep_gateway.storage.team import SqlTeam

@@ -20,8 +20,8 @@ from tests.connections.conftest import Client, Gateway
 from tests.fixtures.processes import HOST, free_port
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.rate_limit import Limit
-from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.connection import LIMITS

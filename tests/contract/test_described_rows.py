@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.contract.rows import api_rows
 
-from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, Role
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.people.challenges import SecondFactorRequiredError

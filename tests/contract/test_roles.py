@@ -11,8 +11,7 @@ from tests.fixtures.caller import REQUEST_SECONDS, TLS
 from tests.fixtures.caller import Caller as Client
 from tests.fixtures.installation import Installation
 
-from pqkeep_gateway.access.callers import GRANTS, Caller, Credential
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import GRANTS, Caller, Credential, Role
 
 ROLES = tuple(Role)
 MAY: Mapping[str, frozenset[Caller]] = {

@@ -11,8 +11,7 @@ from tests.contract.rows import api_rows
 from tests.contract.sensitive_requests import Prepared, prepare
 from tests.fixtures.caller import API, REQUEST_SECONDS, TLS, Caller, read_envelope
 
-from pqkeep_gateway.access.callers import Permission, may
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.http.cookies import ACCESS
 from pqkeep_gateway.http.endpoint import Endpoint
 

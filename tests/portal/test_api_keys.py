@@ -27,7 +27,7 @@ from tests.portal.visitors import (
     prove,
 )
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.scopes import Group
 from pqkeep_gateway.api.api_key_fields import ScopeData
 from pqkeep_gateway.api.api_keys import ApiKeyData

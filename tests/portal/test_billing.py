@@ -11,7 +11,7 @@ from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import allowed, assert_fits, get_page, operations_on, prove
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.portal.views.billing import Meter, price
 
 PATH = "/portal/billing"

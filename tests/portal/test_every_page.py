@@ -21,8 +21,7 @@ from tests.portal.conftest import SignedIn
 from tests.portal.visitors import assert_fits, cookies_of
 from tests.sampling import sampled
 
-from pqkeep_gateway.access.callers import Credential
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Credential, Role
 from pqkeep_gateway.portal.app import PAGES
 from pqkeep_gateway.portal.pages import ROOT, Page
 

@@ -13,7 +13,7 @@ from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import MARKUP, allowed, get_page, operations_on, prove
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.portal.views.keyrings import sentence
 from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
 

@@ -27,7 +27,7 @@ from tests.portal.visitors import (
     world_of,
 )
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.portal.views.algorithms import ABOUT
 from pqkeep_protocol.algorithms import Algorithm
 

@@ -13,8 +13,7 @@ from tests.fixtures import caller as fixtures_caller
 from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
 
-from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, may
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, Role, may
 from pqkeep_gateway.portal.app import PAGES, navigation
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, Page
 

@@ -18,6 +18,7 @@ from msgspec import UNSET, structs
 from tests.contract.rows import api_rows
 from tests.portal.visitors import assert_headings_in_order, operations_on
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import (
     OperatorPrincipal,
@@ -26,7 +27,6 @@ from pqkeep_gateway.access.principals import (
     SessionPrincipal,
     UserId,
 )
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint

@@ -21,7 +21,7 @@ from tests.portal.visitors import (
     world_of,
 )
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 
 OPERATIONS = {"encrypt", "decrypt", "sign", "verify"}
 TEXT = "attack at dawn ☀"

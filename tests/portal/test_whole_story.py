@@ -21,7 +21,7 @@ from tests.fixtures.installation import Installation
 from tests.portal.visitors import allowed, keep_api_key, operations_on, prove
 
 from pqkeep_gateway import config as gateway_config
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.http.cookies import ACCESS, REFRESH
 from pqkeep_server.initialise import Layout
 

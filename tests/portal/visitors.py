@@ -13,8 +13,7 @@ from tests.contract.rows import api_rows
 from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, TLS, Caller
 from tests.fixtures.installation import Installation
 
-from pqkeep_gateway.access.callers import GRANTS
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import GRANTS, Role
 
 MARKUP = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
 _OPERATION = re.compile(r'data-operation="([a-z_]+)"')

@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.background import repeat
-from pqkeep_gateway.storage.audit_sinks import SqlCursors
+from pqkeep_gateway.storage.audit_outbox import SqlCursors
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, ListAuditKeys, ListRecords
 from pqkeep_protocol.errors import KeyServiceError

@@ -28,7 +28,7 @@ from pqkeep_gateway.http.connection import (
 from pqkeep_gateway.http.responses import lines_of
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.watching import watch_connections
-from pqkeep_gateway.management.listener import open_listener, serving
+from pqkeep_gateway.management.app import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.link import LinkTls

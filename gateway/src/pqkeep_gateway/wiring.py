@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
 from pqkeep_gateway.access.admission import Admission, Authenticator
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper, read_pepper
@@ -30,7 +31,6 @@ from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api import (
@@ -66,11 +66,14 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.audit_stream import AuditStream, Sink
 from pqkeep_gateway.config import Config, Link, OpenTelemetry, Shard, StripeSettings
 from pqkeep_gateway.config import SingleSignOn as SingleSignOnSettings
-from pqkeep_gateway.delivery.audit_file import FileSink
-from pqkeep_gateway.delivery.http_collector import HttpCollector
+from pqkeep_gateway.delivery.audit_sinks import (
+    DatagramSyslog,
+    FileSink,
+    HttpCollector,
+    StreamSyslog,
+    trusting,
+)
 from pqkeep_gateway.delivery.mail_delivery import DisabledMailer, Mailbox, MailDelivery, Mailer
-from pqkeep_gateway.delivery.sink_connection import trusting
-from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog
 from pqkeep_gateway.http.connection import ConnectionLimits
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
@@ -97,21 +100,18 @@ from pqkeep_gateway.management.readiness import (
     Readiness,
 )
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
-from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.attempt_limits import AttemptLimits, KnownNetworks
 from pqkeep_gateway.people.challenges import Challenges
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitations
-from pqkeep_gateway.people.known_networks import KnownNetworks
-from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
-from pqkeep_gateway.people.passwords import Passwords, hasher
+from pqkeep_gateway.people.passwords import PasswordChange, Passwords, hasher
 from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.single_sign_on import BEGINNINGS, SingleSignOn
-from pqkeep_gateway.people.step_up import StepUp
-from pqkeep_gateway.people.step_up_methods import StepUpMethods
+from pqkeep_gateway.people.step_up import StepUp, StepUpMethods
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.portal.app import portal
 from pqkeep_gateway.reference.documents import documents
@@ -119,22 +119,19 @@ from pqkeep_gateway.shards import Departures, Shards
 from pqkeep_gateway.single_sign_on.openid_provider import OpenIdProvider
 from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.audit_outbox import RefusedEvent, SqlAuditOutbox
-from pqkeep_gateway.storage.audit_sinks import SqlCursors
+from pqkeep_gateway.storage.audit_outbox import RefusedEvent, SqlAuditOutbox, SqlCursors
 from pqkeep_gateway.storage.billing import SqlBilling
-from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.deletion import SqlDeletions
 from pqkeep_gateway.storage.identities import Provider, SqlIdentities
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.last_uses import SqlLastUses
-from pqkeep_gateway.storage.operator_sessions import SqlOperatorSessions
-from pqkeep_gateway.storage.operators import SqlOperators
+from pqkeep_gateway.storage.operators import SqlOperators, SqlOperatorSessions
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
-from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_gateway.storage.second_factors import SqlChallenges, SqlSecondFactors
 from pqkeep_gateway.storage.sessions import SqlSessions
 from pqkeep_gateway.storage.shards import SqlShards
 from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
@@ -147,8 +144,7 @@ from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.deletion import Deletions
-from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
-from pqkeep_gateway.tenancy.operators import Operators
+from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError

@@ -7,8 +7,16 @@ A permission is necessary, not sufficient: a plan's policies decide beside it.
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pqkeep_gateway.access.roles import Role
 from pqkeep_protocol.algorithms import Operation
+
+
+class Role(StrEnum):
+    """From most to least."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    DEVELOPER = "developer"
+    VIEWER = "viewer"
 
 
 class Credential(StrEnum):

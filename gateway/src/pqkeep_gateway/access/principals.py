@@ -5,10 +5,9 @@ from typing import ClassVar, NamedTuple, NewType
 from uuid import UUID
 
 from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
-from pqkeep_gateway.access.callers import Caller, Credential
+from pqkeep_gateway.access.callers import Caller, Credential, Role
 from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.rate_limit import Limit
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.scopes import Scopes
 from pqkeep_gateway.shards import HERE, Placement
 from pqkeep_protocol.algorithms import Algorithm, Operation

@@ -1,8 +1,8 @@
 """A budget for each source address: cheap enough to be asked before anything else is done."""
 
 from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.rate_limit import Limit
-from pqkeep_gateway.access.source_address import network_of
 
 CAPACITY = 100_000
 """Source addresses that are counted at a time. One more, and all counts begin anew."""

@@ -4,8 +4,7 @@ from enum import StrEnum
 from typing import cast
 
 from pqkeep_gateway.api.audit_pages import place_field
-from pqkeep_gateway.api.key_fields import keyring_field
-from pqkeep_gateway.api.shard_fields import shard_field
+from pqkeep_gateway.api.key_fields import keyring_field, shard_field
 from pqkeep_gateway.http.field import (
     Field,
     boolean_field,

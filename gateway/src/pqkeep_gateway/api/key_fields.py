@@ -21,6 +21,7 @@ from pqkeep_gateway.http.field import (
     decode_base64,
     decode_base64_into_buffer,
     integer_field,
+    text_field,
 )
 from pqkeep_gateway.http.text import Base64, base64, base64_pattern
 from pqkeep_protocol.algorithms import (
@@ -39,8 +40,10 @@ from pqkeep_protocol.algorithms import (
 )
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
+    DEFAULT_SHARD,
     KEYRING_NAME,
     MAX_KEY_VERSION,
+    SHARD_NAME,
     KeyringName,
     KeyStatus,
     KeyVersion,
@@ -413,3 +416,19 @@ SharedSecret = Annotated[
         extra_json_schema={"pattern": base64_pattern([SHARED_SECRET_SIZE])},
     ),
 ]
+
+
+_is_shard_name = re.compile(SHARD_NAME).match
+
+
+def shard_field(description: str) -> Field[str]:
+    """Return a field of a shard's name."""
+    return text_field(
+        "shard",
+        description,
+        DEFAULT_SHARD,
+        at_most=32,
+        pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
+        is_valid=lambda text: _is_shard_name(text) is not None,
+        must="must be 1 to 32 of a-z 0-9 and -, a letter or digit first and last",
+    )

@@ -14,10 +14,8 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.storage.operator_sessions import LIFETIME
-from pqkeep_gateway.storage.operators import Operator
-from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
-from pqkeep_gateway.tenancy.operators import Operators
+from pqkeep_gateway.storage.operators import SESSION_LIFETIME, Operator
+from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 
 
 class OperatorSignedInData(Data, frozen=True, kw_only=True):
@@ -59,7 +57,7 @@ _OPERATOR_KEY = text_field(
 _EXAMPLE = OperatorData(
     name="ada", created_at=EXAMPLE_TIME, last_used_at=EXAMPLE_TIME, last_used_from="192.0.2.7"
 )
-_LIFETIME_SECONDS = int(LIFETIME.total_seconds())
+_LIFETIME_SECONDS = int(SESSION_LIFETIME.total_seconds())
 
 
 def endpoints(

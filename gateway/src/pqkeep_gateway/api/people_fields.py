@@ -1,25 +1,30 @@
 """The fields of requests about people, and what is shown of people and their sessions."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.api.people_pages import Next
+from pqkeep_gateway.access.callers import Role
+from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import Field, choice_field, text_field
+from pqkeep_gateway.http.field import LIST_LIMIT, Field, choice_field, text_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import EMAIL_PATTERN, MAX_EMAIL, is_email
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME
+from pqkeep_gateway.storage.pages import Page, Part
 from pqkeep_gateway.storage.users import User
 
 MAX_TOKEN = 128
 
 Identifier = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 Email = Annotated[str, Meta(description="Unique, in capitals or not.")]
+
+
+Next = Annotated[str | UnsetType, Meta(description="Where there are more: what to send as after.")]
 
 
 class UserData(Data, frozen=True, kw_only=True):
@@ -157,3 +162,25 @@ def user_data(user: User) -> UserData:
         tenant_id=str(user.tenant),
         created_at=timestamp(user.created_at),
     )
+
+
+AFTER = uuid_field(
+    "after",
+    "Only what comes after this entry, as next of the page before says.",
+    "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
+).optional()
+
+
+class _Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+def part_of(call: ApiCall) -> Part:
+    """Return which part of a list a request asks for."""
+    return Part(call[LIST_LIMIT], call[AFTER])
+
+
+def next_of(page: Page[Any], shown: Sequence[_Listed]) -> str | UnsetType:
+    """Return where the next part begins; unset at the end."""
+    return shown[-1].id if page.has_more else UNSET

@@ -10,6 +10,7 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
+    AFTER,
     NEW_PASSWORD,
     OTHER_PASSWORD,
     PASSWORD,
@@ -22,10 +23,11 @@ from pqkeep_gateway.api.people_fields import (
     SessionsData,
     SignedOutData,
     UserData,
+    next_of,
+    part_of,
     token_field,
     user_data,
 )
-from pqkeep_gateway.api.people_pages import AFTER, next_of, part_of
 from pqkeep_gateway.delivery.mail_delivery import MailDisabledError
 from pqkeep_gateway.http.cookies import REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
@@ -35,8 +37,11 @@ from pqkeep_gateway.people.challenges import SecondFactorRequiredError
 from pqkeep_gateway.people.client_names import client_name
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitations
-from pqkeep_gateway.people.password_change import PasswordChange
-from pqkeep_gateway.people.passwords import InvalidPasswordError, PasswordsDisabledError
+from pqkeep_gateway.people.passwords import (
+    InvalidPasswordError,
+    PasswordChange,
+    PasswordsDisabledError,
+)
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
 from pqkeep_gateway.storage.invitations import InvalidInvitationTokenError

@@ -20,7 +20,7 @@ from pqkeep_gateway.http.responses import request_id_of, send_error, send_redire
 from pqkeep_gateway.people.identity_providers import LIFETIME
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.single_sign_on import CallbackQuery, SingleSignOn
-from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
+from pqkeep_gateway.people.step_up import StepUpMethod, StepUpMethods
 from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.messages import Attribution

@@ -4,13 +4,13 @@ from typing import Annotated, cast
 
 from msgspec import UNSET, Meta
 
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import Permission, Role
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.rate_limit import TooManyAttemptsError
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
+    AFTER,
     EMAIL,
     EXAMPLE_TIME,
     INVITATION,
@@ -19,8 +19,10 @@ from pqkeep_gateway.api.people_fields import (
     Email,
     Identifier,
     InvitationData,
+    Next,
+    next_of,
+    part_of,
 )
-from pqkeep_gateway.api.people_pages import AFTER, Next, next_of, part_of
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies

@@ -16,7 +16,7 @@ from pqkeep_gateway.access.entitlements import (
 )
 from pqkeep_gateway.access.rate_limit import SIGN_UPS
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
-from pqkeep_gateway.api.shard_fields import shard_field
+from pqkeep_gateway.api.key_fields import shard_field
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden

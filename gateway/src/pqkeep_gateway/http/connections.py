@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
-from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.transport import GatheringTransport
 

@@ -30,7 +30,7 @@ from pqkeep_gateway.http.errors import ambiguous_cookies
 from pqkeep_gateway.people.sessions import ACCESS_LIFETIME, REFRESH_LIFETIME, Tokens
 from pqkeep_gateway.people.single_sign_on import REAUTHENTICATION_LIFETIME
 from pqkeep_gateway.people.step_up import LIFETIME as PROOF_LIFETIME
-from pqkeep_gateway.storage.operator_sessions import LIFETIME as OPERATOR_LIFETIME
+from pqkeep_gateway.storage.operators import SESSION_LIFETIME as OPERATOR_LIFETIME
 
 ACCESS = "service_access_token"
 REFRESH = "service_refresh_token"

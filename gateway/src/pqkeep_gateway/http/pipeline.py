@@ -15,10 +15,10 @@ from pqkeep_gateway.access.admission import (
     UnknownCredentialError,
 )
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.scopes import check_call
-from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import Client, TrustedProxies
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies, SentCookies

@@ -32,9 +32,9 @@ from pqkeep_gateway.access.idempotency import (
     idempotency_key,
     is_idempotency_key,
 )
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.principals import Principal
 from pqkeep_gateway.access.rate_limit import Usage
-from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.http.body import JsonBody
 from pqkeep_gateway.http.connection import Request
 from pqkeep_gateway.http.cookies import NO_COOKIES, SentCookies

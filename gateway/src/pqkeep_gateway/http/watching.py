@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Collection, Iterable
 from typing import Protocol, TypeVar
 
-from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.http.connection import LIMITS, ConnectionLimits, HttpConnection
 from pqkeep_protocol.startup.logs import logger
 

@@ -4,7 +4,11 @@ A page of another site could have a browser ask, under a name of its own that it
 address (DNS rebinding): so a name in the Host header has to be known here.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -12,9 +16,18 @@ from ipaddress import ip_address
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connection import ConnectionLimits, Listener, application
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.watching import watch_connections
 from pqkeep_gateway.management.collection import Collection
 from pqkeep_gateway.management.installation import Inspection
 from pqkeep_gateway.management.readiness import Readiness
+from pqkeep_protocol.startup.background_tasks import BackgroundTasks
+from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.settings import ConfigError
 
 METHODS = frozenset({"GET", "HEAD"})
 JSON = b"application/json"
@@ -99,3 +112,52 @@ def _is_known(host: bytes, names: Iterable[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+_LOG = logger(__name__)
+BACKLOG = 16
+LIMITS = ConnectionLimits(
+    connections=32,
+    per_address=32,
+    new_per_second=50,
+    request_seconds=5,
+    idle_seconds=65,
+    write_seconds=10,
+    close_seconds=2,
+)
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Listen on an address. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while attempting ")[0]  # create_server adds it
+        raise ConfigError(
+            f"management_address: cannot listen on {host} port {port}: {reason}"
+        ) from None
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp, listener: socket.socket, tasks: BackgroundTasks
+) -> AsyncIterator[None]:
+    """Serve for as long as a block lasts, and watch the connections among the process's tasks."""
+    host, port = listener.getsockname()[:2]
+    if not ip_address(host).is_loopback:
+        _LOG.warning("the management address can be reached from other machines", address=host)
+    arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
+    counted = Connections(LIMITS.connections, LIMITS.per_address, arrivals)
+    observer = RequestObserver()  # nobody asks for the metrics of metrics
+    http = Listener(application(app), counted, observer, LIMITS)
+    server = await asyncio.get_running_loop().create_server(http.connection, sock=listener)
+    end_watch = tasks.begin(watch_connections(http.connections, LIMITS))
+    _LOG.info("serving on the management address", host=host, port=port)
+    try:
+        yield
+    finally:
+        end_watch()
+        server.close()
+        for connection in list(http.connections):
+            connection.transport.abort()

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
-from pqkeep_gateway.people.known_networks import network_digest
-from pqkeep_gateway.storage.challenges import SqlChallenges
+from pqkeep_gateway.people.attempt_limits import network_digest
+from pqkeep_gateway.storage.second_factors import SqlChallenges
 from pqkeep_gateway.storage.users import Account, SqlUsers
 
 LIFETIME = timedelta(minutes=5)

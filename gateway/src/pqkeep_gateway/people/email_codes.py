@@ -17,7 +17,7 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges, Factor, InvalidChallengeError
 from pqkeep_gateway.people.second_factors import WrongCodeError, second_factor_failed, typed_code
 from pqkeep_gateway.people.sessions import Sessions, Tokens
-from pqkeep_gateway.storage.challenges import SqlChallenges
+from pqkeep_gateway.storage.second_factors import SqlChallenges
 from pqkeep_gateway.storage.users import AccountChangedError, SqlUsers
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution

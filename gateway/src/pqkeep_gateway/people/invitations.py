@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import uuid4
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import Principal, UserId
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail

@@ -14,8 +14,7 @@ from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.outgoing_mail import MailKind, mailed_token, new_mail
-from pqkeep_gateway.people.attempt_limits import AttemptLimits
-from pqkeep_gateway.people.known_networks import network_digest
+from pqkeep_gateway.people.attempt_limits import AttemptLimits, network_digest
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError, SqlPasswordResets
 from pqkeep_gateway.storage.users import SqlUsers

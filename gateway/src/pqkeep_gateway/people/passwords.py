@@ -16,15 +16,22 @@ from uuid import UUID
 from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
+from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper, Purpose
-from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.networks import network_of
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.audit_delivery import AuditDelivery
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.config import MAX_LANES, MAX_MEMORY_KIB, MAX_PASSES, PasswordCosts
+from pqkeep_gateway.outgoing_mail import MailKind, new_mail
 from pqkeep_gateway.people.common_passwords import is_common
-from pqkeep_gateway.storage.users import Account
+from pqkeep_gateway.rehearsal import before_change
+from pqkeep_gateway.storage.users import Account, SqlUsers
 from pqkeep_gateway.unavailable import OverloadedError
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -214,3 +221,37 @@ def _dummy_hash(hasher: PasswordHasher) -> str:
 def _normalised(password: str) -> str:
     """Return one form for what different keyboards send (NFKC, as in NIST SP 800-63B)."""
     return unicodedata.normalize("NFKC", password)
+
+
+class PasswordChange:
+    """Replaces passwords of people who are signed in."""
+
+    def __init__(
+        self,
+        users: SqlUsers,
+        passwords: Passwords,
+        audit_delivery: AuditDelivery,
+        clock: Clock,
+    ) -> None:
+        self._users = users
+        self._passwords = passwords
+        self._audit_delivery = audit_delivery
+        self._clock = clock
+
+    async def change(
+        self, principal: SessionPrincipal, password: str, attribution: Attribution
+    ) -> None:
+        """Replace a password and end every session of its user.
+
+        Raises InvalidPasswordError, PasswordsDisabledError.
+        """
+        self._passwords.require_enabled(principal.tenant)
+        require_valid(password)
+        before_change()  # hashing takes long
+        user = principal.user
+        password_hash = await self._passwords.hash(user, password, attribution.source_address)
+        email = (await self._users.get(user)).user.email
+        mail = new_mail(MailKind.PASSWORD_CHANGED, email, date_of(self._clock()))
+        changed = event(attribution, principal.tenant, AuditEvent.CHANGE_PASSWORD)
+        await self._users.save_password(user, password_hash, mail, changed)
+        await self._audit_delivery.deliver()

@@ -23,12 +23,12 @@ from pqkeep_gateway.access.credentials import (
     kind_of,
     new_credential,
 )
+from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
-from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.people.attempt_limits import network_digest
 from pqkeep_gateway.people.client_names import stored_user_agent
-from pqkeep_gateway.people.known_networks import network_digest
 from pqkeep_gateway.storage.pages import WHOLE, Page, Part
 from pqkeep_gateway.storage.sessions import (
     Exchange,

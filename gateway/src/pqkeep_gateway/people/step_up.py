@@ -14,11 +14,12 @@ with the session and with a change of the role, and a copy of the access token d
 """
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import (
@@ -34,6 +35,7 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongPresentPasswordError
+from pqkeep_gateway.storage.identities import Provider, SqlIdentities
 from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
 from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.unavailable import UnavailableError
@@ -216,3 +218,52 @@ def reauthentication_digest(
     """Return what is stored (32 bytes) of a token that a provider's callback gives a session."""
     end = until.isoformat().encode()
     return pepper.derive(Purpose.REAUTHENTICATION, session.bytes, user.bytes, end, token.encode())
+
+
+class StepUpMethod(StrEnum):
+    """What proves again who somebody is."""
+
+    APP = "app"
+    """A code of the authenticator app, or a recovery code."""
+    PASSWORD = "password"  # noqa: S105 - a kind of proof
+    SINGLE_SIGN_ON = "single-sign-on"
+    """Signing in at the provider again."""
+
+
+class Methods(NamedTuple):
+    """A person's methods, and the name of their provider if it is among them."""
+
+    methods: tuple[StepUpMethod, ...]
+    provider: str | None
+
+
+class StepUpMethods:
+    """Tells how people can step up."""
+
+    def __init__(
+        self,
+        users: SqlUsers,
+        passwords: Passwords,
+        identities: SqlIdentities,
+        providers: Iterable[Provider],
+    ) -> None:
+        self._users = users
+        self._passwords = passwords
+        self._identities = identities
+        self._providers = tuple(providers)
+
+    async def of(self, principal: SessionPrincipal) -> Methods:
+        """Return a person's methods. Who has an authenticator app needs it."""
+        account = await self._users.get(principal.user)
+        if account.has_mfa:
+            return Methods((StepUpMethod.APP,), None)
+        issuers = await self._identities.issuers_of(principal.user)
+        names = [
+            each.name
+            for each in self._providers
+            if each.tenant == principal.tenant and each.issuer in issuers
+        ]
+        has_password = self._passwords.hash_of(account) is not None
+        by_password = (StepUpMethod.PASSWORD,) if has_password else ()
+        by_provider = (StepUpMethod.SINGLE_SIGN_ON,) if names else ()
+        return Methods(by_password + by_provider, names[0] if names else None)

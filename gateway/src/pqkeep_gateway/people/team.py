@@ -6,8 +6,8 @@ concurrently one stays, and a member who was just demoted changes nothing any mo
 
 from collections.abc import Sequence
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.principals import Principal, UserId
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.pages import WHOLE, Page, Part

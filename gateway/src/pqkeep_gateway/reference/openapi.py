@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential, Permission
+from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential, Permission, Role
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import code_of, codes_of_fields
 from pqkeep_gateway.http.cookies import ACCESS, SAFE_METHODS, Cookies
 from pqkeep_gateway.http.endpoint import (

@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential, Role
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.field import Field, InvalidValueError, decode_base64
 from pqkeep_gateway.http.road import API

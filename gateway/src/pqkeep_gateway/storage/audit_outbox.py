@@ -3,15 +3,21 @@
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, transaction
-from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, TENANTS
+from pqkeep_gateway.storage.database import (
+    MICROSECOND,
+    insert_if_absent,
+    microseconds,
+    read_transaction,
+    transaction,
+)
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, AUDIT_SINKS, TENANTS
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.commits import WriteProblem
@@ -194,3 +200,40 @@ async def require_open(connection: AsyncConnection, shards: Iterable[str] | None
 async def _save_refusal(connection: AsyncConnection, event: str, reason: str) -> None:
     update = sa.update(AUDIT_OUTBOX).where(AUDIT_OUTBOX.c.id == event).values(refusal=reason)
     await connection.execute(update)
+
+
+class SqlCursors:
+    """Cursors in the database, one for each sink. All methods raise UnavailableError."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def claim(self, sink: str, holder: UUID, now: datetime, until: datetime) -> int | None:
+        """Take or renew the lease; return the last record the sink has. None: another has it."""
+        columns = AUDIT_SINKS.c
+        row = {"sink": sink, "record": 0, "holder": holder, "held_until_us": 0}
+        is_free = sa.or_(columns.holder == holder, columns.held_until_us <= microseconds(now))
+        claim = (
+            sa.update(AUDIT_SINKS)
+            .where(columns.sink == sink, is_free)
+            .values(holder=holder, held_until_us=microseconds(until))
+            .returning(columns.record)
+        )
+        async with transaction(self._engine) as connection:
+            await insert_if_absent(connection, AUDIT_SINKS, row)
+            found: int | None = (await connection.execute(claim)).scalar_one_or_none()
+        return found
+
+    async def release(self, sink: str, holder: UUID) -> None:
+        """End the lease, if it is the holder's."""
+        is_ours = sa.and_(AUDIT_SINKS.c.sink == sink, AUDIT_SINKS.c.holder == holder)
+        async with transaction(self._engine) as connection:
+            await connection.execute(sa.update(AUDIT_SINKS).where(is_ours).values(held_until_us=0))
+
+    async def save(self, sink: str, holder: UUID, record: int, until: datetime) -> bool:
+        """Store the last record that the sink has; False if the lease is another's now."""
+        is_ours = sa.and_(AUDIT_SINKS.c.sink == sink, AUDIT_SINKS.c.holder == holder)
+        save = sa.update(AUDIT_SINKS).where(is_ours)
+        values = {"record": record, "held_until_us": microseconds(until)}
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(save.values(values))).rowcount == 1

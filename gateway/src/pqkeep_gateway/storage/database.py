@@ -1,6 +1,9 @@
 """Opening the accounts database, SQLite or PostgreSQL, and its transactions."""
 
 import asyncio
+import os
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -8,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.rehearsal import before_change
-from pqkeep_gateway.storage.migration import migrate
 from pqkeep_gateway.storage.row_mac import ROW_KEY
-from pqkeep_gateway.storage.sqlite import SQLITE_READ_ONLY, sqlite_engine
 from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.commits import Commits, problem_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
+from pqkeep_protocol.startup.sqlite_files import EXISTING, OWN_CODE, open_database_file, uri_of
 
 _LOG = logger(__name__)
 
@@ -29,6 +31,9 @@ COMMITS = "commits"
 
 _HAS_CHANGES = "has changes"
 """In the info of a connection: whether its transaction has something to commit."""
+
+SQLITE_READ_ONLY = "sqlite_readonly"
+"""The option of a connection whose transaction cannot write: named after PostgreSQL's."""
 
 READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True, SQLITE_READ_ONLY: True}
 """The options of a connection whose transaction cannot write; a dialect ignores another's."""
@@ -163,3 +168,119 @@ def _server(url: str, password_file: Path | None, limits: TimeLimits) -> AsyncEn
     from pqkeep_gateway.storage.postgresql import postgresql_engine  # noqa: PLC0415 - slow
 
     return postgresql_engine(url, password_file, limits)
+
+
+NEWEST_REVISION = "accounts_0001"
+"""The revision of the schema that this version of pqkeep uses."""
+MIGRATION_LOCK = 0x7071_6B65_6570_0002
+"""The advisory lock of migrations on a server: "pqkeep", 2."""
+
+
+def migrate(connection: sa.Connection, location: str) -> None:
+    """Bring the schema up to date. Raises ConfigError, with the database's location.
+
+    A schema of another version of pqkeep, older or newer, is left as it is.
+    """
+    if _revision(connection) == NEWEST_REVISION:
+        return
+    if connection.dialect.name == "postgresql":
+        _wait_for_other_migrations(connection)
+    _migrate(connection, location)
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.exec_driver_sql(
+        "SELECT version_num FROM alembic_version"
+    ).scalar()
+    return revision
+
+
+def _wait_for_other_migrations(connection: sa.Connection) -> None:
+    """Hold the lock of migrations until the transaction ends."""
+    for setting in ("statement_timeout", "lock_timeout"):
+        connection.exec_driver_sql(f"SET LOCAL {setting} = '60s'")
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+
+
+def _migrate(connection: sa.Connection, location: str) -> None:
+    from alembic import command  # noqa: PLC0415 - slow, and most starts find the newest schema
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, NEWEST_REVISION)
+    except CommandError:
+        raise ConfigError(
+            f"the database {location} was made by another version of pqkeep, and cannot be used "
+            "or upgraded by this one"
+        ) from None
+
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # a commit survives a power failure
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA busy_timeout = 5000",
+)
+TRIES, PAUSE = 50, 0.1
+"""Of a pragma, and seconds between them: of several that open a new file, one makes it a WAL's, for
+which the others are not made to wait."""
+
+
+def sqlite_engine(path: str) -> AsyncEngine:
+    """Return an engine on a file, which may be empty. Raises ConfigError."""
+    # The driver would report a problem in a thread that outlives the event loop.
+    os.close(open_database_file(path))
+    engine = create_async_engine(
+        sa.URL.create("sqlite+aiosqlite", database=uri_of(path), query=EXISTING),
+        hide_parameters=True,
+    )
+    sa.event.listen(engine.sync_engine, "connect", _on_connect)
+    sa.event.listen(engine.sync_engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # no implicit BEGIN: see _on_begin
+    cursor = connection.cursor()
+    try:
+        for pragma in PRAGMAS:
+            _execute(cursor, pragma)
+        _require_no_code(cursor)
+    except Exception:
+        connection.close()  # not in the pool yet
+        raise
+    cursor.close()
+
+
+def _require_no_code(cursor: Any) -> None:
+    cursor.execute(OWN_CODE)
+    if cursor.fetchone()[0]:
+        raise ConfigError("the accounts database has views or triggers, and pqkeep makes none")
+
+
+def _execute(cursor: Any, pragma: str) -> None:
+    for _ in range(TRIES):
+        try:
+            cursor.execute(pragma)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(PAUSE)
+        else:
+            return
+    cursor.execute(pragma)
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    """Take the write lock at once, or never: a transaction that needs it later can fail."""
+    is_read_only = bool(connection.get_execution_options().get(SQLITE_READ_ONLY))
+    if connection.info.get(SQLITE_READ_ONLY, False) is not is_read_only:
+        connection.exec_driver_sql(f"PRAGMA query_only = {is_read_only:d}")
+        connection.info[SQLITE_READ_ONLY] = is_read_only
+    connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")

@@ -10,9 +10,9 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.entitlements import TenantStatus
 from pqkeep_gateway.access.principals import SessionId, UserId
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (

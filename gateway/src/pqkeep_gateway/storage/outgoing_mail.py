@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.storage.database import commits_of, microseconds, time_of, transaction
 from pqkeep_gateway.storage.schema import OUTGOING_MAIL, USERS

@@ -1,6 +1,7 @@
 """Authenticators and recovery codes in SQL."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -8,10 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.known_networks import MAX_NETWORKS
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.schema import RECOVERY_CODES, USERS
-from pqkeep_gateway.storage.users import end_other_sessions
+from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS, RECOVERY_CODES, USERS
+from pqkeep_gateway.storage.users import Account, AccountChangedError, end_other_sessions
 from pqkeep_protocol.audit import Event
 
 
@@ -110,3 +113,110 @@ class SqlSecondFactors:
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
         return True
+
+
+MAX_CHALLENGES = 2 * MAX_NETWORKS
+"""Of a person, one a network: one more ends the oldest from a network that is not known. So whoever
+knows the password ends no sign-in that is begun where the person has signed in before."""
+
+
+class SqlChallenges:
+    """Challenges in the database, each with the last code sent. All raise UnavailableError."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(
+        self, account: Account, digest: bytes, network: bytes, now: datetime, expires_at: datetime
+    ) -> None:
+        """Store a challenge, replacing the user's earlier one from the same network (32 bytes).
+
+        Raises AccountChangedError unless the stored password is the account's.
+        """
+        user = account.user.id
+        is_unchanged = sa.and_(USERS.c.id == user, USERS.c.password_hash == account.password_hash)
+        lock = sa.select(USERS.c.id).where(is_unchanged).with_for_update()
+        row = {
+            "digest": digest,
+            "user_id": user,
+            "expires_at_us": microseconds(expires_at),
+            "network": network,
+        }
+        is_users = CHALLENGES.c.user_id == user
+        is_known = sa.exists().where(
+            KNOWN_NETWORKS.c.digest == CHALLENGES.c.network, KNOWN_NETWORKS.c.user_id == user
+        )
+        order = (is_known.desc(), CHALLENGES.c.expires_at_us.desc(), CHALLENGES.c.digest)
+        kept = sa.select(CHALLENGES.c.digest).where(is_users).order_by(*order)
+        is_over = sa.or_(
+            CHALLENGES.c.network == network,
+            CHALLENGES.c.expires_at_us <= microseconds(now),
+            CHALLENGES.c.digest.not_in(kept.limit(MAX_CHALLENGES - 1)),
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(lock)).one_or_none() is None:
+                raise AccountChangedError
+            await connection.execute(sa.delete(CHALLENGES).where(is_users, is_over))
+            await connection.execute(sa.insert(CHALLENGES), row)
+
+    async def find(self, digest: bytes, now: datetime) -> UserId | None:
+        """Return whose pending challenge this is."""
+        query = sa.select(CHALLENGES).where(_is_pending(digest, now))
+        async with read_transaction(self._engine) as connection:
+            row = (await connection.execute(query)).one_or_none()
+            is_found = row is not None and is_authentic(connection, CHALLENGES, row)
+        return UserId(row.user_id) if row is not None and is_found else None
+
+    async def remove(self, digest: bytes) -> bool:
+        """Remove a challenge; return whether it was there."""
+        delete = sa.delete(CHALLENGES).where(CHALLENGES.c.digest == digest)
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(delete)).rowcount == 1
+
+    async def save_email_code(
+        self, challenge: bytes, code: bytes, mail: OutgoingMail, audit_event: Event
+    ) -> bool:
+        """Store a code's digest with its mail; return False if the challenge is not pending.
+
+        It replaces an earlier code, and the challenge expires with the mail.
+        """
+        update = (
+            sa.update(CHALLENGES)
+            .where(_is_pending(challenge, mail.created_at))
+            .values(
+                email_code_digest=code,
+                email_code_attempts=0,
+                expires_at_us=microseconds(mail.expires_at),
+            )
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(update)).rowcount == 0:
+                return False
+            await add_mail(connection, mail)
+            await add_audit_event(connection, audit_event)
+        return True
+
+    async def use_email_code(
+        self, challenge: bytes, code: bytes, now: datetime, max_attempts: int
+    ) -> bool:
+        """Count an attempt; remove the challenge and return True if the code is correct.
+
+        The attempt is counted first, so that concurrent guesses are not more than the limit.
+        """
+        count = (
+            sa.update(CHALLENGES)
+            .where(_is_pending(challenge, now), CHALLENGES.c.email_code_attempts < max_attempts)
+            .values(email_code_attempts=CHALLENGES.c.email_code_attempts + 1)
+        )
+        use_up = sa.delete(CHALLENGES).where(
+            CHALLENGES.c.digest == challenge, CHALLENGES.c.email_code_digest == code
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(count)).rowcount == 0:
+                return False
+            return (await connection.execute(use_up)).rowcount == 1
+
+
+def _is_pending(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
+    is_valid = CHALLENGES.c.expires_at_us > microseconds(now)
+    return sa.and_(CHALLENGES.c.digest == digest, is_valid)

@@ -9,9 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.callers import Permission, may
+from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.access.principals import Principal, UserId
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page

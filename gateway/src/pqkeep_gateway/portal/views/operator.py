@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import Permission, Role
 from pqkeep_gateway.access.entitlements import Plan, Subscription, TenantStatus, Tier
-from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.portal.charts import KINDS, PERIODS, period_of, usage_chart, usage_rows
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.rendering import instant, many

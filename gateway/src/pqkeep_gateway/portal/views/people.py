@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from pqkeep_gateway.access.callers import Permission, may
-from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.callers import Permission, Role, may
 from pqkeep_gateway.portal.pages import MOST_NAMED, SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_protocol.audit_events import PERSON

@@ -1,0 +1,284 @@
+"""The audit log as messages of syslog, RFC 5424: the record's JSON is the message.
+
+Over a stream the messages are counted (RFC 6587; with TLS RFC 5425), and a page is taken when the
+server has ended the connection after it, with TLS by close_notify: what only left this machine may be
+lost. Datagrams are not acknowledged.
+"""
+
+import fcntl
+import os
+import select
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from threading import Event, Timer
+from urllib.parse import urlsplit
+
+from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
+from pqkeep_protocol.startup.secret_files import read_secret_text
+from pqkeep_protocol.startup.settings import ConfigError
+
+STEP_SECONDS = 5.0
+"""For connecting, and for each step of sending."""
+PAGE_SECONDS = 20.0
+"""For all that is done with a connection: a sink that answers byte by byte has no longer."""
+
+
+@contextmanager
+def connected(
+    address: tuple[str, int], tls: ssl.SSLContext | None, seconds: float = PAGE_SECONDS
+) -> Iterator[socket.socket]:
+    """Yield a connection, an SSLSocket with TLS, that ends after so many seconds.
+
+    Raises SinkError, OSError.
+    """
+    opened = socket.create_connection(address, STEP_SECONDS)
+    with opened:
+        if tls is not None:
+            opened = tls.wrap_socket(
+                opened, server_hostname=address[0], do_handshake_on_connect=False
+            )
+        is_over = Event()
+
+        def end() -> None:
+            is_over.set()
+            with suppress(OSError):  # not SSLSocket's, which another thread uses
+                socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+        timer = Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            with opened:
+                if isinstance(opened, ssl.SSLSocket):
+                    opened.do_handshake()
+                yield opened
+        except Exception:
+            if not is_over.is_set():
+                raise
+        finally:
+            timer.cancel()
+        if is_over.is_set():
+            raise SinkError(f"the page took longer than {seconds:g} seconds")
+
+
+def trusting(ca_file: Path | None) -> ssl.SSLContext:
+    """Return a client's TLS that trusts these authorities, or the system's. Raises ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # SSLError is one
+        problem = error.strerror or "it has no certificate"
+        raise ConfigError(f"audit_sink_ca_file: cannot use {ca_file}: {problem}") from None
+
+
+PRIORITY = 13 * 8 + 6
+"""Facility "log audit", severity "informational"."""
+
+
+def message(record: StreamedRecord, host: str) -> bytes:
+    """Return a record as a message."""
+    when = record.recorded_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    header = f"<{PRIORITY}>1 {when} {host} pqkeep - {record.operation} - "
+    return header.encode() + record.line
+
+
+class DatagramSyslog:
+    """A Sink: UDP, or a Unix datagram socket such as /dev/log."""
+
+    def __init__(self, address: tuple[str, int] | str) -> None:
+        self._address = address
+        self._host = _host()
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Send a datagram for each record. Raises OSError."""
+        with _connected(self._address) as server:
+            for record in records:
+                server.send(message(record, self._host))
+
+
+class StreamSyslog:
+    """A Sink: TCP, or TLS over TCP, a connection for each page."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        tls: ssl.SSLContext | None = None,
+        *,
+        page_seconds: float = PAGE_SECONDS,
+    ) -> None:
+        self._address = address
+        self._tls = tls
+        self._page_seconds = page_seconds
+        self._host = _host()
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Send the records, and wait until the server has read them. Raises SinkError, OSError."""
+        with connected(self._address, self._tls, self._page_seconds) as server:
+            messages = (message(record, self._host) for record in records)
+            server.sendall(b"".join(b"%d " % len(text) + text for text in messages))
+            if isinstance(server, ssl.SSLSocket):
+                _end_tls(server)
+                return
+            server.shutdown(socket.SHUT_WR)
+            if server.recv(1):
+                raise SinkError("the server sends data, which syslog does not")
+
+
+def _end_tls(server: ssl.SSLSocket) -> None:
+    """Send close_notify, and wait for the server's (RFC 5425, 4.4). Raises OSError without one."""
+    waiting = select.poll()
+    waiting.register(server, select.POLLIN)
+    server.settimeout(0)
+    while _peek(server) != b"":
+        try:
+            server.unwrap().close()
+        except ssl.SSLWantReadError:
+            if not waiting.poll(STEP_SECONDS * 1000):
+                raise TimeoutError("the server does not end the connection") from None
+        else:
+            return
+    # Python 3.11.2 calls it a success where the connection ends without close_notify.
+    raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "the server ends the connection without close_notify")
+
+
+def _peek(server: ssl.SSLSocket) -> bytes | None:
+    """Return the next byte, which stays to be read; none at the end, and None while there is none."""
+    try:
+        return socket.socket.recv(server, 1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
+
+
+def _connected(address: tuple[str, int] | str) -> socket.socket:
+    """Return a datagram socket that is connected. Raises OSError."""
+    if isinstance(address, str):
+        return _connect(socket.AF_UNIX, address)
+    error: OSError = OSError("the host has no address")
+    for family, *_, found in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM):
+        try:
+            return _connect(family, found)
+        except OSError as problem:
+            error = problem
+    raise error
+
+
+def _connect(family: int, address: str | tuple[object, ...]) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        opened.settimeout(STEP_SECONDS)
+        opened.connect(address)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _host() -> str:
+    """Return this machine's name as a header may have it."""
+    name = "".join(each for each in socket.gethostname() if "!" <= each <= "~")
+    return name[:255] or "-"
+
+
+_MAX_ANSWER = 64 * 1024
+
+
+class HttpCollector:
+    """A Sink. Any status from 200 to 299 says that the collector has the page."""
+
+    def __init__(
+        self,
+        url: str,
+        token_file: Path | None,
+        ca_file: Path | None,
+        *,
+        page_seconds: float = PAGE_SECONDS,
+    ) -> None:
+        """Read the token and the certificates. Raises ConfigError."""
+        parts = urlsplit(url)
+        self._tls = trusting(ca_file) if parts.scheme == "https" else None
+        self._kind = HTTPSConnection if self._tls else HTTPConnection
+        self._address = parts.hostname or "", parts.port or self._kind.default_port
+        self._path = parts.path or "/"
+        self._page_seconds = page_seconds
+        self._headers = {"Content-Type": "application/x-ndjson", "User-Agent": "pqkeep"}
+        if token_file is not None:
+            token = read_secret_text(token_file, "audit sink's token")
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Send the records in one request. Raises SinkError, OSError."""
+        body = b"".join(record.line + b"\n" for record in records)
+        connection = self._kind(*self._address)
+        try:
+            with connected(self._address, self._tls, self._page_seconds) as connection.sock:
+                connection.request("POST", self._path, body, self._headers)
+                answer = connection.getresponse()
+                answer.read(_MAX_ANSWER)
+        except HTTPException as error:
+            raise SinkError(type(error).__name__) from None
+        finally:
+            connection.close()
+        if answer.status // 100 != 2:  # noqa: PLR2004 - successful
+            raise SinkError(f"the collector answers {answer.status}")
+
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+LOCK_SECONDS = 10.0
+
+
+class FileSink:
+    """A Sink. The file is opened again for each page, so that it can be renamed at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Append the records, durably. Raises SinkError, OSError."""
+        with os.fdopen(os.open(self._path, _FLAGS, 0o600), "r+b", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SinkError("the file is no regular file")
+            _lock(file.fileno())
+            _remove_cut_line(file.fileno())
+            for record in records:
+                _write(file.fileno(), record.line + b"\n")
+            os.fsync(file.fileno())
+
+
+def _lock(descriptor: int) -> None:
+    """Wait until nobody else writes: another shard's stream, of another gateway perhaps.
+
+    The lock ends with the descriptor. Raises SinkError.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise SinkError("another process has locked the file") from None
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _remove_cut_line(descriptor: int) -> None:
+    """Remove what an interrupted write left behind the last complete line; it is sent again."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        start = max(0, end - 4096)
+        block = os.pread(descriptor, end - start, start)
+        if (newline := block.rfind(b"\n")) >= 0:
+            os.ftruncate(descriptor, start + newline + 1)
+            return
+        end = start
+    os.ftruncate(descriptor, 0)
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
