@@ -13,8 +13,8 @@ MOVES_LOCK_FILE = "moves.lock"
 
 
 @contextmanager
-def locked(directory: Path, name: str = LOCK_FILE) -> Iterator[None]:
-    """Hold one of a directory's locks. Raises BlockingIOError where another process has it, OSError.
+def locked(directory: Path, name: str = LOCK_FILE) -> Iterator[int]:
+    """Hold one of a directory's locks; yield its file descriptor. Raises BlockingIOError where another process has it, OSError.
 
     A symbolic link in its place is refused: root would make a file wherever it leads.
     """
@@ -22,6 +22,6 @@ def locked(directory: Path, name: str = LOCK_FILE) -> Iterator[None]:
     lock = os.open(directory / name, flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield lock
     finally:
         os.close(lock)

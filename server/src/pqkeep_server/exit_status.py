@@ -10,8 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import typer
-
 
 def message_of(error: Exception) -> str:
     """Return what went wrong in words: of a file, its name and the system's reason."""
@@ -26,8 +24,8 @@ def fail_on(*errors: type[Exception], status: int = 1) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        typer.echo(f"pqkeepd: {message_of(error)}", err=True)
-        raise typer.Exit(status) from None
+        sys.stderr.write(f"pqkeepd: {message_of(error)}\n")
+        raise SystemExit(status) from None
 
 
 def end_on_signals(*numbers: signal.Signals) -> None:

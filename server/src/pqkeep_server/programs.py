@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from pqkeep_protocol.startup.logs import logger
 
@@ -60,6 +61,23 @@ class Program:
             return self.arguments
         # -P: nothing is imported from the current directory
         return sys.executable, "-P", "-m", self.module, *self.arguments
+
+
+def written(programs: Iterable[Program]) -> Sequence[Mapping[str, Any]]:
+    """Return programs in what JSON can have."""
+    return [asdict(each) for each in programs]
+
+
+def read(programs: Iterable[Mapping[str, Any]]) -> Iterator[Program]:
+    """Yield the programs that were written."""
+    for each in programs:
+        identity = each["identity"]
+        parts = {
+            "arguments": tuple(each["arguments"]),
+            "pass_fds": tuple(each["pass_fds"]),
+            "identity": None if identity is None else Identity(**identity),
+        }
+        yield Program(**{**each, **parts})
 
 
 async def start(program: Program, ready: int | None = None) -> Process:

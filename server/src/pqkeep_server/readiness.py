@@ -1,17 +1,17 @@
-"""Whether gateways are ready, as they say themselves; waiting until they are, and telling systemd."""
+"""Whether gateways are ready, as they say themselves; waiting until they are."""
 
 import asyncio
 import http.client
-import socket
+import os
 import ssl
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
 
-from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.gateways import Listeners
 
@@ -24,8 +24,6 @@ FIRST_REPORT_SECONDS = 2.0
 LAST_REPORT_SECONDS = 30.0
 MOST_READ = 64 * 1024
 """Bytes of an answer."""
-NOTIFY_SOCKET = "NOTIFY_SOCKET"
-"""The variable by which systemd says where it is told of readiness; see sd_notify(3)."""
 
 
 class Place(NamedTuple):
@@ -117,22 +115,19 @@ async def what_is_missing(places: Sequence[Place]) -> list[str]:
     return list(found)
 
 
-class ServiceManager:
-    """What is told of readiness: systemd, where it started this process as Type=notify."""
+def main(words: Sequence[str]) -> int:
+    """Wait until gateways are ready; write each state that a service manager is told, in a line."""
+    write_logs("pqkeepd")
 
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
-        """Take its address out of an environment, so that no process under this one has it."""
-        self._address = environment.pop(NOTIFY_SOCKET, "")
+    def tell(state: str) -> None:
+        sys.stdout.write(state.replace("\n", " ") + "\n")
+        sys.stdout.flush()
 
-    def tell(self, state: str) -> None:
-        """Tell a state, such as READY=1; see sd_notify(3)."""
-        if not self._address:
-            return
-        is_abstract = self._address.startswith("@")
-        address = f"\0{self._address[1:]}" if is_abstract else self._address
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer, suppress(OSError):
-            peer.connect(address)
-            peer.send(state.replace("\n", " ").encode())
+    asyncio.run(wait_until_ready(msgspec.json.decode(words[0], type=list[Place]), tell))
+    _LOG.info("ready: requests are answered")
+    tell("READY=1")
+    tell("STATUS=requests are answered")
+    return os.EX_OK
 
 
 def _connection(place: Place, seconds: float) -> http.client.HTTPConnection:

@@ -6,19 +6,20 @@ as they are then. A single gateway that keeps the rate limits in its memory is n
 to read its certificates again: for a while there would be two memories.
 """
 
-import asyncio
 import os
 import resource
-import signal
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import msgspec
+
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.config import Config
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import start_settings
 from pqkeep_server.data_lock import locked
@@ -27,10 +28,10 @@ from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, lis
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_services import NAME as KEY_SERVICE
 from pqkeep_server.key_services import key_service_programs
-from pqkeep_server.programs import Identity, Program
-from pqkeep_server.readiness import Place, ServiceManager, place_of, wait_until_ready
+from pqkeep_server.programs import Identity, Program, written
+from pqkeep_server.readiness import place_of
 from pqkeep_server.start_settings import StartSettings
-from pqkeep_server.supervise import FatalExitError, Supervisor
+from pqkeep_server.supervise import NOTIFY_SOCKET, Plan, become_supervisor
 from pqkeep_server.users import User, Users, UsersError, require_program
 from pqkeep_server.valkey import (
     NoValkeyError,
@@ -55,19 +56,18 @@ class StartError(Exception):
 
 
 def start(layout: Layout) -> None:
-    """Run the processes until SIGTERM or SIGINT. Raises StartError."""
+    """Become the process that runs the others until SIGTERM or SIGINT. Raises StartError."""
     if os.geteuid() != 0:
         raise StartError(
             "start must be root, to run each process as its own user. Where a service manager gives"
             " them their users, it runs pqkeepd gateway and pqkeepd keyservice; to try pqkeep"
             " without root, there is pqkeepd dev"
         )
-    manager = ServiceManager(os.environ)
     try:
         if not layout.is_present:
             raise StartError(f"{layout.directory} has no installation; pqkeepd init makes one")
         require_own(layout)
-        with locked(layout.directory), ExitStack() as stack:
+        with locked(layout.directory) as lock, ExitStack() as stack:
             users = users_of(layout)
             require_program(users)
             chosen = start_settings.read(layout.start_settings)
@@ -77,12 +77,21 @@ def start(layout: Layout) -> None:
                 listening((settings.host, settings.port), settings.management, chosen.gateway_count)
             )
             programs = tuple(_programs(layout, users, chosen, settings, listeners))
+            with suppress(OSError, ValueError):  # in a container it can be forbidden
+                resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
             is_tls = settings.tls_certificate is not None
             places = [place_of(gateway, is_tls=is_tls) for gateway in listeners]
-            asyncio.run(_run(Supervisor(programs), layout, settings, places, manager))
+            plan = Plan(
+                programs,
+                msgspec.json.encode(places).decode(),
+                str(layout.directory),
+                _fixed(settings),
+            )
+            sockets = (socket for each in programs for socket in each.pass_fds)
+            become_supervisor(plan, (lock, *sockets))
     except BlockingIOError:
         raise StartError(f"another pqkeepd uses the data directory {layout.directory}") from None
-    except (ConfigError, FatalExitError, ListenError, NoValkeyError, UsersError) as error:
+    except (ConfigError, ListenError, NoValkeyError, UsersError) as error:
         raise StartError(str(error)) from None
     except OSError as error:
         raise StartError(f"cannot start: {message_of(error)}") from None
@@ -168,55 +177,36 @@ def _key_services(layout: Layout, users: Users) -> Iterator[Program]:
 
 
 def _identity(user: User, group: int, home: Path) -> Identity:
-    environment: Mapping[str, str] = {**os.environ, "HOME": str(home)}
+    environment = {**os.environ, "HOME": str(home)}
+    environment.pop(NOTIFY_SOCKET, None)
     return Identity(user.uid, user.gid, group, environment)
 
 
-async def _run(
-    supervisor: Supervisor,
-    layout: Layout,
-    settings: Config,
-    places: Sequence[Place],
-    manager: ServiceManager,
-) -> None:
-    with suppress(OSError, ValueError):  # in a container it can be forbidden
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+def main(words: Sequence[str]) -> int:
+    """Write the key services that SIGHUP has run, after a look at the settings of the gateways.
 
-    def reload() -> None:
-        try:
-            _check(layout, settings)
-            key_services = tuple(_key_services(layout, users_of(layout)))
-        except (ConfigError, UsersError, OSError) as error:
-            _LOG.error("the settings are not read again", error=str(error))
-        else:
-            supervisor.add(key_services)
-            supervisor.remove(KEY_SERVICE, {each.name for each in key_services})
-            supervisor.reload()
-
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    announcement = asyncio.create_task(_announce(places, manager))
+    Standard input has the settings that a reload cannot change, as they were at the start.
+    """
+    write_logs("pqkeepd")
+    layout = Layout(Path(words[0]))
     try:
-        await supervisor.run(stop)
-    finally:
-        announcement.cancel()
+        _check(layout, msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, str]))
+        programs = written(_key_services(layout, users_of(layout)))
+    except (ConfigError, UsersError, OSError) as error:
+        _LOG.error("the settings are not read again", error=str(error))
+        return os.EX_CONFIG
+    sys.stdout.buffer.write(msgspec.json.encode({"kind": KEY_SERVICE, "programs": programs}))
+    return os.EX_OK
 
 
-async def _announce(places: Sequence[Place], manager: ServiceManager) -> None:
-    """Say that requests are answered, once they are."""
-    await wait_until_ready(places, manager.tell)
-    _LOG.info("ready: requests are answered")
-    manager.tell("READY=1")
-    manager.tell("STATUS=requests are answered")
+def _fixed(settings: Config) -> Mapping[str, str]:
+    return {name: repr(getattr(settings, name)) for name in FIXED}
 
 
-def _check(layout: Layout, running: Config) -> None:
+def _check(layout: Layout, running: Mapping[str, str]) -> None:
     """Raise ConfigError for gateway settings with which none can take another's place."""
     settings = gateway_config.read(layout.gateway_settings)
-    changed = [name for name in FIXED if getattr(settings, name) != getattr(running, name)]
+    changed = [name for name, value in _fixed(settings).items() if value != running[name]]
     if changed:
         raise ConfigError(f"these take effect with a restart only: {', '.join(changed)}")
     gateway_config.check_address(settings, settings.host)

@@ -9,16 +9,30 @@ that is gone. When the supervisor itself dies, the kernel sends the processes SI
 """
 
 import asyncio
+import json
 import os
 import signal
+import socket
 import sys
 import time
-from asyncio.subprocess import Process
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
-from pqkeep_protocol.startup.logs import logger
-from pqkeep_server.programs import Program, end, is_told_ready, send_signal, start
+from pqkeep_protocol.startup.logs import logger, write_logs
+from pqkeep_server.exit_status import fail_on, message_of
+from pqkeep_server.programs import (
+    Program,
+    die_with,
+    end,
+    is_told_ready,
+    read,
+    send_signal,
+    start,
+    written,
+)
 
 _LOG = logger(__name__)
 
@@ -37,6 +51,11 @@ FATAL = {
     os.EX_SOFTWARE: "its self-test failed",
 }
 """Exit statuses after which a restart would not help; see sysexits.h."""
+
+
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
+"""The variable by which systemd says where it is told of readiness; see sd_notify(3)."""
+MODULE = "pqkeep_server"
 
 
 class FatalExitError(Exception):
@@ -273,3 +292,129 @@ class Supervisor:
                 text = line.decode(errors="replace").strip()
                 self._last_lines[program] = text or self._last_lines.get(program, "")
                 sys.stderr.write(f"{program.name}: {text}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a process has to supervise that has nothing else in its memory."""
+
+    programs: Sequence[Program]
+    places: str
+    """Where gateways say whether they are ready, for the process that waits for that."""
+    directory: str
+    settings: Mapping[str, str]
+    """Of the gateways, for the process that reads them again: what a reload cannot change."""
+
+
+def become_supervisor(plan: Plan, kept: Iterable[int]) -> None:
+    """Be, from now on, a process that supervises; these file descriptors stay open. Raises OSError."""
+    file = os.memfd_create("plan")
+    with os.fdopen(os.dup(file), "w") as writing:
+        json.dump(
+            {
+                "programs": written(plan.programs),
+                "places": plan.places,
+                "directory": plan.directory,
+                "settings": dict(plan.settings),
+            },
+            writing,
+        )
+    os.lseek(file, 0, os.SEEK_SET)
+    for descriptor in (file, *kept):
+        os.set_inheritable(descriptor, True)  # noqa: FBT003 - no keyword
+    command = _module("supervise", str(file))
+    os.execv(command[0], command)  # noqa: S606 - without a shell
+
+
+def main(words: Sequence[str]) -> int:
+    """Supervise what a plan says until SIGTERM or SIGINT. Its file descriptor is the only word."""
+    write_logs("pqkeepd")
+    with os.fdopen(int(words[0])) as file:
+        told = json.load(file)
+    plan = Plan(**{**told, "programs": tuple(read(told["programs"]))})
+    manager = ServiceManager(os.environ.pop(NOTIFY_SOCKET, ""))
+    with fail_on(FatalExitError, status=os.EX_CONFIG):
+        try:
+            asyncio.run(_supervise(plan, manager))
+        except OSError as error:
+            raise FatalExitError(f"cannot start: {message_of(error)}") from None
+    return os.EX_OK
+
+
+async def _supervise(plan: Plan, manager: "ServiceManager") -> None:
+    supervisor = Supervisor(plan.programs)
+    stop = asyncio.Event()
+    hangups = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, hangups.set)
+    beside = [
+        asyncio.create_task(_announce(plan, manager)),
+        asyncio.create_task(_reload_when_told(supervisor, plan, hangups)),
+    ]
+    try:
+        await supervisor.run(stop)
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def _announce(plan: Plan, manager: "ServiceManager") -> None:
+    """Tell the service manager what the process says that waits for readiness."""
+    process = await _helper("announce", plan.places)
+    try:
+        while line := await process.stdout.readline():  # type: ignore[union-attr] # a pipe
+            manager.tell(line.decode().rstrip())
+        await process.wait()
+    finally:
+        await end(process, "wait for readiness")
+
+
+async def _reload_when_told(supervisor: Supervisor, plan: Plan, hangups: asyncio.Event) -> None:
+    """Do what SIGHUP asks for, each time with the settings as they are then."""
+    while True:
+        await hangups.wait()
+        hangups.clear()
+        process = await _helper("reread", plan.directory)
+        try:
+            text, _ = await process.communicate(json.dumps(dict(plan.settings)).encode())
+        finally:
+            await end(process, "reading of the settings")
+        if process.returncode == 0:
+            found: Mapping[str, Any] = json.loads(text)
+            key_services = tuple(read(found["programs"]))
+            supervisor.add(key_services)
+            supervisor.remove(found["kind"], {each.name for each in key_services})
+            supervisor.reload()
+
+
+async def _helper(*words: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *_module(*words),
+        stdin=PIPE if words[0] == "reread" else DEVNULL,
+        stdout=PIPE,
+        start_new_session=True,  # Ctrl-C reaches the supervisor alone
+        preexec_fn=die_with(os.getpid()),
+    )
+
+
+def _module(*words: str) -> tuple[str, ...]:
+    return sys.executable, "-P", "-m", MODULE, *words
+
+
+class ServiceManager:
+    """What is told of readiness: systemd, where it started this process as Type=notify."""
+
+    def __init__(self, address: str) -> None:
+        """Take the address of its socket, empty where there is none."""
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+
+    def tell(self, state: str) -> None:
+        """Tell a state, such as READY=1; see sd_notify(3)."""
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer, suppress(OSError):
+            peer.connect(self._address)
+            peer.send(state.encode())

@@ -7,12 +7,11 @@ they are forbidden, a library finds them missing.
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _ForbiddenFinder(MetaPathFinder):
+class _ForbiddenFinder:
     def __init__(self, packages: frozenset[str]) -> None:
         self._packages = packages
 

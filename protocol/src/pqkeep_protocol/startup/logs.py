@@ -13,12 +13,14 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from pqkeep_protocol.startup.settings import LogFormat
+if TYPE_CHECKING:
+    from pqkeep_protocol.startup.settings import LogFormat
 
 MAX_LINES = 20
 """Of one event in PERIOD_SECONDS."""
@@ -89,7 +91,7 @@ def write_warnings() -> None:
 
 
 def write_logs(
-    process: str, form: LogFormat = "auto", which: Mapping[str, str | int] | None = None
+    process: str, form: "LogFormat" = "auto", which: Mapping[str, str | int] | None = None
 ) -> None:
     """Write all log lines to standard error, those of libraries too. Called again, it replaces.
 
