@@ -56,6 +56,7 @@ FATAL = {
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
 """The variable by which systemd says where it is told of readiness; see sd_notify(3)."""
 MODULE = "pqkeep_server"
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class FatalExitError(Exception):
@@ -323,6 +324,7 @@ def become_supervisor(plan: Plan, kept: Iterable[int]) -> None:
     for descriptor in (file, *kept):
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - no keyword
     command = _module("supervise", str(file))
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until they are handled again
     os.execv(command[0], command)  # noqa: S606 - without a shell
 
 
@@ -349,6 +351,7 @@ async def _supervise(plan: Plan, manager: "ServiceManager") -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangups.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     beside = [
         asyncio.create_task(_announce(plan, manager)),
         asyncio.create_task(_reload_when_told(supervisor, plan, hangups)),
