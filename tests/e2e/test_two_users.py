@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import resource
 import stat
 import subprocess
 import tempfile
@@ -38,6 +39,7 @@ from pqkeep_server.link_certificates import issue
 from pqkeep_server.settings_file import edited
 
 OK = 200
+MIB = 1024 * 1024
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -151,6 +153,22 @@ def test_each_process_is_its_own_user(production: Production) -> None:
         (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
         assert core.split()[4:6] == ["0", "0"]
         assert (proc / "mem").stat().st_uid == 0  # root's: not dumpable
+
+
+def test_what_waits_holds_little_memory(production: Production) -> None:
+    """After a first start, which migrates, the supervisor has 30 MB at the most, and all have 178."""
+    supervisor = production.process.pid
+    modules = "pqkeep_gateway", "pqkeep_keyservice"
+    others = {pid for each in modules for pid in processes.children_that_run(each, supervisor)}
+    assert len(others) == len(modules)
+    assert resident(supervisor) <= 30 * MIB
+    assert resident(supervisor) + sum(map(resident, others)) <= 178 * MIB
+
+
+def resident(pid: int) -> int:
+    """Return how many bytes of a process are in memory."""
+    _, pages, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(pages) * resource.getpagesize()
 
 
 def test_both_are_seen_from_outside(production: Production) -> None:

@@ -154,6 +154,7 @@ from pqkeep_protocol.keys import DEFAULT_SHARD, INSTALLATION, TenantId
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.hardening import begin_again, is_to_begin_again
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
@@ -204,9 +205,7 @@ async def assemble(
     rate_limiter = await _rate_limiter(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
     clients = _provider_clients(config)
-    engine = await open_database(
-        config.database.location, config.database_password_file, pepper=pepper
-    )
+    engine = await _open_accounts(config, pepper)
 
     found = await _key_services(config, engine, clock)
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
@@ -488,6 +487,17 @@ async def assemble(
             tracing,
         ),
     )
+
+
+async def _open_accounts(config: Config, pepper: Pepper) -> AsyncEngine:
+    """Open the accounts database; after a migration the process begins again. Raises ConfigError."""
+    engine = await open_database(
+        config.database.location, config.database_password_file, pepper=pepper
+    )
+    if is_to_begin_again("pqkeep_gateway"):
+        await engine.dispose()
+        begin_again()
+    return engine
 
 
 async def _is_healthy(key_clients: Iterable[KeyClient], readiness: Readiness) -> bool:

@@ -33,7 +33,12 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.background_tasks import BackgroundTasks
-from pqkeep_protocol.startup.hardening import collect_rarely, keep_freed_memory
+from pqkeep_protocol.startup.hardening import (
+    begin_again,
+    collect_rarely,
+    is_to_begin_again,
+    keep_freed_memory,
+)
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
@@ -93,6 +98,9 @@ async def serve(settings: Config, file: Path) -> int:
     sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
     _transfer_key(settings)  # raises what it could not be used for; moves read it again
     database = await open_database(settings, may_stand_by=True)
+    if is_to_begin_again("pqkeep_keyservice"):
+        await database.close()
+        begin_again()
     store = KeyStore(database, sealer)
     workers = worker_settings(settings)
     try:
