@@ -18,10 +18,9 @@ from rich.table import Table
 from benchmarks.console import results_console
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.service import export_records
-from pqkeep_keyservice.ledger.key_usage import find_key_usage
-from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
+from pqkeep_keyservice.ledger.key_usage import find_key_usage, find_operation_counts
+from pqkeep_keyservice.ledger.merkle import log_size
 from pqkeep_keyservice.ledger.search import list_records, prove_consistency, prove_records
-from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.process import open_database
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (

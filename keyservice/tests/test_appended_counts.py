@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pqkeep_keyservice.ledger.append import MAX_RECORDS, Appended, Commit
+from pqkeep_keyservice.ledger.key_usage import count_all
 from pqkeep_keyservice.ledger.records import NewRecord, target_text
-from pqkeep_keyservice.ledger.tenant_counts import count_all
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent, Outcome

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService
 
     from pqkeep_keyservice.keys.key_versions import KeyEntry
-    from pqkeep_keyservice.live.signables import Signable
+    from pqkeep_keyservice.live.executors import Signable
 
 Sql = Callable[..., list[Any]]
 KEM, HYBRID, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.X_WING, Algorithm.ML_DSA_65

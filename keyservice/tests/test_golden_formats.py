@@ -15,7 +15,7 @@ import pytest
 
 from pqkeep_keyservice.audit import checkpoint_signer
 from pqkeep_keyservice.crypto import dem
-from pqkeep_keyservice.crypto.binding import key_info
+from pqkeep_keyservice.crypto.dem import key_info
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pqkeep_keyservice.crypto.kem import KEMS
-from pqkeep_keyservice.crypto.pairwise import is_kem_pair
 from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.selftest import is_kem_pair
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName

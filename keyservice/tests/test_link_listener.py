@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.fixtures.link import ANY, CLIENT, CODE, HOST, SERVER, unchecked
 
-from pqkeep_keyservice import link_listener
+from pqkeep_keyservice import listeners
 from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
 from pqkeep_protocol.administration import ReloadRootKeys
 from pqkeep_protocol.codec import (
@@ -235,9 +235,9 @@ async def test_half_open_handshakes_lock_nobody_out(
     patient.writer.close()
     listener = server._link_listener
     assert listener is not None
-    assert len(listener._handshakes) <= link_listener.MAX_HANDSHAKES
+    assert len(listener._handshakes) <= listeners.MAX_HANDSHAKES
     assert len(server._connections) <= 2
-    for each in silent[: FLOOD - link_listener.MAX_HANDSHAKES]:
+    for each in silent[: FLOOD - listeners.MAX_HANDSHAKES]:
         each.settimeout(SECONDS)
         assert each.recv(1) == b""
     for each in silent:

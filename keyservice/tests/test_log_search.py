@@ -21,12 +21,15 @@ from pqkeep_keyservice.ledger.checkpoints import (
     list_checkpoints,
     signed_size,
 )
-from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
-from pqkeep_keyservice.ledger.operation_counts import NOT_REFUSED, find_operation_counts
+from pqkeep_keyservice.ledger.key_usage import (
+    NOT_REFUSED,
+    find_key_usage,
+    find_operation_counts,
+    list_key_usage,
+)
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS, RARE
-from pqkeep_keyservice.ledger.search import list_records
-from pqkeep_keyservice.ledger.windows import MAX_SCANNED
+from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records
 from pqkeep_protocol.algorithms import USES, Algorithm, Operation
 from pqkeep_protocol.audit import (
     REFUSED,

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.ledger.operation_counts import HOUR_US, KEPT_HOURS
+from pqkeep_keyservice.ledger.key_usage import HOUR_US, KEPT_HOURS
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations, SignCheckpoint

@@ -15,9 +15,13 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
-from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.database import (
+    DatabaseUnavailableError,
+    Inserts,
+    NotOnlyInsertsError,
+    Rows,
+)
 from pqkeep_keyservice.storage.fenced_database import FencedDatabase
-from pqkeep_keyservice.storage.inserts import Inserts, NotOnlyInsertsError, Rows
 from pqkeep_keyservice.storage.postgresql import PostgresqlSession
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.storage.writer import RENEW_SECONDS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.sampling import SLOW_ALGORITHMS, fast_algorithms_first
 
 from pqkeep_keyservice.audit import checkpoint_signer
-from pqkeep_keyservice.crypto import pairwise, selftest
+from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.operations.signing import HASH_CONTEXT, represent_digest
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
@@ -130,7 +130,7 @@ def test_a_reserved_context_cannot_even_be_asked_for(behind: bytes) -> None:
 
 @pytest.mark.parametrize(
     "context",
-    [HASH_CONTEXT, pairwise.CONTEXT, selftest.CONTEXT, checkpoint_signer.CONTEXT],
+    [HASH_CONTEXT, selftest.PAIR_CONTEXT, selftest.CONTEXT, checkpoint_signer.CONTEXT],
 )
 def test_every_context_of_ours_is_reserved(context: bytes) -> None:
     """What pqkeep itself signs with a tenant's kind of key, no caller can have signed."""

@@ -17,9 +17,8 @@ from pqkeep_keyservice.crypto.signature import (
 )
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName
 from pqkeep_keyservice.keys.sealing import Sealer
-from pqkeep_keyservice.live.executors import InProcess
+from pqkeep_keyservice.live.executors import InProcess, Message
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.signables import Message
 from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId

@@ -81,7 +81,7 @@ VIOLATIONS = {
     ),
     "Ledger layers": (
         "keyservice/src/pqkeep_keyservice/ledger/records.py",
-        "import pqkeep_keyservice.ledger.tree",
+        "import pqkeep_keyservice.ledger.merkle",
     ),
     "Live layers": (
         "keyservice/src/pqkeep_keyservice/live/key_material.py",

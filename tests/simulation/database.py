@@ -23,9 +23,8 @@ from sqlalchemy.pool import NullPool
 from tests.simulation.choices import Choices
 from tests.simulation.event_loop import PROCESS, Process, SimulatedLoop
 
-from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
+from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, Rows, T
 from pqkeep_keyservice.storage.fenced_database import LostEpochError
-from pqkeep_keyservice.storage.inserts import Rows
 from pqkeep_keyservice.storage.writer import HELD_SECONDS, Epoch
 from pqkeep_protocol.startup.settings import ConfigError
 

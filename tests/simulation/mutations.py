@@ -29,7 +29,7 @@ from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.ledger.append import LogState, load_log_state
 from pqkeep_keyservice.ledger.merkle import Frontier
-from pqkeep_keyservice.live.key_cache import RevisionCache
+from pqkeep_keyservice.live.key_material import RevisionCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.moves import TenantMoves, _cancelled, arriving_keys
 from pqkeep_keyservice.operations import lifecycle

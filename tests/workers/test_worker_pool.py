@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_keyservice.live import MAX_WAITING
-from pqkeep_keyservice.live.worker_process import WorkerProcess
-from pqkeep_keyservice.live.worker_processes import WorkerPool
+from pqkeep_keyservice.live.worker_processes import WorkerPool, WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
-from pqkeep_keyservice.live.key_cache import KeyringCache
+from pqkeep_keyservice.live.key_material import KeyringCache
 from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError

@@ -40,10 +40,9 @@ from pqkeep_keyservice.keys.tenant_bundle import (
     TransferKey,
     bundle_digest,
 )
+from pqkeep_keyservice.ledger.key_usage import count_all, tenant_counts
 from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_record
-from pqkeep_keyservice.ledger.tenant_counts import count_all, tenant_counts
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import list_keys

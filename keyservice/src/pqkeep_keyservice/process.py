@@ -24,7 +24,7 @@ from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.listeners import listeners
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import schemes_of, worker_settings
-from pqkeep_keyservice.root_key_sources.errors import RootKeyUnavailableError
+from pqkeep_keyservice.root_key_sources.file import RootKeyUnavailableError
 from pqkeep_keyservice.root_key_sources.sources import read_root_keys
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError

@@ -25,8 +25,7 @@ from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
 from pqkeep_keyservice.root_key_sources.sources import read_root_keys
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (

@@ -20,8 +20,7 @@ from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import InProcess, executors
 from pqkeep_keyservice.live.import_keys import ImportKeys
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, schemes_of
 from pqkeep_keyservice.metrics import ServiceMetrics

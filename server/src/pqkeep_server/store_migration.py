@@ -18,9 +18,8 @@ import sqlalchemy as sa
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.ledger.checkpoints import check_log
-from pqkeep_keyservice.ledger.merkle import Frontier, leaf_hash
+from pqkeep_keyservice.ledger.merkle import Frontier, leaf_hash, log_size
 from pqkeep_keyservice.ledger.search import record_texts
-from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_text
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.databases import (

@@ -19,10 +19,8 @@ from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.records import iso_timestamp
-from pqkeep_keyservice.live.executors import Executors
-from pqkeep_keyservice.live.key_cache import KeyCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.signables import Message
+from pqkeep_keyservice.live.executors import Executors, Message
+from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm

@@ -6,8 +6,7 @@ from pqkeep_keyservice.audit.checkpoint_signer import CONTEXT, signed_text
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints, signed_notes
-from pqkeep_keyservice.live.key_cache import KeyCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint

@@ -14,9 +14,14 @@ from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.ledger import checkpoints, search
-from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
-from pqkeep_keyservice.ledger.merkle import frontier
-from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
+from pqkeep_keyservice.ledger.key_usage import find_key_usage, find_operation_counts, list_key_usage
+from pqkeep_keyservice.ledger.merkle import (
+    DamagedLogError,
+    frontier,
+    has_format,
+    log_size,
+    subtrees,
+)
 from pqkeep_keyservice.ledger.records import (
     FORMATS,
     Formats,
@@ -27,8 +32,7 @@ from pqkeep_keyservice.ledger.records import (
 )
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import Page
-from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
+from pqkeep_keyservice.live.key_material import KeyCache, KeyringCache
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore

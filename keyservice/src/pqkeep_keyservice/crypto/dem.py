@@ -3,15 +3,54 @@
     sealed = nonce (12) || AES-GCM ciphertext || tag (16)
 
 What the data is bound to is in the ``info`` of the key derivation. The associated data is empty, as
-the specified layout has it, unless the caller has some.
+the specified layout has it, unless the caller has some. The encodings are unambiguous.
 """
 
 import os
+from hashlib import sha256
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import HashAlgorithm
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion, TenantId
+
+
+def length_prefixed(*parts: bytes) -> bytes:
+    """Concatenate parts, each after its length as 2 bytes, big-endian."""
+    return b"".join([len(part).to_bytes(2, "big") + part for part in parts])
+
+
+def bound_keyring(keyring: KeyringName) -> tuple[bytes, ...]:
+    """Return what a keyring adds to a list of parts: nothing for the default one, else its name."""
+    return () if keyring == DEFAULT_KEYRING else (keyring.encode(),)
+
+
+def key_info(
+    purpose: bytes,
+    tenant: TenantId,
+    algorithm: Algorithm,
+    version: KeyVersion,
+    keyring: KeyringName,
+) -> bytes:
+    """Return the HKDF info that binds a data key to one purpose of one key version."""
+    return length_prefixed(
+        b"pqkeep/v1",
+        purpose,
+        algorithm.encode(),
+        tenant.bytes,
+        version.to_bytes(4, "big"),
+        *bound_keyring(keyring),
+    )
+
+
+def supplied_key_info(algorithm: Algorithm, public_key: bytes) -> bytes:
+    """Return the HKDF info that binds a data key to a public key of whoever it is."""
+    fingerprint = sha256(public_key).digest()
+    return length_prefixed(b"pqkeep/v1", b"encrypt-to-key", algorithm.encode(), fingerprint)
+
 
 KEY_SIZE = 32
 NONCE_SIZE = 12

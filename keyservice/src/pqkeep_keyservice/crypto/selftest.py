@@ -13,11 +13,30 @@ from importlib.resources import files
 from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.crypto import dem
-from pqkeep_keyservice.crypto.kem import KEMS, Kem
-from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
+from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, Kem
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.crypto.signature import SignatureScheme, SignatureSchemes
+from pqkeep_keyservice.crypto.signature import SignatureScheme, SignatureSchemes, SigningKey
 from pqkeep_protocol.algorithms import Algorithm
+
+PAIR_MESSAGE = b"pqkeep pairwise consistency"
+PAIR_CONTEXT = b"pqkeep/v1/pairwise"
+
+
+def is_kem_pair(kem: Kem, private: DecapsulationKey, public_key: bytes) -> bool:
+    """Return whether a private key decapsulates what is encapsulated to a public key."""
+    secret, ciphertext = kem.load_public(public_key).encapsulate()
+    return private.decapsulate(ciphertext) == secret
+
+
+def is_signature_pair(scheme: SignatureScheme, private: SigningKey, public_key: bytes) -> bool:
+    """Return whether a signature by a private key verifies under a public key."""
+    try:
+        signature = private.sign(PAIR_MESSAGE, PAIR_CONTEXT)
+        scheme.load_public(public_key).verify(signature, PAIR_MESSAGE, PAIR_CONTEXT)
+    except InvalidSignature:
+        return False
+    return True
+
 
 MESSAGE = b"pqkeep self-test"
 CONTEXT = b"pqkeep/v1/self-test"

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from pqkeep_keyservice.crypto.binding import bound_keyring, length_prefixed
+from pqkeep_keyservice.crypto.dem import bound_keyring, length_prefixed
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.key_versions import SealedSeed
 from pqkeep_protocol.algorithms import Algorithm

@@ -6,14 +6,16 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.ledger.append import Appended
-from pqkeep_keyservice.ledger.dialects import add_all, execute
-from pqkeep_keyservice.ledger.key_usage import add_key_usage, count_key_usage
-from pqkeep_keyservice.ledger.merkle import range_hash
-from pqkeep_keyservice.ledger.operation_counts import add_operations, count_operations
+from pqkeep_keyservice.ledger.append import Appended, add_all, execute
+from pqkeep_keyservice.ledger.key_usage import (
+    add_key_usage,
+    add_operations,
+    count_key_usage,
+    count_operations,
+)
+from pqkeep_keyservice.ledger.merkle import DamagedLogError, range_hash, subtrees
 from pqkeep_keyservice.ledger.records import FORMATS, Formats
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_LOG, AUDIT_RECORDS
-from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.startup.settings import ConfigError

@@ -1,13 +1,15 @@
-"""Between stored keys and usable ones: expands seeds and public keys, generates sealed keys.
+"""Keys in memory, so that a request needs no query: as they are stored, and expanded.
+
+Between stored keys and usable ones: expands seeds and public keys, generates sealed keys.
 
 Expanded keys are cached for a short time, because expanding an ML-KEM-768 seed costs more than
 twice what a decapsulation does. The root key is in the same memory for as long as the process
 lives, so whoever can read that memory learns nothing more from a cached key.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from cachetools import LRUCache, TTLCache
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -16,10 +18,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
 from pqkeep_keyservice.crypto.mldsa import ML_DSA_44
 from pqkeep_keyservice.crypto.mldsa import SigningKey as NoteKey
-from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
 from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.selftest import is_kem_pair, is_signature_pair
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey, VerifyingKey
-from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions, SealedSeed
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.keys.sealed_keys import (
     generate_key,
     load_key,
@@ -28,8 +31,85 @@ from pqkeep_keyservice.keys.sealed_keys import (
     unseal_key,
 )
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
+from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyringName, KeyStatus, KeyVersion, TenantId
+
+CACHED = 10_000
+
+N = TypeVar("N", bound=Hashable)
+N_co = TypeVar("N_co", bound=Hashable, covariant=True)
+
+
+class Revisioned(Protocol[N_co]):
+    """What has a name and counts its changes."""
+
+    @property
+    def name(self) -> N_co:
+        """Which one it is."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """How often it was changed."""
+        ...
+
+
+V = TypeVar("V", bound=Revisioned[Hashable])
+
+
+class RevisionCache(Generic[N, V]):
+    """The current values. Within one epoch, this process is the only one that changes them."""
+
+    def __init__(self, writer: Writer, find: Callable[[N], Awaitable[V]]) -> None:
+        """Cache what ``find`` returns, until the writer's epoch ends."""
+        self._writer = writer
+        self._find = find
+        self._cached: dict[Hashable, V] = {}
+        """The oldest first. Which was used last is not noted: that takes longer than all the rest."""
+        writer.on_change(self.clear)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._cached.clear()
+
+    def known(self, name: N) -> V | None:
+        """Return the current value, if it is in memory."""
+        return self._cached.get(name)
+
+    async def get(self, name: N) -> V:
+        """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
+        cached = self._cached.get(name)
+        if cached is not None:
+            return cached
+        epoch = self._writer.epoch
+        return self.update(await self._find(name), epoch)
+
+    def update(self, value: V, epoch: int) -> V:
+        """Cache a value unless a newer revision is cached; return the newer of the two.
+
+        A value of an epoch that is over is returned and not cached.
+        """
+        if epoch != self._writer.epoch:
+            return value
+        cached = self._cached.get(value.name)
+        if cached is not None and cached.revision > value.revision:
+            return cached
+        if cached is None and len(self._cached) >= CACHED:
+            del self._cached[next(iter(self._cached))]
+        self._cached[value.name] = value
+        return value
+
+    def invalidate(self, value: V) -> None:
+        """Load the value from the store the next time."""
+        self._cached.pop(value.name, None)
+
+
+KeyCache: TypeAlias = RevisionCache[KeyName, KeyVersions]
+"""The versions of each key, none if there is no key. Raises DamagedKeyError."""
+KeyringCache: TypeAlias = RevisionCache[KeyringId, Keyring]
+"""Keyrings. Raises KEYRING_NOT_FOUND and DamagedKeyError."""
+
 
 CAPACITY = 1_000
 PUBLIC_CAPACITY = 10_000

@@ -5,8 +5,13 @@ key pair it returns the private key, which this process seals. Both cross by the
 ``multiprocessing``: nothing secret is in a file, an argument or the environment.
 """
 
+import asyncio
+import multiprocessing
 import os
+import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal, TypeVar, TypeVarTuple
@@ -14,22 +19,70 @@ from typing import Literal, TypeVar, TypeVarTuple
 from pqkeep_keyservice import hardening
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto import selftest
-from pqkeep_keyservice.crypto.pairwise import is_signature_pair
 from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.selftest import is_signature_pair
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, signature_schemes
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl, is_installed
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealed_keys import generate_key, load_key, require_pair
 from pqkeep_keyservice.live import MAX_WAITING
-from pqkeep_keyservice.live.executors import SuppliedKey
+from pqkeep_keyservice.live.executors import Signable, SuppliedKey, sign, verify
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.signables import Signable, sign, verify
-from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
 from pqkeep_protocol.keys import KeyInfo, KeyVersion, TenantId
+
+SEMAPHORES = "/dev/shm"  # noqa: S108 - where the C library keeps them
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+class WorkerProcess:
+    """One process that runs one function at a time, and is replaced when it dies.
+
+    It is spawned, never forked: it starts with nothing of this process's memory.
+    """
+
+    def __init__(self, initialise: Callable[..., None], *arguments: object) -> None:
+        """Start nothing yet; the process starts with the first work, and runs ``initialise``.
+
+        Raises OSError where it could not be started: a pool has semaphores, and these are files. A
+        pool has a process beside it that removes them, too, so none is made before it is needed.
+        """
+        self._initialise = initialise
+        self._arguments = arguments
+        self._pool: ProcessPoolExecutor | None = None
+        with tempfile.TemporaryFile(dir=SEMAPHORES):
+            pass
+
+    async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Run a function there, once more if the process dies. Raises UNAVAILABLE after that."""
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            if self._pool is None:
+                self._pool = self._new_pool()
+            try:
+                return await loop.run_in_executor(self._pool, function, *arguments)
+            except BrokenProcessPool:
+                self._pool.shutdown(wait=False)
+                self._pool = None
+        raise KeyServiceError(ErrorKind.UNAVAILABLE)
+
+    def close(self) -> None:
+        """Wait for what runs and end the process."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=self._initialise,
+            initargs=self._arguments,
+        )
+
 
 LOW_PRIORITY = 4
 """Signing yields to everything else on the same core, and still gets a third of it: see nice(2).
@@ -65,10 +118,6 @@ def schemes_of(settings: WorkerSettings) -> SignatureSchemes:
     if settings.slh_dsa == "openssl":
         return signature_schemes(OpenSsl(settings.openssl_library))
     return signature_schemes(Pqcrypto())
-
-
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 
 class WorkerPool:

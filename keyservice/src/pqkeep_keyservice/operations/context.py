@@ -11,8 +11,7 @@ from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import Executor, Executors
 from pqkeep_keyservice.live.import_keys import ImportKeys
-from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
-from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.key_material import KeyCache, KeyMaterial, KeyringCache
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_protocol.algorithms import Operation

@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import structs
 
 from pqkeep_keyservice.crypto import dem
-from pqkeep_keyservice.crypto.binding import key_info, supplied_key_info
+from pqkeep_keyservice.crypto.dem import key_info, supplied_key_info
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError

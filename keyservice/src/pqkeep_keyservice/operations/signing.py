@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.live.signables import ExternalMu, Message, Signable
+from pqkeep_keyservice.live.executors import ExternalMu, Message, Signable
 from pqkeep_keyservice.operations.context import Context, OperationResult
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -19,8 +19,7 @@ from io import RawIOBase
 
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
-from pqkeep_keyservice.root_key_sources.credential import DIRECTORY
-from pqkeep_keyservice.root_key_sources.errors import RootKeyUnavailableError
+from pqkeep_keyservice.root_key_sources.file import DIRECTORY, RootKeyUnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 
 DEADLINE_SECONDS = 10.0

@@ -1,11 +1,33 @@
-"""A root key in a secret file."""
+"""A root key in a secret file, which may be one that a service manager gives to the process.
 
+Of credentials in $CREDENTIALS_DIRECTORY see systemd.exec(5), LoadCredential and
+LoadCredentialEncrypted.
+"""
+
+import os
 from pathlib import Path
 
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
+
+DIRECTORY = "CREDENTIALS_DIRECTORY"
+
+
+def credential_file(name: str) -> Path:
+    """Return a credential's file. Raises ConfigError where the process has no credentials."""
+    folder = os.environ.get(DIRECTORY)
+    if not folder:
+        raise ConfigError(
+            f"cannot use the credential {name}: ${DIRECTORY} is not set, "
+            "as a service manager does for a service that has credentials"
+        )
+    return Path(folder) / name
+
+
+class RootKeyUnavailableError(ConfigError):
+    """A root key cannot be had now, and could be later: its token or its command does not answer."""
 
 
 def read_root_key(path: Path, *, also_owned_by: int | None = None) -> Secret:

@@ -6,8 +6,7 @@ from pathlib import Path
 from pqkeep_keyservice.config import Pkcs11, RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.root_key_sources.command import run_command
-from pqkeep_keyservice.root_key_sources.credential import credential_file
-from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_keyservice.root_key_sources.file import credential_file, read_root_key
 from pqkeep_keyservice.root_key_sources.token import derive_root_key
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pqkeep_keyservice.config import Pkcs11
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
-from pqkeep_keyservice.root_key_sources.credential import credential_file
-from pqkeep_keyservice.root_key_sources.errors import RootKeyUnavailableError
+from pqkeep_keyservice.root_key_sources.file import RootKeyUnavailableError, credential_file
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 

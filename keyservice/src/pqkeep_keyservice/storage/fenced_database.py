@@ -15,8 +15,7 @@ from typing import Protocol, Self
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
-from pqkeep_keyservice.storage.inserts import Rows
+from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, Rows, T
 from pqkeep_keyservice.storage.schema import SERVICE_EPOCH
 from pqkeep_keyservice.storage.writer import (
     HELD_SECONDS,

@@ -8,14 +8,14 @@ import msgspec
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.key_versions import microseconds
-from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
-from pqkeep_keyservice.keys.keyring_mac import (
+from pqkeep_keyservice.keys.key_mac import (
     keyring_mac,
     labels_text,
     purposes_text,
     require_authentic_keyring,
 )
+from pqkeep_keyservice.keys.key_versions import microseconds
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.search import newest_keyring_revisions
 from pqkeep_keyservice.storage.key_versions import loaded_time, set_due, stored_time

@@ -29,13 +29,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
+from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, Rows, T
 from pqkeep_keyservice.storage.fenced_database import (
     ANSWER_SECONDS,
     FencedDatabase,
     LostEpochError,
 )
-from pqkeep_keyservice.storage.inserts import Rows
 from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES, migrate
 from pqkeep_keyservice.storage.writer import HELD_SECONDS, Epoch
 from pqkeep_protocol.commits import problem_of

@@ -1,7 +1,8 @@
-"""Which root keys seal the stored keys, and which keys are not under the newest."""
+"""Which root keys seal the stored keys, which keys are not under the newest, and which shard it is."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
@@ -10,10 +11,36 @@ from pqkeep_keyservice.keys.changes import CommitOutcome, RootKeyAdded, RootKeys
 from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
-from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS, ROOT_KEYS
+from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS, ROOT_KEYS, SHARD
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.settings import ConfigError
+
+
+def claim_shard(connection: sa.Connection, name: str) -> UUID:
+    """Note whose database it is, unless that is noted; return which database it is.
+
+    Raises ConfigError if it is another shard's.
+    """
+    if (database := check_shard(connection, name)) is None:
+        database = uuid4()
+        connection.execute(sa.insert(SHARD), {"name": name, "database_id": database})
+    return database
+
+
+def check_shard(connection: sa.Connection, name: str) -> UUID | None:
+    """Return which database it is; None if nobody's yet. Raises ConfigError if another shard's."""
+    row = connection.execute(sa.select(SHARD.c.name, SHARD.c.database_id)).one_or_none()
+    if row is None:
+        return None
+    found: str = row.name
+    database: UUID = row.database_id
+    if found != name:
+        raise ConfigError(
+            f'this database is that of the shard "{found}", and the settings say'
+            f' shard = "{name}": name the shard\'s own database, or its name'
+        )
+    return database
 
 
 class RootKeyState(NamedTuple):

@@ -30,13 +30,17 @@ from pqkeep_keyservice.ledger.append import (
     load_log_state,
 )
 from pqkeep_keyservice.ledger.checkpoints import add_checkpoint, check_log, log_id
-from pqkeep_keyservice.ledger.merkle import Frontier
+from pqkeep_keyservice.ledger.merkle import Frontier, log_size, newest_record
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_keyservice.ledger.schema import METADATA as AUDIT_METADATA
-from pqkeep_keyservice.ledger.tree import log_size, newest_record
-from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
-from pqkeep_keyservice.storage.inserts import Inserts, NotOnlyInsertsError, Rows
+from pqkeep_keyservice.storage.database import (
+    Database,
+    DatabaseUnavailableError,
+    Inserts,
+    NotOnlyInsertsError,
+    Rows,
+)
 from pqkeep_keyservice.storage.key_versions import (
     find_generation,
     find_key_versions,
@@ -48,13 +52,14 @@ from pqkeep_keyservice.storage.root_keys import (
     RootKeyState,
     add_root_key,
     check_root_keys,
+    check_shard,
+    claim_shard,
     drop_root_keys,
     find_root_key_state,
     list_check_values,
     require_root_keys,
 )
 from pqkeep_keyservice.storage.schema import METADATA, NEWEST_BACKUP
-from pqkeep_keyservice.storage.shard import check_shard, claim_shard
 from pqkeep_keyservice.storage.tenants import (
     move,
     moved_key_records,

@@ -13,10 +13,10 @@ from pqkeep_keyservice.keys.changes import (
     TenantMove,
 )
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
+from pqkeep_keyservice.ledger.key_usage import add_tenant_counts, remove_tenant_counts
 from pqkeep_keyservice.ledger.moves import moved_key_record
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.search import newest_key_revision, newest_keyring_revisions
-from pqkeep_keyservice.ledger.tenant_counts import add_tenant_counts, remove_tenant_counts
 from pqkeep_keyservice.storage.key_versions import insert_key_versions
 from pqkeep_keyservice.storage.keyrings import insert_keyring
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key

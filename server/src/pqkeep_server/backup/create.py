@@ -24,12 +24,11 @@ from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.checkpoints import log_id
-from pqkeep_keyservice.ledger.tree import log_size
+from pqkeep_keyservice.ledger.merkle import log_size
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.root_key_sources.sources import read
 from pqkeep_keyservice.storage.key_versions import find_generation
-from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_keys
-from pqkeep_keyservice.storage.shard import check_shard
+from pqkeep_keyservice.storage.root_keys import check_shard, list_check_values, require_root_keys
 from pqkeep_protocol.keys import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError, read_file

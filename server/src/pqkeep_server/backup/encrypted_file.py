@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
-from pqkeep_keyservice.crypto.binding import length_prefixed
+from pqkeep_keyservice.crypto.dem import length_prefixed
 from pqkeep_protocol.keys import DEFAULT_SHARD, ShardName
 from pqkeep_server.backup.number import BackupNumber, ShardNumber
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf

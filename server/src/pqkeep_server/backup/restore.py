@@ -22,8 +22,8 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.examination import Examined, examine
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.checkpoints import check_log
-from pqkeep_keyservice.ledger.tree import log_size
-from pqkeep_keyservice.storage.shard import check_shard
+from pqkeep_keyservice.ledger.merkle import log_size
+from pqkeep_keyservice.storage.root_keys import check_shard
 from pqkeep_keyservice.succession import DueDestruction, continue_log, list_due
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import sync
