@@ -819,14 +819,23 @@ def test_json_web_signatures() -> None:
 
 def test_envelopes() -> None:
     """An envelope is read however its line was broken; what was cut is named."""
-    sealed = bytes((1, 0, 0, 0, 1, 7)) + b"default" + bytes(1100)
+    sealed = bytes((1, 0, 0, 0, 1, 7)) + b"default" + bytes(1088 + 28)
     text = f"pqk1.{base64url(sealed)}".encode()
     for _, data in as_text(text + b"\n"):
         if data.startswith((b'"', b"cHFr")):
             continue  # what is in another form is no envelope's file
         assert inputs.read_envelope(data) == text.decode()
     assert inputs.read_envelope(wrapped(text, 64, b"\r\n")) == text.decode()
-    for bad in (text[:9], b"pqk1.", b"pqk1.!!", text + b"=", b"pqk1.AAAA", b"", b"pqk2.AA"):
+    for bad in (
+        text[:9],
+        b"pqk1.",
+        b"pqk1.!!",
+        text + b"=",
+        b"pqk1.AAAA",
+        b"",
+        b"pqk2.AA",
+        text[:-4],
+    ):
         with pytest.raises(UnreadableInputError):
             inputs.read_envelope(bad)
 

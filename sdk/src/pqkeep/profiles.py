@@ -40,6 +40,8 @@ class Profile:
     allow_plain_http: bool = False
 
 
+LARGEST = 1024 * 1024
+"""Bytes of the profile file that are read: much more than any has."""
 _KINDS = {each.name: bool if each.name == "allow_plain_http" else str for each in fields(Profile)}
 
 
@@ -81,7 +83,7 @@ def read_profile(name: str = DEFAULT) -> Profile:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         with open_private(path) as file:
-            return tomllib.loads(file.read().decode("utf-8-sig"))
+            return tomllib.loads(file.read(LARGEST).decode("utf-8-sig"))
     except OSError as error:
         refusal = ConfigurationError(f"{path} cannot be read: {error.strerror}")
     except ValueError:  # whose message may quote the file

@@ -9,9 +9,13 @@ is loaded by the first signature that asks for it. What is signed is in docs/cry
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha512
+from typing import TYPE_CHECKING
 
 from pqkeep.algorithms import Algorithm, HashAlgorithm
-from pqkeep.errors import how_to_install
+from pqkeep.errors import UnreadableInputError, how_to_install
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 HASH_CONTEXT = b"pqkeep/v1/sign-hash"
 LONGEST_CONTEXT = 255
@@ -92,6 +96,31 @@ def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str)
         ) from None
 
 
+def require_public_key(algorithm: str, public_key: bytes) -> None:
+    """Raise UnreadableInputError for bytes that are no public key of an algorithm.
+
+    Raises ImportError where the algorithm's library is not installed. Lengths are not checked, but
+    where they decide: those of ML-DSA and SLH-DSA are all that such a key has to have.
+    """
+    if algorithm != Algorithm.COMPOSITE_ML_DSA:
+        return
+    try:
+        _point(public_key)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{algorithm} cannot be verified here: {how_to_install('local')}", name=error.name
+        ) from None
+    except ValueError:
+        is_point = False
+    else:
+        is_point = True
+    if not is_point:
+        raise UnreadableInputError(
+            f"no public key of {algorithm}: its second part is no point of P-256",
+            "get the public key again, as it was written",
+        )
+
+
 def _holds(check: Callable[[], None]) -> bool:
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - see above
 
@@ -129,11 +158,16 @@ def _composite(public_key: bytes, message: bytes, context: bytes, signature: byt
 
     bound = bytes((len(context),)) + context + sha512(message).digest()
     signed = _COMPOSITE_PREFIX + _COMPOSITE_LABEL + bound
-    ml_dsa_key, point = public_key[:_KEY_SIZE], public_key[_KEY_SIZE:]
     ml_dsa, ecdsa = signature[:_SIGNATURE_SIZE], signature[_SIGNATURE_SIZE:]
-    _ml_dsa_65(ml_dsa_key, signed, _COMPOSITE_LABEL, ml_dsa)
-    key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
-    key.verify(ecdsa, signed, ec.ECDSA(SHA256()))
+    _ml_dsa_65(public_key[:_KEY_SIZE], signed, _COMPOSITE_LABEL, ml_dsa)
+    _point(public_key).verify(ecdsa, signed, ec.ECDSA(SHA256()))
+
+
+def _point(public_key: bytes) -> "EllipticCurvePublicKey":
+    """Return the second part of a composite public key. Raises ValueError."""
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - see above
+
+    return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public_key[_KEY_SIZE:])
 
 
 def _slh_dsa(

@@ -172,14 +172,15 @@ def test_a_changed_file(
     whole = encrypted.read_bytes()
     file.unlink()
     changed = bytearray(whole)
-    changed[len(whole) // 2] ^= 1
-    is_json = options == ("--server-side",)
+    middle = len(whole) // 2 + whole[len(whole) // 2 :].index(b"A" if options else b"")
+    changed[middle] ^= 3  # still a character of base64
+    is_read_first = bool(options)
     more = whole.replace(b"-----END", b"x-----END", 1) if options == ("--armor",) else whole + b"x"
     for damaged, status in (
         (bytes(changed), 7),
-        (whole[: len(whole) // 2], 1 if is_json else 7),
-        (whole[:-2], 1 if is_json else 7),
-        (more, 1 if is_json else 7),
+        (whole[: len(whole) // 2], 1 if is_read_first else 7),
+        (whole[:-2], 1 if is_read_first else 7),
+        (more, 1 if is_read_first else 7),
         (b"", 1),
     ):
         encrypted.write_bytes(damaged)

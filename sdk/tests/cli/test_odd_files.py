@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import socket
 import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,3 +144,201 @@ def test_two_at_once(filled: Command, force: tuple[str, ...]) -> None:
     assert b"Traceback" not in b"".join(errors)
     assert sorted(run.returncode for run in runs) == ([0, 0] if force else [0, 1])
     assert filled("decrypt", "out", "--to", "-").out == bytes(1_000_000)
+
+
+OVERWRITING: dict[str, tuple[str, ...]] = {
+    "encrypt": ("encrypt", "plain", "--to", "plain"),
+    "encrypt by the service": ("encrypt", "plain", "--envelope", "--to", "plain"),
+    "encrypt, through a link": ("encrypt", "plain", "--to", "link"),
+    "encrypt a link": ("encrypt", "link", "--to", "plain"),
+    "encrypt, by a second name": ("encrypt", "plain", "--to", "second"),
+    "encrypt, by another path": ("encrypt", "plain", "--to", "../here/plain"),
+    "encrypt over the public key": ("encrypt", "plain", "--public-key", "kem", "--to", "kem"),
+    "encrypt over a recipient": ("encrypt", "plain", "--recipient", "kem", "--to", "kem"),
+    "decrypt": ("decrypt", "encrypted", "--to", "encrypted"),
+    "re-encrypt": ("re-encrypt", "encrypted", "--to", "encrypted"),
+    "sign": ("sign", "plain", "--to", "plain"),
+    "sign with a context": ("sign", "plain", "--context", "x", "--to", "plain"),
+    "sign as JWS": ("sign", "plain", "--jws", "--to", "plain"),
+    "wrap": ("wrap", "key", "--to", "key"),
+    "unwrap": ("unwrap", "wrapped", "--to", "wrapped"),
+    "decapsulate": ("decapsulate", "kem-ciphertext", "--to", "kem-ciphertext"),
+}
+
+
+def contents(command: Command) -> dict[str, bytes]:
+    """Return what each file of the directory has."""
+    return {name: (command.directory / name).read_bytes() for name in command.names()}
+
+
+@pytest.fixture
+def everything(filled: Command) -> Command:
+    """The same, with a file of each other kind, and a link and a second name of one."""
+    (filled.directory / "plain").write_bytes(b"content")
+    for words in (
+        ("keys", "public-key", "Kyber768", "--to", "kem"),
+        ("wrap", "key", "--to", "wrapped"),
+        ("encapsulate", "--secret", "secret", "--to", "kem-ciphertext"),
+    ):
+        assert filled(*words).status == 0
+    (filled.directory / "link").symlink_to("plain")
+    (filled.directory / "second").hardlink_to(filled.directory / "plain")
+    return filled
+
+
+def test_an_output_that_is_the_input(everything: Command) -> None:
+    """With --force too no command writes over what it reads, by whatever name that is."""
+    before = contents(everything)
+    for name, words in OVERWRITING.items():
+        ended = everything(*words, "--force")
+        assert (ended.status, ended.out) == (2, b""), (name, ended)
+        assert f"{words[-1]} is what is read too" in ended.err, (name, ended)
+        assert contents(everything) == before, name
+    ended = everything("encapsulate", "--secret", "new", "--to", "./new")
+    assert ended.status == 2
+    assert contents(everything) == before
+
+
+@pytest.mark.parametrize("shell", ['"$@" < plain >> plain', '"$@" < plain 1<> plain'])
+def test_a_redirection_to_the_input(everything: Command, shell: str) -> None:
+    """Standard output that is the file on standard input is refused before a byte is written."""
+    before = contents(everything)
+    ended = subprocess.run(
+        ["/bin/bash", "-c", shell, "bash", PROGRAM, "encrypt", "-"],
+        cwd=everything.directory,
+        env=dict(everything.environment),
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert (ended.returncode, b"standard output is what is read too" in ended.stderr) == (2, True)
+    assert contents(everything) == before
+
+
+def bounded() -> None:
+    """Allow a gibibyte of address space: much less than the files have."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+
+READS_ALL = {"encrypt", "sign", "sign with a context", "verify"}
+"""What reads a file of any size, piece by piece."""
+
+
+@pytest.mark.parametrize("kind", ["/dev/zero", "sparse"])
+def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
+    """What takes no file of any size reads a little of a huge one, names it, and writes nothing."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    (command.directory / "plain").write_bytes(b"content")
+    with (command.directory / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    (command.directory / "sparse").chmod(0o600)
+    before = command.names()
+    for name, words in READING.items():
+        if name in READS_ALL:
+            continue
+        ended = command(
+            *(kind if word == "{}" else word for word in words),
+            *(("--to", "-") if name == "decrypt" else ()),
+            preexec_fn=bounded,
+        )
+        assert ended.status in {1, 2}, (name, ended)
+        assert "fault of the command" not in ended.err, (name, ended)
+        assert kind in ended.err or name == "the API key", (name, ended)
+        assert ended.out == b"", (name, ended)
+        assert command.names() == before, name
+
+
+def test_a_profile_file_without_end(command: Command) -> None:
+    """A profile file that never ends is refused, with its name and in a little memory."""
+    folder = Path(command.environment["XDG_CONFIG_HOME"]) / "pqkeep"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").symlink_to("/dev/zero")
+    for words in (("keys", "list", "--profile", "x"), ("status", "--profile", "x")):
+        ended = command(*words, preexec_fn=bounded)
+        assert (ended.status, "config.toml" in ended.err) == (2, True), ended
+    key = command.environment["PQKEEP_API_KEY_FILE"]
+    ended = command("login", "--api-key-file", key, preexec_fn=bounded)
+    assert (ended.status, "config.toml" in ended.err) == (2, True), ended
+
+
+def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
+    """A file of mode 000 is named, with why, by every command that reads it."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    (command.directory / "plain").write_bytes(b"content")
+    closed = command.directory / "closed"
+    closed.write_bytes(b"content")
+    closed.chmod(0)
+    before = command.names()
+    as_others = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+    program = [*(as_others if os.geteuid() == 0 else ()), PROGRAM]
+    for name, words in READING.items():
+        if name == "verify":  # its signature is read first
+            continue
+        ended = replace(command, program=program)(
+            *("closed" if word == "{}" else word for word in words),
+            *(("--to", "-") if name == "decrypt" else ()),
+        )
+        assert (ended.status in {1, 2}, ended.out) == (True, b""), (name, ended)
+        assert "closed" in ended.err, (name, ended)
+        assert "Permission denied" in ended.err or "not readable" in ended.err, (name, ended)
+        assert command.names() == before, name
+
+
+WAITING: dict[str, tuple[str, ...]] = {
+    **{name: words for name, words in READING.items() if name not in {"audit verify", "verify"}},
+    "decrypt": ("decrypt", "{}", "--to", "out"),
+    "encrypt to text": ("encrypt", "{}", "--armor", "--to", "out"),
+    "sign as JWS": ("sign", "{}", "--jws", "--to", "out"),
+    "recipients": ("recipients", "{}"),
+    "wrap": ("wrap", "{}", "--to", "out"),
+    "unwrap": ("unwrap", "{}", "--to", "out"),
+    "decapsulate": ("decapsulate", "{}", "--to", "out"),
+}
+
+
+def let_go(process: subprocess.Popen[bytes], fifo: Path) -> None:
+    """Wait for the end of a process, and let go what still waits for it to read."""
+    process.wait()
+    os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_reading(command: Command, tenant: Client, number: signal.Signals) -> None:
+    """Each command that waits for the rest of a file ends by a signal, and leaves nothing."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    (command.directory / "plain").write_bytes(b"content")
+    fifo = command.directory / "fifo"
+    os.mkfifo(fifo, 0o600)
+    before = command.names()
+    status = {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+    for name, words in WAITING.items():
+        process = command.start(*("fifo" if word == "{}" else word for word in words))
+        threading.Thread(target=let_go, args=(process, fifo), daemon=True).start()
+        with fifo.open("wb", buffering=0) as writer:  # once it reads
+            writer.write(b"{")
+            process.send_signal(number)
+            try:
+                out, said = process.communicate(timeout=TIMEOUT)
+            finally:
+                process.kill()
+        assert (process.returncode, out, said) == (status, b"", b""), name
+        assert command.names() == before, name
+
+
+def test_a_file_that_is_replaced(command: Command, tenant: Client) -> None:
+    """What is read is one file to its end, whatever takes its place meanwhile."""
+    tenant.keys.generate("Kyber768")
+    fifo = command.directory / "fifo"
+    os.mkfifo(fifo)
+    process = command.start("encrypt", "fifo", "--to", "out")
+    with fifo.open("wb", buffering=0) as writer:
+        writer.write(b"first ")
+        fifo.unlink()
+        fifo.write_bytes(b"another file")
+        writer.write(b"second")
+    assert process.communicate(timeout=TIMEOUT)[0] == b""
+    assert process.returncode == 0
+    assert command("decrypt", "out", "--to", "-").out == b"first second"

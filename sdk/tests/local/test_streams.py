@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pqkeep import DecryptionError
+from pqkeep import DecryptionError, UnreadableInputError
 from pqkeep.local import decrypt_stream, encrypt, encrypt_stream
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_neither_is_closed(kyber: Pair) -> None:
     reader, writer = BytesIO(DATA), Trickle()
     encrypt_stream(reader, writer, recipients=[kyber.recipient])
     assert (reader.closed, writer.closed) == (False, False)
-    with pytest.raises(DecryptionError):
+    with pytest.raises(UnreadableInputError):
         decrypt_stream(reader, writer, decapsulate=kyber.decapsulate)
     assert (reader.closed, writer.closed) == (False, False)
 

@@ -10,7 +10,20 @@ The formats, what a verified file shows and what it cannot show are in docs/audi
 extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
 """
 
+from pqkeep.audit._formats import MalformedError, NoJsonError, parse
 from pqkeep.audit._verification import verify
 from pqkeep.audit.report import Anchor, Continued, Finding, Kind, Portion, Report, SigningKey
 
-__all__ = ["Anchor", "Continued", "Finding", "Kind", "Portion", "Report", "SigningKey", "verify"]
+__all__ = [
+    "Anchor",
+    "Continued",
+    "Finding",
+    "Kind",
+    "MalformedError",
+    "NoJsonError",
+    "Portion",
+    "Report",
+    "SigningKey",
+    "parse",
+    "verify",
+]

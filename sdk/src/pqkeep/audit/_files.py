@@ -107,7 +107,7 @@ def portions(source: Source) -> list[Source]:
     if first is None or not source.is_export:
         return [source]
     found, log = [source], _log_of(first[1])
-    with mmap(source.handle.fileno(), 0, access=ACCESS_READ) as data:
+    with _mapped(source) as data:
         at = 0
         while (at := data.find(b"\n" + _EXPORT, at) + 1) > 0:
             other = _log_of(data[at : _end_of_line(data, at)])
@@ -117,6 +117,14 @@ def portions(source: Source) -> list[Source]:
                 found[-1] = replace(last, end=at)
                 found.append(replace(source, begin=at, lines_before=lines))
     return found
+
+
+def _mapped(source: Source) -> mmap:
+    try:
+        return mmap(source.handle.fileno(), 0, access=ACCESS_READ)
+    except OSError as error:
+        error.filename = source.name
+        raise
 
 
 def _end_of_line(data: mmap, at: int) -> int:

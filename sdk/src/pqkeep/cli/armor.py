@@ -10,11 +10,11 @@ It protects nothing by itself: what is inside is authenticated. There may be oth
 import base64
 import binascii
 import codecs
-from typing import Protocol
 
 from pqkeep import inputs
 from pqkeep.cli.destinations import Writer
-from pqkeep.errors import DecryptionError, UnreadableInputError
+from pqkeep.cli.sources import Source
+from pqkeep.errors import UnreadableInputError
 
 BEGIN = f"-----BEGIN {inputs.ARMOR}-----".encode("ascii")
 END = f"-----END {inputs.ARMOR}-----".encode("ascii")
@@ -24,14 +24,6 @@ LONGEST_INTRODUCTION = 64 * 1024
 """Bytes of text that may stand before the first line."""
 _BYTES = LINE // 4 * 3
 _PIECE = 64 * 1024
-
-
-class Reader(Protocol):
-    """What armored text is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next bytes; none at the end."""
-        ...
 
 
 class ArmorWriter:
@@ -64,7 +56,7 @@ class ArmorWriter:
 class ArmorReader:
     """Reads text, however its lines were broken on the way, and gives data."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Source) -> None:
         """Read up to the first line. Raises UnreadableInputError if there is none."""
         self._reader = reader
         self._text = b""
@@ -87,7 +79,7 @@ class ArmorReader:
             )
 
     def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end. Raises DecryptionError."""
+        """Return at most so many bytes; none at the end. Raises UnreadableInputError."""
         while not self._data and not self._is_over:
             self._fill()
         data, self._data = self._data[:size], self._data[size:]
@@ -100,7 +92,7 @@ class ArmorReader:
         if dash:
             self._require_end(dash + tail)
         if not piece:
-            raise DecryptionError("the text of the encrypted data was cut off")
+            raise _cut()
         self._is_over = bool(dash)
         text = self._text + b"".join(body.split())
         end = len(text) if self._is_over else len(text) - len(text) % 4
@@ -111,7 +103,7 @@ class ArmorReader:
         """Require the last line, and no second beginning in what follows it."""
         text += self._reader.read(_PIECE)
         if not text.startswith(END):
-            raise DecryptionError("the text of the encrypted data does not end as it must")
+            raise _cut() if END.startswith(text.rstrip()) else _damaged()
         rest = text[len(END) :]
         while text:
             self.is_alone = self.is_alone and not rest.strip()
@@ -128,4 +120,18 @@ def _decoded(text: bytes) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         pass
-    raise DecryptionError("the text of the encrypted data is damaged")
+    raise _damaged()
+
+
+def _cut() -> UnreadableInputError:
+    return UnreadableInputError(
+        f"encrypted data as text that was cut: it has no line {END.decode('ascii')}",
+        "get the whole file again",
+    )
+
+
+def _damaged() -> UnreadableInputError:
+    return UnreadableInputError(
+        "encrypted data as text that is damaged: it is no base64 between its first and last line",
+        "get the file again, as it was written",
+    )

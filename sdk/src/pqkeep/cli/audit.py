@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -35,7 +36,7 @@ from pqkeep.cli.options import (
     Shard,
     To,
 )
-from pqkeep.errors import how_to_install
+from pqkeep.errors import MalformedAnswerError, how_to_install
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 if TYPE_CHECKING:
@@ -270,9 +271,21 @@ def _newer(file: BinaryIO) -> str:
     file.seek(-min(LAST_LINES, file.seek(0, os.SEEK_END)), os.SEEK_END)
     for line in file.read().splitlines()[-2:-1]:
         if line.startswith(b'{"type":"newer"'):
-            newer = json.loads(line)
-            return f"; records {newer['first']} to {newer['last']} are newer than its checkpoint"
+            return f"; records {_range(line)} are newer than its checkpoint"
     return ""
+
+
+def _range(line: bytes) -> str:
+    """Return which records a line counts. Raises MalformedAnswerError."""
+    from pqkeep.audit import MalformedError, parse  # noqa: PLC0415 - few exports have such a line
+
+    with suppress(MalformedError):
+        match parse(line):
+            case {"first": int() as first, "last": int() as last}:
+                return f"{first} to {last}"
+            case _:
+                pass
+    raise MalformedAnswerError("the export ends with a line that is damaged")
 
 
 def _row(key: "AuditKey") -> KeyRow:
@@ -369,15 +382,19 @@ def _require_lines(file: Path) -> None:
 
 def _has_json(begin: bytes) -> bool:
     """Return whether a file that begins so has a JSON object: on a line, or over several."""
+    from pqkeep.audit import MalformedError, NoJsonError, parse  # noqa: PLC0415 - see above
+
     text = begin.removeprefix(codecs.BOM_UTF8)
     if len(begin) == BEGINNING and text.lstrip()[:1] in {b"{", b"["}:
         return True
     for candidate in (*text.splitlines(), text):
         if candidate.strip()[:1] in {b"{", b"["}:
             try:
-                values = json.loads(candidate)
-            except (ValueError, RecursionError):
+                values = parse(candidate)
+            except NoJsonError:
                 continue
+            except MalformedError:  # a finding, and what it is in the verification says
+                return True
             if not (isinstance(values, dict) and _is_other(values)):
                 return True
     return False

@@ -90,8 +90,8 @@ class Program(typer.Typer):
 
     def __call__(self) -> NoReturn:
         """Run, and exit with the status of docs/cli.md."""
-        _take_streams()
         with _ended_by_signals():
+            _take_streams()
             status = self._status()
         _let_go_of_output()
         sys.exit(status)
@@ -190,16 +190,22 @@ def _encoding(stream: TextIO | None) -> str | None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Make exceptions of signals, so that what is not whole is removed."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, _terminated)
+    """Make exceptions of signals, so that what is not whole is removed.
+
+    A second one, and one before and after this, ends the process at once.
+    """
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # as nohup has it
+    ]
+    for number in numbers:
+        signal.signal(number, _ended)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _let_go_of_output() -> None:
@@ -210,5 +216,6 @@ def _let_go_of_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(TERMINATED)
+def _ended(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)

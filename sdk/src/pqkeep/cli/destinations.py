@@ -5,7 +5,7 @@ import os
 import stat
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,16 @@ class Writer(Protocol):
 
 
 @contextmanager
-def destination(name: str | None, *, otherwise: str, force: bool, mode: int) -> Iterator[Writer]:
+def destination(
+    name: str | None, *, otherwise: str, force: bool, mode: int, read: Sequence[str] = ()
+) -> Iterator[Writer]:
     """Open what to write; without a name it is ``otherwise``. Raises OSError and Refusal.
 
+    What is read is never written over: Refusal.
     A pipe or a device has to be named: one that is where a new file is to be may be somebody else's,
     who reads it.
     """
+    _require_not_read(otherwise if name is None else name, read)
     if name is None and otherwise != STANDARD:
         with _named(otherwise), new_file(Path(otherwise), replace=force, mode=mode) as file:
             yield file
@@ -61,8 +65,12 @@ class Output:
         return self.to or self._otherwise(file)
 
     def require_free(self, file: str) -> None:
-        """Raise FileExistsError where it is there and is not to be replaced, before any work."""
+        """Raise FileExistsError where it is there and is not to be replaced, before any work.
+
+        Raises Refusal where it is the file itself.
+        """
         name = self.of(file)
+        _require_not_read(name, (file,))
         path = Path(name)
         if self.is_replaced or name == STANDARD or (self.to and _is_special(path)):
             return
@@ -72,7 +80,11 @@ class Output:
     def write(self, file: str, data: bytes) -> None:
         """Write what anybody may read. Raises OSError and Refusal."""
         with destination(
-            self.to, otherwise=self._otherwise(file), force=self.is_replaced, mode=PUBLIC
+            self.to,
+            otherwise=self._otherwise(file),
+            force=self.is_replaced,
+            mode=PUBLIC,
+            read=(file,),
         ) as target:
             target.write(data)
 
@@ -111,6 +123,29 @@ def file_at(path: Path, *, force: bool, mode: int) -> Iterator[BinaryIO]:
         else:
             with new_file(path, replace=force, mode=mode) as file:
                 yield file
+
+
+def _require_not_read(target: str, read: Sequence[str]) -> None:
+    """Raise Refusal where a regular file would be written that is read, also by another name."""
+    written = _status(target, 1)
+    if written is None or not stat.S_ISREG(written.st_mode):
+        return
+    for file in read:
+        status = _status(file, 0)
+        if status is not None and os.path.samestat(status, written):
+            name = "standard output" if target == STANDARD else target
+            raise Refusal(
+                f"{name} is what is read too: writing it would destroy it",
+                "name another file: --to FILE",
+            )
+
+
+def _status(name: str, descriptor: int) -> os.stat_result | None:
+    """Return the status of a file, or of a standard stream; None of what cannot be asked."""
+    try:
+        return os.fstat(descriptor) if name == STANDARD else Path(name).stat()
+    except (OSError, ValueError):
+        return None
 
 
 def _is_special(path: Path) -> bool:

@@ -10,12 +10,16 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pqkeep import inputs
+from pqkeep.algorithms import HashAlgorithm
 from pqkeep.cli.failures import naming
 from pqkeep.errors import UnreadableInputError
 from pqkeep.models import Ciphertext, HashSignature, Key, WrappedKey
 
 LARGEST = 2 * 1024 * 1024
 """Bytes of the largest: 1 MiB encrypted by the service."""
+SMALLEST_KEY = 16
+"""Bytes of the smallest key that is wrapped."""
+_KEY_VERSIONS = range(1, 1 << 32)
 DEFAULT_KEYRING = "default"
 """Of which a file says nothing."""
 
@@ -134,6 +138,8 @@ def _typed(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any
     wrong = [name for name, value in typed.items() if type(value) is not kinds[name]]
     if wrong:
         raise _damaged(f"its {wrong[0]} is of another type")
+    if typed["key_version"] not in _KEY_VERSIONS:
+        raise _damaged("its key_version is no version of a key")
     return typed
 
 
@@ -158,6 +164,14 @@ def _binary(name: str, text: object) -> bytes:
     raise _damaged(f"its {name} is no base64")
 
 
+def _require_hash_signature(document: HashSignature) -> None:
+    if document.hash_algorithm not in set(HashAlgorithm):
+        raise UnreadableInputError(
+            "a signature over a hash that this version does not know", "ask whoever signed"
+        )
+    inputs.require_signature(document.algorithm, document.signature)
+
+
 def _damaged(how: str) -> UnreadableInputError:
     return UnreadableInputError(f"damaged: {how}", "name the file as it was written")
 
@@ -167,13 +181,13 @@ _CHECKS: Mapping[type, Callable[[Any], None]] = {
     ContextSignature: lambda document: inputs.require_signature(
         document.algorithm, document.signature
     ),
-    HashSignature: lambda document: inputs.require_signature(
-        document.algorithm, document.signature
-    ),
+    HashSignature: _require_hash_signature,
     KemCiphertext: lambda document: inputs.require_ciphertext(
         document.algorithm, document.kem_ciphertext
     ),
     PublicKey: lambda document: inputs.require_public_key(document.algorithm, document.public_key),
-    WrappedKey: lambda document: inputs.require_sealed(document.algorithm, document.wrapped_key),
+    WrappedKey: lambda document: inputs.require_sealed(
+        document.algorithm, document.wrapped_key, least=SMALLEST_KEY
+    ),
 }
 """What must be true of the lengths in each kind. Each raises UnreadableInputError."""

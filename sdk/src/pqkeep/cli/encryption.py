@@ -46,7 +46,7 @@ from pqkeep.cli.recovery import (
     form_of,
 )
 from pqkeep.cli.several import OF_AN_ITEM, Asking, Several, several, size_of, succeeded, together
-from pqkeep.cli.sources import Source, source
+from pqkeep.cli.sources import Source, source, whole
 from pqkeep.errors import PqkeepError
 from pqkeep.models import Ciphertext, Envelope
 from pqkeep.new_files import PRIVATE, PUBLIC
@@ -84,24 +84,16 @@ def encrypt_by_service(tally: Several, wanted: Wanted, output: Output) -> None:
 
         def prepare(file: str) -> dict[str, Any]:
             output.require_free(file)
-            return {"plaintext": _plaintext(tally, file)}
+            plaintext = whole(
+                file, tally.invocation, LARGEST, "leave out --server-side and --envelope"
+            )
+            return {"plaintext": plaintext}
 
         def finish(file: str, made: Ciphertext | Envelope) -> None:
             _write(tally, file, made, wanted, output)
 
         for group in together(tally.files, size_of):
             asking.ask(tally, group, prepare, finish)
-
-
-def _plaintext(tally: Several, file: str) -> bytes:
-    with source(file, tally.invocation) as opened:
-        plaintext = opened.read(LARGEST + 1)
-    if len(plaintext) > LARGEST:
-        raise Refusal(
-            f"the service encrypts at most {LARGEST} bytes",
-            "leave out --server-side and --envelope",
-        )
-    return plaintext
 
 
 def _write(
@@ -306,7 +298,7 @@ def decrypt(
                         with (
                             source(file, invocation) as opened,
                             destination(
-                                to, otherwise=otherwise, force=force, mode=PRIVATE
+                                to, otherwise=otherwise, force=force, mode=PRIVATE, read=(file,)
                             ) as target,
                         ):
                             decryption.write(file, opened, target)
@@ -330,6 +322,12 @@ class _Keys:
         self._recipients = recipients
         self._found: Sequence[KeyInFile] = ()
 
+    @property
+    def files(self) -> Sequence[str]:
+        """The files that they are in."""
+        first = () if self._public_key is None else (self._public_key,)
+        return [str(path) for path in (*first, *self._recipients)]
+
     def all(self) -> Sequence[KeyInFile]:
         """Return them, the first one of whoever encrypts."""
         if not self._found:
@@ -347,7 +345,9 @@ def _encrypt_here(
     otherwise = STANDARD if file == STANDARD else file + SUFFIX
     with (
         source(file, tally.invocation) as opened,
-        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
+        destination(
+            to, otherwise=otherwise, force=force, mode=PUBLIC, read=(file, *keys.files)
+        ) as target,
     ):
         found = keys.all()
         _encrypt_stream(opened, target, found, armor=armor)

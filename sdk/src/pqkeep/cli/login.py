@@ -1,6 +1,7 @@
 """``pqkeep login``: keep a service's address and an API key in a profile."""
 
 import json
+import os
 import re
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD
 from pqkeep.cli.status import who
 from pqkeep.new_files import new_file
-from pqkeep.profiles import DEFAULT, Profile, environment, profile_file
+from pqkeep.profiles import DEFAULT, LARGEST, Profile, environment, profile_file
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -27,16 +28,31 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def store(name: str, profile: Profile) -> None:
     """Write a profile; the others stay, comments do not. Raises OSError and Refusal."""
     path = profile_file()
+    _require_own(path.parent)
     profiles = _stored() | {name: asdict(profile)}
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with new_file(path, replace=True) as file:
         file.write("".join(_lines(profiles)).encode())
 
 
+def _require_own(folder: Path) -> None:
+    """Raise Refusal where a folder is, or would be made, in one of another user but root.
+
+    With sudo HOME may stay the user's, who could then not read the profile, nor use the folder.
+    """
+    there = next((each for each in (folder, *folder.parents) if each.exists()), None)
+    if os.name == "posix" and there is not None and there.stat().st_uid not in {os.geteuid(), 0}:
+        raise Refusal(
+            f"{there} belongs to another user, and {folder} would be yours",
+            "set HOME or XDG_CONFIG_HOME to a folder of yours, as sudo -H does",
+        )
+
+
 def _stored() -> dict[str, dict[str, Any]]:
     path = profile_file()
     try:
-        profiles = tomllib.loads(path.read_text("utf-8")).get("profiles", {})
+        with path.open("rb") as file:
+            profiles = tomllib.loads(file.read(LARGEST).decode("utf-8-sig")).get("profiles", {})
     except FileNotFoundError:
         return {}
     except ValueError:  # whose message may quote the file
@@ -110,6 +126,8 @@ def _api_key(invocation: Invocation) -> str:
         return _ask("API key", hidden=True)
     if str(invocation.api_key_file) != STANDARD:
         return invocation.api_key() or ""
+    if sys.stdin.isatty():
+        return _ask("API key", hidden=True)
     return sys.stdin.readline(LONGEST_KEY).strip()
 
 

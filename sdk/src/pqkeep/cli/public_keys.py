@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pqkeep import inputs
+from pqkeep import inputs, verification
 from pqkeep.cli import documents
 from pqkeep.cli.choice import ENCRYPTING, UNNAMED, Named
 from pqkeep.cli.failures import UNREADABLE, Refusal, naming
@@ -83,7 +83,7 @@ def read_key(
 
 
 def require_key_of(key: KeyInFile | KeyAlone, algorithm: str, path: Path) -> None:
-    """Raise Refusal for a key that cannot have made a signature of an algorithm."""
+    """Raise Refusal for a key that cannot have made a signature of an algorithm, or is none."""
     algorithms = (key.algorithm,) if isinstance(key, KeyInFile) else key.algorithms
     if inputs.canonical(algorithm) not in algorithms:
         raise Refusal(
@@ -92,3 +92,5 @@ def require_key_of(key: KeyInFile | KeyAlone, algorithm: str, path: Path) -> Non
             "name the public key of whoever signed",
             UNREADABLE,
         )
+    with naming(str(path)):
+        verification.require_public_key(inputs.canonical(algorithm), key.public_key)

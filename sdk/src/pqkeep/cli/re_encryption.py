@@ -183,7 +183,9 @@ def _change(
         with source(file, invocation) as opened, naming(file):
             form = require_local(opened, file)
             if target == STANDARD or to is not None:
-                with destination(target, otherwise=target, force=force, mode=PUBLIC) as writer:
+                with destination(
+                    target, otherwise=target, force=force, mode=PUBLIC, read=(file,)
+                ) as writer:
                     changes.copied(opened, form, writer)
             elif form is Form.TEXT:
                 with file_at(Path(file).resolve(), force=True, mode=PUBLIC) as writer:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pqkeep.client import Client
 
 K = TypeVar("K")
-FORMAT = 2
-"""Of local encrypted data."""
 Arguments = dict[str, Any]
 """Of a method of the client, by name."""
 
@@ -81,14 +79,8 @@ def ask(
 
 def form_of(opened: Source, file: str) -> Form:
     """Return what encrypted data is written as. Raises Refusal for what is none."""
-    begin = opened.first(len(inputs.LOCAL) + 1)
+    begin = opened.first(len(inputs.LOCAL))
     if begin.startswith(inputs.LOCAL):
-        if begin[-1] != FORMAT or len(begin) == len(inputs.LOCAL):
-            raise _unreadable(
-                file,
-                "data that pqkeep encrypted locally in a format that it does not know",
-                "use a newer pqkeep, or the file as it was written",
-            )
         return Form.LOCAL
     begin = opened.first(LONGEST_INTRODUCTION)
     if BEGIN in begin:

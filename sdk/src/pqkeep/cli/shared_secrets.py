@@ -3,6 +3,7 @@
 Secrets go to files of their owner's, or down a pipe, as bytes.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,6 +64,8 @@ def encapsulate(
             "secret and KEM ciphertext would be mixed on standard output",
             "write one of them to a file: --to FILE, or --secret FILE",
         )
+    if to is not None and STANDARD not in {secret, to} and _is_same(secret, to):
+        raise Refusal("--secret and --to name the same file", "name another file: --to FILE")
     with (
         destination(secret, otherwise=secret, force=force, mode=PRIVATE) as secret_file,
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as target,
@@ -83,6 +86,12 @@ def encapsulate(
         secret_file.write(made.shared_secret)
 
 
+def _is_same(one: str, other: str) -> bool:
+    """Return whether two names are of one file; a device may be written to twice."""
+    paths = Path(one), Path(other)
+    return paths[0].resolve() == paths[1].resolve() and not paths[0].is_char_device()
+
+
 def decapsulate(
     invocation: Invocation,
     file: OptionalInputFile = STANDARD,
@@ -96,7 +105,7 @@ def decapsulate(
     """
     document, keyring = _document(invocation, file, documents.KemCiphertext)
     with (
-        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as target,
+        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE, read=(file,)) as target,
         invocation.connect() as client,
     ):
         target.write(
@@ -126,7 +135,7 @@ def wrap(
     """
     symmetric_key = whole(file, invocation, LARGEST_KEY, "use pqkeep encrypt for what is no key")
     with (
-        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as target,
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, read=(file,)) as target,
         invocation.connect() as client,
     ):
         chosen = choice.kem_algorithm(client, algorithm)
@@ -154,7 +163,7 @@ def unwrap(
     """
     document, keyring = _document(invocation, file, WrappedKey)
     with (
-        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as target,
+        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE, read=(file,)) as target,
         invocation.connect() as client,
     ):
         target.write(

@@ -413,8 +413,6 @@ def _is_valid_offline(
 
 
 def _digest(file: str, hash_algorithm: str, invocation: Invocation) -> bytes:
-    if hash_algorithm not in set(HashAlgorithm):
-        raise Refusal("its hash algorithm is unknown", "ask whoever signed", UNREADABLE)
     digest = hashlib.new(hash_algorithm.replace("-", ""))
     with source(file, invocation) as opened:
         while piece := opened.read(PIECE):

@@ -98,6 +98,10 @@ def source(name: str, invocation: Invocation) -> Iterator[Source]:
     with ExitStack() as stack:
         if name == STANDARD:
             file = cast("BufferedReader", sys.stdin.buffer)
+            if file.isatty():
+                invocation.note(
+                    "pqkeep: reading standard input, which is this terminal: end it with Ctrl-D"
+                )
         else:
             file = stack.enter_context(Path(name).open("rb"))
         progress = Progress(_size(file), wanted=not invocation.quiet)

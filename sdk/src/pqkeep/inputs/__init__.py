@@ -80,7 +80,9 @@ _SIGNATURE_FORMS = (
 PUBLIC_KEY_FORMAT = "pqkeep/v1/public-key"
 _ENVELOPE_SIZES = range(6, 6 + 64 + 1)
 """Bytes of an envelope's header."""
-_ENVELOPE_ALGORITHMS = {1, 2, 3}
+_ENVELOPE_ALGORITHMS: Mapping[int, str] = {1: "Kyber768", 2: "X-Wing", 3: "ML-KEM-1024"}
+_SEALING_SIZE = 12 + 16
+"""Bytes of a nonce and a tag, which all that is encrypted has."""
 T = TypeVar("T")
 
 
@@ -226,6 +228,7 @@ def read_envelope(data: bytes) -> str:
             "an envelope of pqkeep that is damaged: it was cut, or its text was changed",
             "name the file as it was written",
         )
+    require_sealed(_ENVELOPE_ALGORITHMS[header[0]], header[_ENVELOPE_SIZES[0] + header[5] :])
     return text
 
 
@@ -297,10 +300,16 @@ def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
     _require_size(algorithm, "KEM ciphertext", kem_ciphertext, known.ciphertext)
 
 
-def require_sealed(algorithm: str, sealed: bytes) -> None:
-    """Raise UnreadableInputError for what is too short to begin with a KEM ciphertext."""
+def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
+    """Raise UnreadableInputError for what cannot hold KEM ciphertext, nonce, ``least`` bytes and tag."""
     known = PARAMETERS.get(algorithm)
-    if known is not None and known.ciphertext is not None and len(sealed) <= known.ciphertext:
+    if known is None:
+        return
+    if known.ciphertext is None:
+        raise UnreadableInputError(
+            f"encrypted to {title(algorithm)}, which signs", "name the file as it was written"
+        )
+    if len(sealed) < known.ciphertext + _SEALING_SIZE + least:
         raise UnreadableInputError(
             f"encrypted to {title(algorithm)} and has only {len(sealed)} bytes: it was cut",
             "name the file as it was written",

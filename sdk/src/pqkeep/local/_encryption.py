@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from uuid import UUID
 
-from pqkeep.errors import DecryptionError
+from pqkeep.errors import DecryptionError, UnreadableInputError
 from pqkeep.local._header import DEFAULT_ROOM, Decapsulate, new_header, open_header, read_header
 from pqkeep.local._primitives import AESGCM, KEMS, NONCE_SIZE, TAG_SIZE, InvalidTag, encapsulate
 from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient, new_file_key
@@ -36,9 +36,17 @@ def encrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
 
 
 def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
-    """Yield what is in the segments, each after it was authenticated. Raises DecryptionError."""
+    """Yield what is in the segments, each after it was authenticated.
+
+    Raises DecryptionError, and UnreadableInputError where the last one is shorter than its tag.
+    """
     aead = AESGCM(key)
     for number, (segment, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE + TAG_SIZE)):
+        if len(segment) < TAG_SIZE:
+            raise UnreadableInputError(
+                f"data that pqkeep encrypted locally, and was cut off in segment {number}",
+                "get the whole file again",
+            )
         try:
             plaintext = aead.decrypt(nonce(number, is_last=is_last), segment, None)
         except InvalidTag:

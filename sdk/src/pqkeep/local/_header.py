@@ -24,6 +24,7 @@ from pqkeep.errors import (
     NotFoundError,
     PermissionDeniedError,
     PqkeepError,
+    UnreadableInputError,
 )
 from pqkeep.local._recipients import (
     LARGEST_RECIPIENT,
@@ -158,12 +159,16 @@ def changed_recipients(
 
 
 def read_header(reader: Reader) -> Header:
-    """Read the header of encrypted data, which says what keys open it. Raises DecryptionError."""
+    """Read the header of encrypted data, which says what keys open it.
+
+    Raises UnreadableInputError for what is other data, or is cut within the header, and
+    DecryptionError for a header that was changed.
+    """
     prefix = read_up_to(reader, _PREFIX_SIZE)
     layout = _read_layout(prefix)
     data = prefix + read_up_to(reader, layout.size - _PREFIX_SIZE)
     if len(data) < layout.size:
-        raise DecryptionError("the data was cut off within its header")
+        raise _cut()
     slots = [data[at : at + layout.slot_size] for at in range(0, layout.size, layout.slot_size)]
     whole = [place for place, slot in enumerate(slots) if _is_whole(slot, prefix)]
     if not whole:
@@ -185,15 +190,32 @@ def _needed(recipients: Sequence[WrappedFileKey]) -> int:
 
 def _read_layout(prefix: bytes) -> Layout:
     if prefix[: len(MAGIC)] != MAGIC:
-        raise DecryptionError("this is not data that pqkeep encrypted locally")
+        raise (
+            _cut()
+            if prefix and MAGIC.startswith(prefix)
+            else UnreadableInputError(
+                "not data that pqkeep encrypted locally",
+                "name what pqkeep encrypt wrote, as it was written",
+            )
+        )
+    if prefix[len(MAGIC) : len(MAGIC) + 1] not in {b"", bytes((FORMAT,))}:
+        raise UnreadableInputError(
+            "data that pqkeep encrypted locally in a format that this version does not know",
+            "use a newer pqkeep",
+        )
     if len(prefix) < _PREFIX_SIZE:
-        raise DecryptionError("the data was cut off within its header")
-    if prefix[len(MAGIC)] != FORMAT:
-        raise DecryptionError("this version of pqkeep does not know the format")
+        raise _cut()
     slots, slot_size = prefix[len(MAGIC) + 1], int.from_bytes(prefix[len(MAGIC) + 2 :], "big")
     if slots not in {1, 2} or not _SMALLEST_SLOT <= slot_size <= LARGEST_SLOT:
         raise DecryptionError("the header is damaged: it has no such size")
     return Layout(slots, slot_size)
+
+
+def _cut() -> UnreadableInputError:
+    return UnreadableInputError(
+        "data that pqkeep encrypted locally, and was cut off within its header",
+        "get the whole file again",
+    )
 
 
 def _is_whole(slot: bytes, prefix: bytes) -> bool:
