@@ -39,6 +39,7 @@ INTERNAL = frozenset(
         "AllowanceUsedUpError",
         "RehearsedError",  # caught by the pipeline
         "UsedError",  # of it only UsedCodeError is raised
+        "_TooNearError",
     }
 )
 """Exceptions that no handler lets out: they are caught where their docstrings say."""
