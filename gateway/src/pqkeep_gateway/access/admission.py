@@ -492,7 +492,8 @@ class _Sent:
         self._before = self._now
 
     def add(self, principal: ApiKeyPrincipal, now: float) -> None:
-        self._turn(now)
+        if int(now) // MINUTE != self._minute:
+            self._turn(now)
         counts = self._now.get(principal.tenant.int)
         if counts is None:
             counts = self._now[principal.tenant.int] = Counter()

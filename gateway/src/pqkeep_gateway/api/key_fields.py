@@ -86,7 +86,8 @@ A = TypeVar("A", bound=KeyAnswer)
 
 def naming(answer: A, values: Mapping[str, object]) -> A:
     """Return an answer in the names of the request: of its keyring, if any, and of its algorithm."""
-    keyring, alias = values.get(KEYRING.name), alias_in(values)
+    keyring = values.get(KEYRING.name)
+    alias = alias_in(values) if "algorithm" in values else None
     if not (keyring or alias):
         return answer
     names = {"keyring": keyring, "algorithm": alias}

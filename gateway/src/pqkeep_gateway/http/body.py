@@ -85,7 +85,7 @@ class JsonBody:
 
 
 def _object_of(body: bytes | bytearray, nested: frozenset[str]) -> Mapping[str, Any]:
-    if _has_too_many_elements(body, nested):
+    if len(body) > MAX_NESTED_ELEMENTS and _has_too_many_elements(body, nested):
         raise invalid("the body has too many elements")
     value: Any = None
     fault = ""
@@ -137,10 +137,9 @@ def _fault_of_syntax(error: ValueError | RecursionError, body: bytes | bytearray
 
 
 def _has_too_many_elements(body: bytes | bytearray, nested: frozenset[str]) -> bool:
+    """Return it of a body of more than MAX_NESTED_ELEMENTS bytes: smaller ones have too few."""
     if nested:
-        return len(body) > MAX_NESTED_ELEMENTS and any(
-            _has_more(mark, body, MAX_NESTED_ELEMENTS) for mark in (b",", b"[", b"{")
-        )
+        return any(_has_more(mark, body, MAX_NESTED_ELEMENTS) for mark in (b",", b"[", b"{"))
     return len(body) > MAX_SMALL and _has_more(b",", body, MAX_ELEMENTS)
 
 
