@@ -205,6 +205,7 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     api_keys: ApiKeys,
     log: FakeAuditLog,
     outbox: SqlAuditOutbox,
+    engine: AsyncEngine,
     audit_delivery: AuditDelivery,
 ) -> None:
     """With an event that waits for five minutes nothing is done; after its delivery it is."""
@@ -213,14 +214,14 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     old = replace(_refusal(1), at_us=time.time_ns() // 1000 - 300_000_000)
     await outbox.add(old)
     log.is_unavailable = True
-    before = await _state(tenants, api_keys, tenant)
+    before = await _state(engine, api_keys, tenant)
     with pytest.raises(UnavailableError):
         await action(tenants, api_keys, tenant)
     with pytest.raises(UnavailableError):
         await audit_delivery.require_open(tenant.id)
     with pytest.raises(UnavailableError):
         await audit_delivery.record(_refusal(2))
-    assert await _state(tenants, api_keys, tenant) == before
+    assert await _state(engine, api_keys, tenant) == before
     assert await events_of(outbox) == [old]
     log.is_unavailable = False
     await audit_delivery.empty()
@@ -307,8 +308,8 @@ async def test_an_unreadable_event_holds_no_other_up(
     assert await outbox.list_refused() == (RefusedEvent(str(row["id"]), 1, UNREADABLE, None),)
 
 
-async def _state(tenants: Tenants, api_keys: ApiKeys, tenant: Tenant) -> object:
-    return await tenants.list(), await api_keys.list(tenant.id)
+async def _state(engine: AsyncEngine, api_keys: ApiKeys, tenant: Tenant) -> object:
+    return await SqlTenants(engine).list(), await api_keys.list(tenant.id)
 
 
 async def test_an_action_that_is_not_done_has_no_event(

@@ -11,6 +11,7 @@ from gateway.tests.world import ATTRIBUTION, World
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.storage.pages import Page, Part, PositionNotFoundError
+from pqkeep_gateway.storage.team import SqlTeam
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -19,7 +20,7 @@ Read = Callable[[World, Part], Awaitable[Page[Any]]]
 
 
 async def _members(world: World, part: Part) -> Page[Any]:
-    page = await world.members.list(world.tenant.id, part)
+    page = await SqlTeam(world.engine).list_members(world.tenant.id, part)
     return Page(tuple(each.user for each in page.entries), page.total, page.has_more)
 
 
@@ -73,8 +74,10 @@ async def test_what_is_not_in_the_list_is_no_place_in_it(world: World, read: Rea
 async def test_members_are_found_by_a_part_of_their_address(world: World) -> None:
     """In capitals or not; what databases take for any character stands for itself."""
     await _fill(world)
-    listed = await world.members.list(world.tenant.id, Part(), "3@EXAMPLE")
+    listed = await SqlTeam(world.engine).list_members(world.tenant.id, Part(), "3@EXAMPLE")
     assert [each.user.email for each in listed.entries] == ["3@example.com"]
     assert listed.total == 1
     for pattern in ("_@example", "%", "\\"):
-        assert (await world.members.list(world.tenant.id, Part(), pattern)).total == 0
+        assert (
+            await SqlTeam(world.engine).list_members(world.tenant.id, Part(), pattern)
+        ).total == 0

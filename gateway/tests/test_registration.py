@@ -29,7 +29,7 @@ async def test_a_registration_is_completed_once(world: World) -> None:
             for each in range(CONCURRENCY)
         ]
         assert await count_successes(attempts, InvalidRegistrationTokenError) == 1
-    assert (await world.tenants.list()).total == 1 + rounds
+    assert (await world.stored_tenants.list()).total == 1 + rounds
 
 
 async def test_a_taken_name_uses_nothing_up(world: World) -> None:

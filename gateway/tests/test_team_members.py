@@ -23,6 +23,7 @@ from pqkeep_gateway.storage.team import (
     MemberNotFoundError,
     NotPermittedError,
     OwnersOnlyError,
+    SqlTeam,
 )
 from pqkeep_gateway.storage.users import AccountChangedError, UserNotFoundError
 
@@ -52,7 +53,10 @@ async def test_a_team_keeps_an_owner(world: World) -> None:
             )
         for each in await asyncio.gather(*acts, return_exceptions=True):
             assert each is None or isinstance(each, Member | REFUSALS), each
-        left = [each.user for each in (await world.members.list(world.tenant.id)).entries]
+        left = [
+            each.user
+            for each in (await SqlTeam(world.engine).list_members(world.tenant.id)).entries
+        ]
         assert Role.OWNER in [each.role for each in left]
         for each in left:
             if each.role is not Role.OWNER:
@@ -88,7 +92,7 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     assert all(before.values()), before
     await world.members.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION)
     assert not any((await rows()).values())
-    (left,) = (await world.members.list(world.tenant.id)).entries
+    (left,) = (await SqlTeam(world.engine).list_members(world.tenant.id)).entries
     assert left.user.email == "grace@example.com"
 
 

@@ -143,7 +143,7 @@ async def scheduled(world: World, keys: FakeKeys, days: int = 7) -> Deletions:
 
 async def status(world: World) -> TenantStatus:
     """Return the tenant's status."""
-    return (await world.tenants.get(world.tenant.id)).status
+    return (await world.stored_tenants.get(world.tenant.id)).status
 
 
 async def test_only_a_suspended_tenant_is_deleted(world: World, keys: FakeKeys) -> None:
@@ -191,12 +191,12 @@ async def test_the_key_service_decides_when(world: World, keys: FakeKeys) -> Non
     """Where it waits longer the tenant shows its time, also if that changes later, as by a restore."""
     keys.least_days = 30
     found = await scheduled(world, keys, days=1)
-    shown = await world.tenants.get(world.tenant.id)
+    shown = await world.stored_tenants.get(world.tenant.id)
     assert shown.deletion_at == keys.now + timedelta(days=30)
     later = Destruction(DestructionState.SCHEDULED, keys.now + timedelta(days=60))
     keys.destructions[world.tenant.id] = later
     await found.compare()
-    assert (await world.tenants.get(world.tenant.id)).deletion_at == later.at
+    assert (await world.stored_tenants.get(world.tenant.id)).deletion_at == later.at
 
 
 @pytest.mark.parametrize("state", ["suspended", "deleting"])
@@ -208,7 +208,7 @@ async def test_a_row_destroys_nothing(world: World, keys: FakeKeys, state: str) 
     found = deletions(world, keys)
     for _ in range(2):
         await found.compare()
-    shown = await world.tenants.get(world.tenant.id)
+    shown = await world.stored_tenants.get(world.tenant.id)
     assert (shown.status, shown.deletion_at) == (
         TenantStatus.SUSPENDED,
         keys.now + timedelta(days=7),
@@ -242,7 +242,7 @@ async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> No
     with pytest.raises(KeyServiceError):
         await found.cancel(world.tenant.id, ATTRIBUTION)
     await found.compare()
-    assert (await world.tenants.get(world.tenant.id)).deletion_at is not None
+    assert (await world.stored_tenants.get(world.tenant.id)).deletion_at is not None
     keys.is_down = False
     await found.compare()
     assert keys.destructions.keys() == {world.tenant.id}
@@ -393,7 +393,7 @@ async def test_a_deletion_and_a_resumption_exclude_each_other(world: World, keys
                 NotSuspendedError,
             ),
         )
-        found = await world.tenants.get(world.tenant.id)
+        found = await world.stored_tenants.get(world.tenant.id)
         is_scheduled = found.deletion_at is not None
         assert is_scheduled is (found.status is TenantStatus.SUSPENDED)
         assert world.log.operations.count("delete-tenant") - before == is_scheduled

@@ -106,7 +106,7 @@ async def test_a_change_undoes_no_other(world: World, order: tuple[int, ...]) ->
     """Changes made one after another, in any order, all persist: each touches what it names."""
     for number in order:
         changed = await world.tenants.change(world.tenant.id, CHANGES[number], ATTRIBUTION)
-    assert await world.tenants.get(world.tenant.id) == changed
+    assert await world.stored_tenants.get(world.tenant.id) == changed
     assert changed.entitlements == Entitlements(Tier.GROWTH, Subscription.ENDED, 7)
     assert changed.status is TenantStatus.SUSPENDED
 
@@ -129,7 +129,7 @@ async def test_changes_are_announced_after_they_are_stored(world: World) -> None
     seen: list[Tenant] = []
 
     async def look() -> None:
-        seen.append(await world.tenants.get(world.tenant.id))
+        seen.append(await world.stored_tenants.get(world.tenant.id))
 
     tenants = Tenants(SqlTenants(world.engine), look, world.audit_delivery)
     await tenants.change(tenant.id, TenantChange(), ATTRIBUTION)

@@ -217,7 +217,8 @@ class World:
         self.mail_outbox = SqlMailOutbox(engine)
 
         self.lookups = lookups = CredentialLookups(clock)
-        self.tenants = Tenants(SqlTenants(engine), self._announce_change, delivery)
+        self.stored_tenants = SqlTenants(engine)
+        self.tenants = Tenants(self.stored_tenants, self._announce_change, delivery)
         self.api_keys = ApiKeys(
             SqlApiKeys(engine),
             plans.read(),

@@ -52,11 +52,12 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *tenants.endpoints(
             nothing,
             nothing,
+            nothing,
             open_signup=open_signup,
             default_plan=Plan.FREE,
             min_deletion_days=0,
         ),
-        *api_keys.endpoints(nothing, nothing, nothing),
+        *api_keys.endpoints(nothing, nothing, nothing, nothing),
         *audit.endpoints(nothing, nothing, nothing, nothing),
         *operators.endpoints(nothing, nothing, nothing),
         *installation.endpoints(nothing),
@@ -69,8 +70,8 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *registration.endpoints(nothing, nothing, open_signup=open_signup, sends_mail=True),
         *password_resets.endpoints(nothing, sends_mail=True),
         *second_factors.endpoints(
-            nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
+            nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
         ),
-        *team.endpoints(nothing, nothing, nothing, nothing, sends_mail=True),
+        *team.endpoints(nothing, nothing, nothing, nothing, nothing, sends_mail=True),
         *billing.endpoints(terms, provider, nothing, nothing),
     )

@@ -257,9 +257,8 @@ async def assemble(
     )
     access = KeyAccess(policy, allowances, shards.keys)
 
-    all_tenants = Tenants(
-        SqlTenants(engine, found.shards.names), rate_limiter.announce_change, audit_delivery
-    )
+    stored_tenants = SqlTenants(engine, found.shards.names)
+    all_tenants = Tenants(stored_tenants, rate_limiter.announce_change, audit_delivery)
     deletions = Deletions(
         SqlDeletions(engine), found.shards, rate_limiter.announce_change, audit_delivery, clock
     )
@@ -316,16 +315,6 @@ async def assemble(
         audit_delivery,
         clock,
         self_service=config.self_service,
-    )
-    resets = PasswordResets(
-        SqlPasswordResets(engine),
-        users,
-        passwords,
-        attempts,
-        lookups,
-        pepper,
-        audit_delivery,
-        clock,
     )
     mail_delivery = MailDelivery(
         SqlMailOutbox(engine), mailer, pepper, config.pages_url or here, clock
@@ -385,16 +374,17 @@ async def assemble(
         *key_import.endpoints(access, terms),
         *tenants.endpoints(
             all_tenants,
+            stored_tenants,
             deletions,
             open_signup=config.signup == "open",
             default_plan=Plan(config.default_plan),
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
-        *api_keys.endpoints(all_tenants, all_api_keys, shards.keys),
-        *audit.endpoints(shards, ExportLimits(rate_limiter), users, all_tenants),
+        *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
+        *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
         *installation.endpoints(management.inspection),
         *plan_limits.endpoints(shards.keys, all_api_keys, terms, allowances, admission),
-        *usage.endpoints(shards, all_tenants, allowances, admission, clock),
+        *usage.endpoints(shards, stored_tenants, allowances, admission, clock),
         *sign_in.endpoints(
             signing_in,
             invitations,
@@ -420,9 +410,28 @@ async def assemble(
             open_signup=config.signup == "open",
             sends_mail=sends_mail,
         ),
-        *password_resets.endpoints(resets, sends_mail=sends_mail),
+        *password_resets.endpoints(
+            PasswordResets(
+                SqlPasswordResets(engine),
+                users,
+                passwords,
+                attempts,
+                lookups,
+                pepper,
+                audit_delivery,
+                clock,
+            ),
+            sends_mail=sends_mail,
+        ),
         *second_factors.endpoints(
-            signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
+            signing_in,
+            factors,
+            codes,
+            step_up,
+            all_tenants,
+            stored_tenants,
+            cookies,
+            sends_mail=sends_mail,
         ),
         *single_sign_on.endpoints(
             [each.provider for each in sign_ons],
@@ -432,8 +441,9 @@ async def assemble(
         ),
         *team.endpoints(
             TeamMembers(SqlTeam(engine), audit_delivery),
+            SqlTeam(engine),
             invitations,
-            all_tenants,
+            stored_tenants,
             cookies,
             sends_mail=sends_mail,
         ),

@@ -36,9 +36,10 @@ from pqkeep_gateway.storage.api_keys import (
     ApiKeyNotFoundError,
     ApiKeyStatus,
     QuotaReachedError,
+    SqlApiKeys,
 )
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.api_keys import ApiKeys, ExpiryPassedError, NewApiKey
-from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 
 MAX_VERSION = 10**9 - 1
@@ -167,9 +168,11 @@ _LISTED = ApiKeyData(
 )
 
 
-def endpoints(tenants: Tenants, api_keys: ApiKeys, keys: TenantKeyService) -> tuple[Endpoint, ...]:
+def endpoints(
+    tenants: SqlTenants, stored: SqlApiKeys, api_keys: ApiKeys, keys: TenantKeyService
+) -> tuple[Endpoint, ...]:
     """Return the endpoints of API keys."""
-    handlers = _ApiKeys(tenants, api_keys, keys)
+    handlers = _ApiKeys(tenants, stored, api_keys, keys)
     return (
         Endpoint(
             method="POST",
@@ -246,8 +249,11 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys, keys: TenantKeyService) -> tu
 class _ApiKeys:
     """The handlers."""
 
-    def __init__(self, tenants: Tenants, api_keys: ApiKeys, keys: TenantKeyService) -> None:
+    def __init__(
+        self, tenants: SqlTenants, stored: SqlApiKeys, api_keys: ApiKeys, keys: TenantKeyService
+    ) -> None:
         self._tenants = tenants
+        self._stored = stored
         self._api_keys = api_keys
         self._keys = keys
 
@@ -274,7 +280,7 @@ class _ApiKeys:
         Of more than 1,000, the valid ones and the newest others; total counts all.
         """
         tenant = await visible_tenant(call, self._tenants)
-        listed, total = await self._api_keys.list(tenant.id), await self._api_keys.count(tenant.id)
+        listed, total = await self._api_keys.list(tenant.id), await self._stored.count(tenant.id)
         if not call[_DETAILS]:
             return ApiKeysData(api_keys=tuple(map(_api_key, listed)), total=total)
         return ApiKeysData(
@@ -334,7 +340,7 @@ class _ApiKeys:
         if named is None:
             return own
         version = int(named) if _VERSION_TEXT.fullmatch(named) else 0
-        if not await self._api_keys.has(tenant, version):
+        if not await self._stored.has(tenant, version):
             raise ApiKeyNotFoundError
         return version
 

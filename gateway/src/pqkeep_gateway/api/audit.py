@@ -80,9 +80,8 @@ from pqkeep_gateway.http.errors import forbidden, not_found
 from pqkeep_gateway.http.field import Field
 from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.shards import ShardNotFoundError, Shards
-from pqkeep_gateway.storage.tenants import TenantFilter
+from pqkeep_gateway.storage.tenants import SqlTenants, TenantFilter
 from pqkeep_gateway.storage.users import SqlUsers
-from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.audit import (
     GetNote,
     ListAuditKeys,
@@ -96,7 +95,7 @@ from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 
 def endpoints(
-    shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: Tenants
+    shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: SqlTenants
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of the audit log."""
     audit = _Audit(shards, exports, users, tenants)
@@ -178,7 +177,7 @@ class _Audit:
     """The handlers."""
 
     def __init__(
-        self, shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: Tenants
+        self, shards: Shards, exports: ExportLimits, users: SqlUsers, tenants: SqlTenants
     ) -> None:
         self._logs = AuditLogs(shards)
         self._exports = exports

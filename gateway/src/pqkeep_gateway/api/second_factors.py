@@ -34,6 +34,7 @@ from pqkeep_gateway.people.second_factors import (
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import LIFETIME, SteppedUp, StepUp
 from pqkeep_gateway.storage.second_factors import AlreadyEnrolledError
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.tenants import Tenants
 
 MAX_CODE = 32
@@ -126,12 +127,13 @@ def endpoints(
     codes: EmailCodes,
     step_up: StepUp,
     tenants: Tenants,
+    stored_tenants: SqlTenants,
     cookies: Cookies,
     *,
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of second factors."""
-    handlers = _SecondFactors(sign_in, factors, codes, step_up, tenants, cookies)
+    handlers = _SecondFactors(sign_in, factors, codes, step_up, tenants, stored_tenants, cookies)
     return (
         Endpoint(
             method="POST",
@@ -257,6 +259,7 @@ class _SecondFactors:
         codes: EmailCodes,
         step_up: StepUp,
         tenants: Tenants,
+        stored_tenants: SqlTenants,
         cookies: Cookies,
     ) -> None:
         self._sign_in = sign_in
@@ -264,6 +267,7 @@ class _SecondFactors:
         self._codes = codes
         self._step_up = step_up
         self._tenants = tenants
+        self._stored_tenants = stored_tenants
         self._cookies = cookies
 
     async def enroll(self, call: ApiCall) -> EnrollmentData:
@@ -334,7 +338,7 @@ class _SecondFactors:
 
     async def get_organization(self, call: ApiCall) -> OwnOrganizationData:
         """Tell a person's tenant, and whether it requires a second factor."""
-        tenant = await self._tenants.get(call.person.tenant)
+        tenant = await self._stored_tenants.get(call.person.tenant)
         return OwnOrganizationData(
             require_mfa=tenant.requires_mfa, tenant_id=str(tenant.id), name=tenant.name
         )

@@ -52,9 +52,10 @@ from pqkeep_gateway.storage.team import (
     MemberStatus,
     NotPermittedError,
     OwnersOnlyError,
+    SqlTeam,
 )
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.users import EmailTakenError
-from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 
 
@@ -145,14 +146,15 @@ _REMOVED = RemovedData(removed=True)
 
 def endpoints(
     members: TeamMembers,
+    stored: SqlTeam,
     invitations: Invitations,
-    tenants: Tenants,
+    tenants: SqlTenants,
     cookies: Cookies,
     *,
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of teams and invitations."""
-    handlers = _Team(members, invitations, tenants, cookies, sends_mail=sends_mail)
+    handlers = _Team(members, stored, invitations, tenants, cookies, sends_mail=sends_mail)
     return (
         Endpoint(
             method="GET",
@@ -256,14 +258,16 @@ class _Team:
     def __init__(
         self,
         members: TeamMembers,
+        stored: SqlTeam,
         invitations: Invitations,
-        tenants: Tenants,
+        tenants: SqlTenants,
         cookies: Cookies,
         *,
         sends_mail: bool,
     ) -> None:
         self._sends_mail = sends_mail
         self._members = members
+        self._stored = stored
         self._invitations = invitations
         self._tenants = tenants
         self._cookies = cookies
@@ -271,7 +275,7 @@ class _Team:
     async def list_members(self, call: ApiCall) -> MembersData:
         """List who is in the team, by the date they joined."""
         tenant, part = await self._tenant_of(call), part_of(call)
-        page = await self._members.list(tenant, part, call[_PART_OF_EMAIL])
+        page = await self._stored.list_members(tenant, part, call[_PART_OF_EMAIL])
         shown = tuple(_member(each) for each in page.entries)
         return MembersData(members=shown, total=page.total, next=next_of(page, shown))
 

@@ -39,6 +39,7 @@ from pqkeep_gateway.storage.tenants import (
     MAX_NAME,
     DeletionScheduledError,
     NameTakenError,
+    SqlTenants,
     Tenant,
     TenantChange,
     TenantFilter,
@@ -200,6 +201,7 @@ _SCHEDULED = structs.replace(
 
 def endpoints(
     tenants: Tenants,
+    stored: SqlTenants,
     deletions: Deletions,
     *,
     open_signup: bool,
@@ -211,7 +213,7 @@ def endpoints(
     The default plan is that of tenants that the operator creates without naming one.
     """
     days = _days(min_deletion_days)
-    handlers = _Tenants(tenants, deletions, default_plan, days)
+    handlers = _Tenants(tenants, stored, deletions, default_plan, days)
     plan = replace(_PLAN, schema={**_PLAN.schema, "default": default_plan})
     return (
         Endpoint(
@@ -296,9 +298,15 @@ class _Tenants:
     """The handlers."""
 
     def __init__(
-        self, tenants: Tenants, deletions: Deletions, default_plan: Plan, days: Field[int]
+        self,
+        tenants: Tenants,
+        stored: SqlTenants,
+        deletions: Deletions,
+        default_plan: Plan,
+        days: Field[int],
     ) -> None:
         self._tenants = tenants
+        self._stored = stored
         self._deletions = deletions
         self._default_plan = default_plan
         self._days = days
@@ -325,10 +333,10 @@ class _Tenants:
         own = call.principal.tenant
         only = TenantFilter(name=call[_PART_OF_NAME], status=call[_OF_STATUS])
         if own is not None:
-            tenant = await self._tenants.get(own)
+            tenant = await self._stored.get(own)
             found = (_tenant(tenant),) if _is_asked(tenant, only) else ()
             return TenantsData(tenants=found, total=len(found))
-        page = await self._tenants.list(call[LIST_LIMIT], call[_AFTER], only)
+        page = await self._stored.list(call[LIST_LIMIT], call[_AFTER], only)
         return TenantsData(
             tenants=tuple(_in_full(each) for each in page.tenants),
             total=page.total,
@@ -337,11 +345,11 @@ class _Tenants:
 
     async def get(self, call: ApiCall) -> TenantData:
         """Look a tenant up. The operator is told of deleted ones too."""
-        return _tenant(await _own_or_any(call, self._tenants))
+        return _tenant(await _own_or_any(call, self._stored))
 
     async def change(self, call: ApiCall) -> TenantData:
         """Change what is named of a tenant, at once."""
-        tenant = await visible_tenant(call, self._tenants)
+        tenant = await visible_tenant(call, self._stored)
         return _in_full(await self._tenants.change(tenant.id, _change(call), call.attribution))
 
     async def delete(self, call: ApiCall) -> TenantData:
@@ -350,17 +358,17 @@ class _Tenants:
         Its people, API keys and invitations end too; its records stay. Asked again, it answers
         with the time that is set.
         """
-        tenant = await visible_tenant(call, self._tenants)
+        tenant = await visible_tenant(call, self._stored)
         days = call[self._days]
         return _in_full(await self._deletions.schedule(tenant.id, days, call.attribution))
 
     async def cancel_deletion(self, call: ApiCall) -> TenantData:
         """Let a tenant stay whose deletion is scheduled and has not begun. It stays suspended."""
-        tenant = await visible_tenant(call, self._tenants)
+        tenant = await visible_tenant(call, self._stored)
         return _in_full(await self._deletions.cancel(tenant.id, call.attribution))
 
 
-async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
+async def visible_tenant(call: ApiCall, tenants: SqlTenants) -> Tenant:
     """Return the tenant in the path.
 
     Raises TenantNotFoundError for another's and a deleted one as for nobody's.
@@ -371,7 +379,7 @@ async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
     return tenant
 
 
-async def _own_or_any(call: ApiCall, tenants: Tenants) -> Tenant:
+async def _own_or_any(call: ApiCall, tenants: SqlTenants) -> Tenant:
     tenant = call[TENANT]
     if call.principal.tenant not in (None, tenant):
         raise TenantNotFoundError

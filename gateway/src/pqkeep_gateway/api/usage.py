@@ -21,8 +21,8 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, choice_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import Placement, Shards, TenantKeyService
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.allowance import Allowances
-from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -124,7 +124,7 @@ _EXAMPLE = UsageData(
 
 
 def endpoints(
-    shards: Shards, tenants: Tenants, allowances: Allowances, admission: Admission, clock: Clock
+    shards: Shards, tenants: SqlTenants, allowances: Allowances, admission: Admission, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """Return the endpoint of usage."""
     return (
@@ -149,7 +149,7 @@ class _Usage:
     def __init__(
         self,
         shards: Shards,
-        tenants: Tenants,
+        tenants: SqlTenants,
         allowances: Allowances,
         admission: Admission,
         clock: Clock,

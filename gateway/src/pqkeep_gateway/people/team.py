@@ -10,7 +10,6 @@ from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.storage.pages import WHOLE, Page, Part
 from pqkeep_gateway.storage.team import ROLE_IS, Member, SqlTeam
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -24,15 +23,6 @@ class TeamMembers:
     def __init__(self, store: SqlTeam, audit_delivery: AuditDelivery) -> None:
         self._store = store
         self._audit_delivery = audit_delivery
-
-    async def list(
-        self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
-    ) -> Page[Member]:
-        """Return members, the first to join first; with a part of their e-mail address, if given.
-
-        Raises PositionNotFoundError.
-        """
-        return await self._store.list_members(tenant, part, email)
 
     async def change_role(
         self,

@@ -139,14 +139,6 @@ class ApiKeys:
         """Return how many API keys count against the plan's quota."""
         return await self._store.count(tenant, valid_at=date_of(self._clock()))
 
-    async def count(self, tenant: TenantId) -> int:
-        """Return how many API keys there are, also those that are not valid any more."""
-        return await self._store.count(tenant)
-
-    async def has(self, tenant: TenantId, version: int) -> bool:
-        """Return whether a tenant has, or has had, an API key of a version."""
-        return await self._store.has(tenant, version)
-
     def _draft(
         self,
         tenant: TenantId,

@@ -9,12 +9,9 @@ from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.audit_delivery import AuditDelivery
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.tenants import (
-    EVERY_TENANT,
     SqlTenants,
     Tenant,
     TenantChange,
-    TenantFilter,
-    TenantPage,
 )
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
@@ -52,19 +49,6 @@ class Tenants:
         stored = await self._store.add(tenant, created, idempotency_of(idempotency_key), shard)
         await self._audit_delivery.deliver()
         return stored
-
-    async def get(self, tenant: TenantId) -> Tenant:
-        """Return a tenant. Raises TenantNotFoundError."""
-        return await self._store.get(tenant)
-
-    async def list(
-        self,
-        limit: int | None = None,
-        after: TenantId | None = None,
-        only: TenantFilter = EVERY_TENANT,
-    ) -> TenantPage:
-        """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
-        return await self._store.list(limit, after, only)
 
     async def require_mfa(
         self, tenant: TenantId, attribution: Attribution, *, required: bool
