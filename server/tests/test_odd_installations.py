@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.fixtures import unprivileged
 from tests.fixtures.installation import Installation, running
+from tests.fixtures.processes import HOST
 from tests.fixtures.two_users import pqkeepd_program
 
-from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.initialise import Layout, Stores, initialise
 
 SECONDS = 150
+HANG_SECONDS = 90
+"""A minute, and the start of three programs on a machine with much else to do."""
 TENANT = "00000000-0000-4000-8000-000000000001"
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS {} FROM c"
 
@@ -362,3 +367,30 @@ def test_another_user_is_told(template: Path) -> None:
             if "Traceback" in said or ended.returncode == 0 or not said:
                 problems.append(f"{name}: {ended.returncode} {said[-300:]}")
         assert not problems
+
+
+def test_a_peer_that_hangs_is_named(tmp_path: Path, pqkeepd_command: Sequence[str | Path]) -> None:
+    """Commands end with the cause within a minute where a database or the key service says nothing."""
+    layout = Layout(tmp_path / "data")
+    with socket.create_server((HOST, 0)) as database, socket.socket(socket.AF_UNIX) as key_service:
+        url = f"postgresql://a@{HOST}:{database.getsockname()[1]}/b"
+        initialise(layout, "operator", signup="operator", stores=Stores(accounts=url, keys=url))
+        key_service.bind(str(layout.operator_socket))
+        key_service.listen()
+        expected = {
+            "migrate": "the keys database cannot be reached",
+            "shard move": "the accounts database cannot be reached",
+            "root-key rotate": "the key service does not answer",
+        }
+        running = {}
+        for name in expected:
+            words = COMMANDS[name].format(data=layout.directory).split()
+            running[name] = subprocess.Popen(
+                [*pqkeepd_command, *words], stderr=subprocess.PIPE, text=True
+            )
+        deadline = time.monotonic() + HANG_SECONDS
+        for name, process in running.items():
+            _, said = process.communicate(timeout=deadline - time.monotonic())
+            assert process.returncode == 1, said
+            assert expected[name] in said
+            assert "Traceback" not in said

@@ -283,6 +283,17 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
     with spoils(service):
         service.wait_for(*parts, problem=problem)
         assert httpx2.get(f"{public}/healthz", timeout=SECONDS).status_code == 503
+        if problem is WriteProblem.FULL and KEYS in parts:
+            answer = httpx2.post(
+                f"{public}/api/v1/kms/keys/generate",
+                headers={"X-API-Key": service.installation.ready["api_key"]},
+                json={"algorithm": "ML-KEM-768", "if_absent": True},
+                timeout=SECONDS,
+            )
+            if service.postgresql is None or not answer.is_success:  # a page may have room for it
+                assert answer.status_code == 503
+                assert answer.json()["error"]["error_code"] == "ERR_SERVICE_001"
+                assert int(answer.headers["Retry-After"]) >= 1
         if RATE_LIMITS not in parts:  # which the operator's requests need
             found = service.installation.operator().get("/installation")["parts"]
             assert {each["name"]: each["reason"] for each in found if not each["ready"]} == expected
