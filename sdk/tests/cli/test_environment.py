@@ -222,3 +222,17 @@ def test_a_home_that_takes_nothing(
         assert stored.status == 1
         assert str(place) in stored.err
     assert at_home("keys", "list", "--profile", "other", "--api-key-file", key).status == 2
+
+
+def test_the_home_of_another_user(command: Command, tmp_path: Path) -> None:
+    """Login makes no folder in another user's home: that user could not use it any more."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    home = tmp_path / "theirs"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    key = command.environment["PQKEEP_API_KEY_FILE"]
+    at_home = command.as_(HOME=str(home), XDG_CONFIG_HOME="", PQKEEP_API_KEY_FILE="")
+    ended = at_home("login", "--api-key-file", key)
+    assert (ended.status, f"{home} belongs to another user" in ended.err) == (2, True), ended
+    assert not list(home.iterdir())

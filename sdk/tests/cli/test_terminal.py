@@ -6,6 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pqkeep import Client
 
 if TYPE_CHECKING:
@@ -69,3 +71,14 @@ def test_a_name_that_would_act_on_a_terminal(
     assert operator_command("tenants", "create", name).status in {0, 1}
     _, shown = terminal(operator_command, "tenants", "list").end()
     assert "\x1b[2J" not in shown
+
+
+@pytest.mark.parametrize("words", [("decapsulate",), ("unwrap",)])
+def test_standard_input_that_is_a_terminal(
+    command: Command, terminal: type[Terminal], words: tuple[str, ...]
+) -> None:
+    """A command that waits for what is typed says so, and how to end it."""
+    run = terminal(command, *words)
+    run.answer("end it with Ctrl-D", "\x04")
+    status, shown = run.end()
+    assert (status, "standard input is empty" in shown) == (1, True), shown
