@@ -26,6 +26,7 @@ database = "accounts.sqlite3"
 pepper_file = "pepper"
 operator_digest = "{"0f" * 32}"
 port = 0
+management_address = "127.0.0.1:0"
 """
 
 

@@ -121,7 +121,7 @@ from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import RefusedEvent, SqlAuditOutbox, SqlCursors
 from pqkeep_gateway.storage.billing import SqlBilling
-from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.database import close_database, open_database
 from pqkeep_gateway.storage.deletion import SqlDeletions
 from pqkeep_gateway.storage.identities import Provider, SqlIdentities
 from pqkeep_gateway.storage.invitations import SqlInvitations
@@ -538,7 +538,7 @@ async def _close(
     if account is not None:
         account.close()
     await rate_limiter.close()
-    await engine.dispose()
+    await close_database(engine)
     if tracing is not None:
         await asyncio.to_thread(tracing.close)
 
@@ -698,7 +698,7 @@ async def migrate_database(config: Config) -> None:
     Raises ConfigError, UnavailableError.
     """
     engine = await open_database(config.database.location, config.database_password_file)
-    await engine.dispose()
+    await close_database(engine)
 
 
 async def list_refused_events(
@@ -723,7 +723,7 @@ async def list_refused_events(
             await outbox.acknowledge_refused([refused.id for refused in found], acknowledgement)
         return found
     finally:
-        await engine.dispose()
+        await close_database(engine)
 
 
 @asynccontextmanager
@@ -739,7 +739,7 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
     try:
         yield Operators(SqlOperators(engine), pepper)
     finally:
-        await engine.dispose()
+        await close_database(engine)
 
 
 @asynccontextmanager
@@ -752,7 +752,7 @@ async def open_placements(config: Config) -> AsyncIterator[SqlShards]:
     try:
         yield SqlShards(engine)
     finally:
-        await engine.dispose()
+        await close_database(engine)
 
 
 def _audit_streams(

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -28,6 +30,12 @@ _LOG = logger(__name__)
 
 COMMITS = "commits"
 """The execution option of an engine that has the Commits of its database."""
+
+CLOSING_SECONDS = 5.0
+"""How long the closing of a file is waited for."""
+
+_FILES = "files"
+"""The execution option of an engine on a file that has its _Files."""
 
 _HAS_CHANGES = "has changes"
 """In the info of a connection: whether its transaction has something to commit."""
@@ -70,10 +78,10 @@ async def open_database(
                 require_version(connection.dialect.server_version_info, location)
             await connection.run_sync(migrate, location)
     except ConfigError:
-        await engine.dispose()
+        await close_database(engine)
         raise
     except (sa.exc.SQLAlchemyError, OSError) as error:
-        await engine.dispose()
+        await close_database(engine)
         if not on_server:
             raise ConfigError(f"cannot open the database {location}: {_problem(error)}") from None
         problem = problem_with(error, location)
@@ -82,6 +90,18 @@ async def open_database(
         _LOG.error("the accounts database is unavailable", error=problem)
         raise UnavailableError from None
     return engine
+
+
+async def close_database(engine: AsyncEngine) -> None:
+    """Close all connections, and return when those to a file are closed: its last one empties the WAL.
+
+    The driver closes a connection of a cancelled task in a thread, which the end of the process would
+    not wait for. One that hangs is waited for ``CLOSING_SECONDS``.
+    """
+    await engine.dispose()
+    files = engine.sync_engine.get_execution_options().get(_FILES)
+    if files is not None:
+        await asyncio.to_thread(files.wait_until_closed, CLOSING_SECONDS)
 
 
 def transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
@@ -232,12 +252,76 @@ TRIES, PAUSE = 50, 0.1
 which the others are not made to wait."""
 
 
+class _Files:
+    """The connections to a file, and whether they are closed. Threads of the driver use it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._opened = 0
+
+    def open(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        """Open a connection, as sqlite3 does with a factory. It counts from its first statement on."""
+        connection = _File(*arguments, **options)
+        connection.unused = self
+        return connection
+
+    def count(self) -> None:
+        """Count one more that is open."""
+        with self._changed:
+            self._opened += 1
+
+    def close(self, close: Callable[[], None]) -> None:
+        """Close one. Of two that close at once, each would leave the WAL to the other."""
+        with self._changed:
+            close()
+            self._opened -= 1
+            self._changed.notify_all()
+
+    def wait_until_closed(self, seconds: float) -> None:
+        """Return when none is open, or after a while."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._opened, seconds)
+
+
+class _File(sqlite3.Connection):
+    """A connection that its _Files knows of until it is closed."""
+
+    unused: _Files | None = None
+    files: _Files | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """Return a cursor, and remember it."""
+        if self.unused is not None:
+            self.files, self.unused = self.unused, None
+            self.files.count()
+        cursor = super().cursor(factory)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        """Close it, once. A statement that has not ended, as of a cancelled task, would keep it open."""
+        files, self.files = self.files, None
+        if files is not None:
+            for cursor in tuple(self._cursors):
+                cursor.close()
+            files.close(super().close)
+        else:
+            super().close()
+
+
 def sqlite_engine(path: str) -> AsyncEngine:
     """Return an engine on a file, which may be empty. Raises ConfigError."""
     # The driver would report a problem in a thread that outlives the event loop.
     os.close(open_database_file(path))
+    files = _Files()
     engine = create_async_engine(
         sa.URL.create("sqlite+aiosqlite", database=uri_of(path), query=EXISTING),
+        connect_args={"factory": files.open},
+        execution_options={_FILES: files},
         hide_parameters=True,
     )
     sa.event.listen(engine.sync_engine, "connect", _on_connect)
@@ -252,8 +336,8 @@ def _on_connect(connection: Any, _: object) -> None:
         for pragma in PRAGMAS:
             _execute(cursor, pragma)
         _require_no_code(cursor)
-    except Exception:
-        connection.close()  # not in the pool yet
+    except BaseException:  # also where the task is cancelled
+        connection.terminate()  # not in the pool yet
         raise
     cursor.close()
 
