@@ -14,7 +14,7 @@ from pqkeep_gateway.reference.snippets import curl
 
 ROWS = api_rows()
 ROW = pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
-API_KEY, COOKIE, STEP_UP = '-H "X-API-Key:', '-H "Cookie:', '-H "X-Step-Up-Token:'
+API_KEY, COOKIE, STEP_UP = '-H "X-API-Key:', '-b "$COOKIES"', '-H "X-Step-Up-Token:'
 
 
 @ROW
