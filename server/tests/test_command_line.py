@@ -165,7 +165,7 @@ def test_the_certificate_is_checked(run: Run, layout: Layout, tmp_path: Path) ->
             ("recovery-key", "create", "--private", "{file}/none/private", "--public", "public"),
             "cannot write the recovery key: {file}/none/private: Not a directory",
         ),
-        (("transfer-key", "rotate", "--data", "{none}"), "{none}/keyservice: No such file"),
+        (("transfer-key", "rotate", "--data", "{none}"), "{none} has no installation"),
     ],
 )
 def test_a_wrong_path_is_one_line(

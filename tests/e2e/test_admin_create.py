@@ -146,7 +146,7 @@ def test_somebody_who_is_there_already(
             {"operator-key-file": "/nowhere/key"},
             "cannot use the operator's credential in /nowhere/key",
         ),
-        ({"url": "http://127.0.0.1:1"}, "the gateway does not answer"),
+        ({"url": "http://127.0.0.1:1"}, "the gateway does not answer at http://127.0.0.1:1: "),
         ({"url": "http://keep.example.org"}, "the gateway's address must be https"),
         ({"url": "http://127.0.0.1:1@keep.example.org"}, "the gateway's address must be https"),
         ({"ca-file": "/nowhere/ca.pem"}, "cannot use the CA file /nowhere/ca.pem"),

@@ -353,6 +353,22 @@ def test_start_says_what_makes_an_installation(folder: Path) -> None:
     assert ended.stderr == f"pqkeepd: {none} has no installation; pqkeepd init makes one\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("operator", "list"), ("refused-events",), ("migrate",), ("migrate-store",)),
+        *(("root-key", "rotate"), ("transfer-key", "rotate"), ("shard", "list")),
+        ("backup", "--recovery-key", "recovery.public", "--to", "backup"),
+    ],
+)
+def test_commands_say_what_makes_an_installation(folder: Path, command: tuple[str, ...]) -> None:
+    """Without an installation each command names the directory, and the command that makes one."""
+    none = folder / "nothing"
+    ended = pqkeepd(*command, "--data", none)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"pqkeepd: {none} has no installation; pqkeepd init makes one\n"
+
+
 def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
     """Doctor finds a running installation good, and names a file that others may read."""
     layout = production.layout

@@ -84,6 +84,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         with open_private(path) as file:
             return tomllib.loads(file.read(LARGEST).decode("utf-8-sig"))
+    except FileNotFoundError:
+        refusal = ConfigurationError(f"there is no profile: {path} does not exist")
     except OSError as error:
         refusal = ConfigurationError(f"{path} cannot be read: {error.strerror}")
     except ValueError:  # whose message may quote the file

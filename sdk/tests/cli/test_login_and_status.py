@@ -106,7 +106,11 @@ def test_what_does_not_work_is_not_written(newcomer: Command, base_url: str) -> 
     assert down.status == 8
     far = newcomer("login", "--url", "http://pqkeep.example", "--api-key-file", "-", stdin=b"x")
     assert far.status == 2
-    assert newcomer("login", "--url", base_url).status == 2  # nobody to ask
+    unasked = newcomer("login", "--url", base_url)
+    assert unasked.status == 2
+    assert "the API key is missing" in unasked.err
+    assert "--api-key-file" in unasked.err
+    assert "--url" not in unasked.err
     assert not config(newcomer).exists()
 
 

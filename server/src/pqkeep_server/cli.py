@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pqkeep_protocol.startup.logs import write_warnings
 from pqkeep_server.commands import accounts, checks, databases, dev, keys, production, shard
 from pqkeep_server.exit_status import time_limit
 
@@ -115,6 +116,7 @@ def pqkeepd(
     ] = False,
 ) -> None:
     """Start, supervise and administer a pqkeep installation."""
+    write_warnings()  # what runs a process writes its logs instead
 
 
 app = _command()

@@ -97,7 +97,9 @@ class GatewayClient:
                 " the authority that it comes from"
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise GatewayError(f"the gateway does not answer: {error}") from None
+            raise GatewayError(
+                f"the gateway does not answer at {self._address.geturl()}: {error}"
+            ) from None
         finally:
             connection.close()
         if "data" in answer:

@@ -59,6 +59,10 @@ class InitialiseError(Exception):
     """The data directory cannot be made. The message is for the person who wants it."""
 
 
+class NoInstallationError(Exception):
+    """A directory has no installation. The message is for the person who names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
     """Where an installation's databases and rate limits are."""
@@ -195,7 +199,9 @@ def initialise(
     nothing.
     """
     if layout.gateway.exists():
-        raise InitialiseError(f"{layout.gateway} exists already")
+        raise InitialiseError(
+            f"{layout.gateway} exists already: name a directory that is empty or does not exist"
+        )
     if users is not None:
         _require_own(layout)
     try:
@@ -225,6 +231,12 @@ def initialise(
             f"cannot make a data directory in {layout.directory}: "
             f"{error.strerror}: {error.filename2 or error.filename}"
         ) from None
+
+
+def require_installation(layout: Layout) -> None:
+    """Raise NoInstallationError where a data directory has no folder of either process."""
+    if not layout.is_present:
+        raise NoInstallationError(f"{layout.directory} has no installation; pqkeepd init makes one")
 
 
 def has_stores(layout: Layout, stores: Stores) -> bool:

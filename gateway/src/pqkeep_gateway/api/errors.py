@@ -213,7 +213,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.KEY_EXISTS: (
         Code.INVALID_001,
-        "the algorithm has an active key; rotate it instead",
+        "the algorithm has an active key: rotate it, or retire it first",
         "algorithm",
     ),
     ErrorKind.KEYRING_NOT_FOUND: (Code.NOT_FOUND_001, "no such keyring", "keyring"),

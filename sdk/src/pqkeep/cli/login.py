@@ -109,7 +109,11 @@ def login(
     name = invocation.profile or environment("PQKEEP_PROFILE") or DEFAULT
     trusted = ca_file or environment("PQKEEP_CA_FILE")
     profile = Profile(
-        url=(invocation.url or environment("PQKEEP_URL") or _ask("address", hidden=False)),
+        url=(
+            invocation.url
+            or environment("PQKEEP_URL")
+            or _ask("address", "add --url URL", is_hidden=False)
+        ),
         api_key=_api_key(invocation),
         ca_file=None if trusted is None else str(Path(trusted).absolute()),
         compliance_profile=invocation.compliance_profile,
@@ -122,19 +126,20 @@ def login(
 
 
 def _api_key(invocation: Invocation) -> str:
-    if invocation.api_key_file is None:
-        return _ask("API key", hidden=True)
-    if str(invocation.api_key_file) != STANDARD:
+    given = invocation.api_key_file
+    if given is not None and str(given) != STANDARD:
         return invocation.api_key() or ""
-    if sys.stdin.isatty():
-        return _ask("API key", hidden=True)
+    if given is None or sys.stdin.isatty():
+        return _ask(
+            "API key",
+            "add --api-key-file FILE, or --api-key-file - to read it from standard input",
+            is_hidden=True,
+        )
     return sys.stdin.readline(LONGEST_KEY).strip()
 
 
-def _ask(what: str, *, hidden: bool) -> str:
+def _ask(what: str, next_step: str, *, is_hidden: bool) -> str:
     if not sys.stdin.isatty():
-        raise Refusal(
-            f"there is nobody to ask for the {what}", "add --url URL, and --api-key-file FILE"
-        )
-    answer: str = typer.prompt(f"The service's {what}", hide_input=hidden, err=True)
+        raise Refusal(f"the {what} is missing, and there is no terminal to ask for it", next_step)
+    answer: str = typer.prompt(f"The service's {what}", hide_input=is_hidden, err=True)
     return answer.strip()

@@ -133,7 +133,7 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
     algorithm = canonical(algorithm)
     if algorithm not in PARAMETERS:
         raise UnreadableInputError(
-            "for an algorithm that this client does not know",
+            f"not read: this client does not know the algorithm {algorithm}",
             "name one of " + ", ".join(PARAMETERS),
         )
     seen = see(data)

@@ -75,7 +75,7 @@ async def backup(
     except (ConfigError, DatabaseError) as error:
         raise BackupError(str(error)) from None
     except OSError as error:
-        raise BackupError(f"cannot make the backup: {message_of(error)}") from None
+        raise BackupError(f"cannot make the backup {to}: {message_of(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pqkeep_gateway import config
 from pqkeep_gateway.access.principals import OperatorError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.commands.arguments import Data
+from pqkeep_server.commands.arguments import Installed
 from pqkeep_server.dev import HOST
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.gateway_client import (
@@ -45,27 +45,27 @@ class OperatorsUnavailableError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "the accounts database takes no change now: it cannot be reached, or events have waited"
-            " for the audit log for five minutes; start the gateway and the key service"
+            "the accounts database takes no change now: it cannot be reached, its disk is full, or"
+            " events have waited for the audit log for five minutes; pqkeepd doctor says which"
         )
 
 
-def add_operator(name: Name, *, data: Data) -> None:
+def add_operator(name: Name, *, data: Installed) -> None:
     """Add an operator, and print the credential."""
     _print_credential(_run(data, lambda each: each.add(name)))
 
 
-def rotate_operator(name: Name, *, data: Data) -> None:
+def rotate_operator(name: Name, *, data: Installed) -> None:
     """Replace an operator's credential, at once, and print the new one."""
     _print_credential(_run(data, lambda each: each.rotate(name)))
 
 
-def remove_operator(name: Name, *, data: Data) -> None:
+def remove_operator(name: Name, *, data: Installed) -> None:
     """Remove an operator: the credential is refused from the next request on."""
     _run(data, lambda each: each.remove(name))
 
 
-def list_operators(*, data: Data) -> None:
+def list_operators(*, data: Installed) -> None:
     """List the operators, and since when their credentials are valid."""
     for each in _run(data, lambda each: each.list()):
         typer.echo(f"{each.name}\t{each.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
@@ -137,7 +137,7 @@ class AccountsUnavailableError(Exception):
 
 def refused_events(
     *,
-    data: Data,
+    data: Installed,
     acknowledge: Annotated[
         bool,
         typer.Option(

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from pqkeep_protocol.startup.settings import POSTGRESQL, DatabaseAddress
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.initialise import Layout, NoInstallationError, require_installation
 
 
 def on_server(url: str) -> str:
@@ -31,6 +33,25 @@ KeysDatabase = Annotated[
 PasswordFile = Annotated[Path | None, typer.Option(help="Its password file, in libpq's format.")]
 Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False, readable=False)]
 """What is in it may be for others than its owner: each command says itself what it cannot read."""
+
+
+def _installed(directory: Path) -> Path:
+    with fail_on(NoInstallationError, OSError):
+        require_installation(Layout(directory))
+    return directory
+
+
+Installed = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        help="The data directory.",
+        file_okay=False,
+        readable=False,
+        callback=_installed,
+    ),
+]
+"""A data directory that has an installation; without one the command ends with status 1."""
 UserIds = Annotated[
     tuple[int, int, int] | None,
     typer.Option(

@@ -14,7 +14,6 @@ from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS, Implementation
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl, is_installed
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
-from pqkeep_protocol.startup.logs import write_warnings
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import Data, SettingsOrData
 from pqkeep_server.doctor import Note, examine
@@ -30,7 +29,6 @@ from pqkeep_server.settings_check import (
 
 def doctor(*, data: Data) -> None:
     """Look at an installation, running as it should be; status 1 where something is wrong."""
-    write_warnings()
     is_well = True
     for subject, problems in examine(Layout(data.absolute())):
         is_good = all(isinstance(problem, Note) for problem in problems)
@@ -55,7 +53,6 @@ def check_config(settings: SettingsOrData) -> None:
     A database on a server is connected to, and not changed: status 75 where it does not answer.
     Of a data directory all settings are checked: the gateway's, every shard's, and those of start.
     """
-    write_warnings()
     with (
         fail_on(UnreachableError, status=os.EX_TEMPFAIL),
         fail_on(ConfigError, OSError, status=os.EX_CONFIG),

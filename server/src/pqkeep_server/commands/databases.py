@@ -27,7 +27,7 @@ from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
 from pqkeep_server.commands.arguments import (
     AccountsDatabase,
-    Data,
+    Installed,
     KeysDatabase,
     PasswordFile,
     UserIds,
@@ -50,7 +50,7 @@ MOST_DUE = 20
 
 def backup(
     *,
-    data: Data,
+    data: Installed,
     recovery_key: Annotated[Path, typer.Option(help="The public half of a recovery key.")],
     to: Annotated[Path, typer.Option(help="The file to write. It must not exist yet.")],
 ) -> None:
@@ -277,7 +277,7 @@ class _NotNowError(Exception):
     pass
 
 
-def migrate(*, data: Data) -> None:
+def migrate(*, data: Installed) -> None:
     """Bring all databases to this version's schema, with the service stopped.
 
     A start does the same: this is for doing it before, and for seeing that it can be done.
@@ -311,7 +311,7 @@ def migrate(*, data: Data) -> None:
 
 def migrate_store(
     *,
-    data: Data,
+    data: Installed,
     accounts_database: AccountsDatabase = None,
     accounts_password_file: PasswordFile = None,
     keys_database: KeysDatabase = None,

@@ -10,7 +10,7 @@ from pqkeep_protocol.link import Role
 from pqkeep_server import link_certificates
 from pqkeep_server.backup import recovery_key
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
-from pqkeep_server.commands.arguments import Data
+from pqkeep_server.commands.arguments import Installed
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.link_certificates import MAX_DAYS, LinkCertificatesError
@@ -42,7 +42,7 @@ def create_recovery_key(
 
 def rotate_root_key(
     *,
-    data: Data,
+    data: Installed,
     to: Annotated[
         str | None,
         typer.Option(

@@ -14,7 +14,7 @@ from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import write_atomically
-from pqkeep_server.commands.arguments import Data, PasswordFile
+from pqkeep_server.commands.arguments import Installed, PasswordFile
 from pqkeep_server.exit_status import fail_on, message_of
 from pqkeep_server.initialise import InitialiseError, Layout
 from pqkeep_server.owner import acting_as_owner_of
@@ -46,7 +46,7 @@ The key service of the shard default has a transfer key now: start it again, bef
 def add(
     name: Annotated[str, typer.Argument(help="1 to 32 of a-z, 0-9 and -.")],
     *,
-    data: Data,
+    data: Installed,
     keys_database: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +71,7 @@ def add(
         typer.echo(NEW_TRANSFER_KEY)
 
 
-def list_shards(*, data: Data) -> None:
+def list_shards(*, data: Installed) -> None:
     """List the shards: name, tenants, whether it takes new ones, and moves that are not finished."""
     with fail_on(ShardError):
         found = ShardMoves(Layout(data), typer.echo).list()
@@ -97,7 +97,7 @@ def move(
             " unless it is certain that the other shard does not have it, and never will.",
         ),
     ] = False,
-    data: Data,
+    data: Installed,
 ) -> None:
     """Move a tenant to another shard, while everything runs. Its requests get 503 for a moment.
 
@@ -125,7 +125,7 @@ def drain(
             help="Instead, put new tenants there again. Those that were moved stay where they are.",
         ),
     ] = False,
-    data: Data,
+    data: Installed,
 ) -> None:
     """Move all tenants of a shard to others, one by one, and put no new ones there.
 
@@ -152,7 +152,7 @@ def remove(
             " their other shards only.",
         ),
     ] = False,
-    data: Data,
+    data: Installed,
 ) -> None:
     """Remove a shard that has no tenants. Its folder, root key and database stay, with its log.
 
@@ -175,7 +175,7 @@ def remove(
     )
 
 
-def rotate_transfer_key(*, data: Data) -> None:
+def rotate_transfer_key(*, data: Installed) -> None:
     """Make a new transfer key for all shards here. Refused while a move is not finished.
 
     If it is interrupted, run it again.
