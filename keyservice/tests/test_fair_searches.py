@@ -24,6 +24,7 @@ class SlowStore:
     def __init__(self) -> None:
         self.running: list[TenantId] = []
         self.ends = asyncio.Event()
+        self.database = self
 
     async def query(self, function: Callable[..., Any], request: ListRecords) -> Page:
         """Read nothing, for a long time."""

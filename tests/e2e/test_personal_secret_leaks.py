@@ -203,7 +203,7 @@ def test_the_walk_had_secrets_to_find(run: Run) -> None:
             assert any(each in written for each in encodings(secret))
     for files in (run.files, run.files_meanwhile):
         assert any(run.walk.email.encode() in content for content in files.values())
-    assert b"server process" in run.output
+    assert b"pqkeep_gateway" in run.output
 
 
 def test_no_secret_is_in_a_file(run: Run) -> None:

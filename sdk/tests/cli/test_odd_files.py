@@ -316,14 +316,16 @@ def test_a_signal_while_reading(command: Command, tenant: Client, number: signal
     status = {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     for name, words in WAITING.items():
         process = command.start(*("fifo" if word == "{}" else word for word in words))
-        threading.Thread(target=let_go, args=(process, fifo), daemon=True).start()
-        with fifo.open("wb", buffering=0) as writer:  # once it reads
+        watch = threading.Thread(target=let_go, args=(process, fifo), daemon=True)
+        watch.start()
+        with process, fifo.open("wb", buffering=0) as writer:  # once it reads
             writer.write(b"{")
             process.send_signal(number)
             try:
                 out, said = process.communicate(timeout=TIMEOUT)
             finally:
                 process.kill()
+        watch.join()  # or it would open the next one's end
         assert (process.returncode, out, said) == (status, b"", b""), name
         assert command.names() == before, name
 

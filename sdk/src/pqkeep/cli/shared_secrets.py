@@ -3,6 +3,7 @@
 Secrets go to files of their owner's, or down a pipe, as bytes.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -88,8 +89,8 @@ def encapsulate(
 
 def _is_same(one: str, other: str) -> bool:
     """Return whether two names are of one file; a device may be written to twice."""
-    paths = Path(one), Path(other)
-    return paths[0].resolve() == paths[1].resolve() and not paths[0].is_char_device()
+    # Path.resolve raises RuntimeError for a loop of links, before Python 3.13.
+    return os.path.realpath(one) == os.path.realpath(other) and not Path(one).is_char_device()
 
 
 def decapsulate(
