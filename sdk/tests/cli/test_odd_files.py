@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import subprocess
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -283,50 +282,6 @@ def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
         assert (ended.status in {1, 2}, ended.out) == (True, b""), (name, ended)
         assert "closed" in ended.err, (name, ended)
         assert "Permission denied" in ended.err or "not readable" in ended.err, (name, ended)
-        assert command.names() == before, name
-
-
-WAITING: dict[str, tuple[str, ...]] = {
-    **{name: words for name, words in READING.items() if name not in {"audit verify", "verify"}},
-    "decrypt": ("decrypt", "{}", "--to", "out"),
-    "encrypt to text": ("encrypt", "{}", "--armor", "--to", "out"),
-    "sign as JWS": ("sign", "{}", "--jws", "--to", "out"),
-    "recipients": ("recipients", "{}"),
-    "wrap": ("wrap", "{}", "--to", "out"),
-    "unwrap": ("unwrap", "{}", "--to", "out"),
-    "decapsulate": ("decapsulate", "{}", "--to", "out"),
-}
-
-
-def let_go(process: subprocess.Popen[bytes], fifo: Path) -> None:
-    """Wait for the end of a process, and let go what still waits for it to read."""
-    process.wait()
-    os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_reading(command: Command, tenant: Client, number: signal.Signals) -> None:
-    """Each command that waits for the rest of a file ends by a signal, and leaves nothing."""
-    for algorithm in ("Kyber768", "Dilithium3"):
-        tenant.keys.generate(algorithm)
-    (command.directory / "plain").write_bytes(b"content")
-    fifo = command.directory / "fifo"
-    os.mkfifo(fifo, 0o600)
-    before = command.names()
-    status = {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
-    for name, words in WAITING.items():
-        process = command.start(*("fifo" if word == "{}" else word for word in words))
-        watch = threading.Thread(target=let_go, args=(process, fifo), daemon=True)
-        watch.start()
-        with process, fifo.open("wb", buffering=0) as writer:  # once it reads
-            writer.write(b"{")
-            process.send_signal(number)
-            try:
-                out, said = process.communicate(timeout=TIMEOUT)
-            finally:
-                process.kill()
-        watch.join()  # or it would open the next one's end
-        assert (process.returncode, out, said) == (status, b"", b""), name
         assert command.names() == before, name
 
 
