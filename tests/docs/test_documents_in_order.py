@@ -1,4 +1,4 @@
-"""README, cli.md, sdk.md and local-encryption.md, in this order, as one person would follow them.
+"""README and the pages for users, in the order of the map, as one person would follow them.
 
 Everything runs in one shell, in one directory, against one installation, as one tenant.
 """
@@ -19,9 +19,12 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sysconfig.get_path("scripts")
 FENCE = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 TUTORIAL = re.compile(r"<!-- tutorial -->\n```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = ("try.md", "cli.md", "sdk.md", "local-encryption.md", "migrate.md")
+"""The pages for users, in the order of docs/README.md."""
 PLACEHOLDERS = "export PQKEEP_URL=http://127.0.0.1:8080 PQKEEP_API_KEY=pqk_…\n"
 SHOWN = (
     r'\{"data":\{"plaintext":"aGVsbG8sIHdvcmxk".*',
+    r"README\.md\.pqk: encrypted to Kyber768 version \d+",
     r"again\.md: decrypted",
     r"plan\.txt\.pqk: encrypted to Kyber768 version \d+",
     r"meet at noon",
@@ -35,6 +38,8 @@ SHOWN = (
     r"verified",
 )
 """Lines that somebody sees who follows the documents."""
+STARTS = {"make run\n"}
+"""Blocks that start what the tests have running already."""
 VARIABLES = {"PQKEEP_URL", "PQKEEP_API_KEY"}
 
 
@@ -44,17 +49,25 @@ def python(program: str) -> str:
 
 
 def readme() -> str:
-    """Return the commands and programs of README's "Encrypt something"."""
+    """Return the commands of README's "Encrypt something"."""
     text = (ROOT / "README.md").read_text().split("\n## Encrypt something\n", 1)[1]
     blocks = FENCE.findall(text.split("\n## ", 1)[0])
-    assert [language for language, _ in blocks] == ["sh", "python", "sh"]
-    return "".join(python(code) if language == "python" else code for language, code in blocks)
+    assert [language for language, _ in blocks] == ["sh"]
+    return blocks[0][1]
 
 
 def document(name: str) -> str:
-    """Return the Python of a document, as one program."""
-    blocks = FENCE.findall((ROOT / "docs" / name).read_text())
-    return python("".join(code for language, code in blocks if language == "python"))
+    """Return the commands of a page, and its Python blocks as one program at the end.
+
+    Commands of a page with a tutorial are those of the tutorial.
+    """
+    text = (ROOT / "docs" / name).read_text()
+    commands = TUTORIAL.findall(text)
+    blocks = FENCE.findall(text)
+    if not commands:
+        commands = [code for language, code in blocks if language == "sh" and code not in STARTS]
+    program = "".join(code for language, code in blocks if language == "python")
+    return "".join(commands) + (python(program) if program else "")
 
 
 def make_environment(folder: Path, command: Sequence[str | Path]) -> None:
@@ -71,7 +84,7 @@ def make_environment(folder: Path, command: Sequence[str | Path]) -> None:
 def test_everything_in_order(
     installation: Installation, pqkeep_command: Sequence[str | Path], tmp_path: Path
 ) -> None:
-    """Whoever follows one document after the other meets no error."""
+    """A person who follows README and then each page meets no error."""
     tenant, directory = installation.new_tenant(), tmp_path / "checkout"
     directory.mkdir()
     make_environment(directory / ".venv", pqkeep_command)
@@ -81,9 +94,8 @@ def test_everything_in_order(
     exported = f"export PQKEEP_URL={installation.base_url} PQKEEP_API_KEY={tenant.api_key}\n"
     commands = readme()
     assert commands.startswith(PLACEHOLDERS)
-    tutorial = "".join(TUTORIAL.findall((ROOT / "docs" / "cli.md").read_text()))
-    commands = commands.replace(PLACEHOLDERS, exported) + tutorial
-    commands += document("sdk.md") + document("local-encryption.md")
+    commands = commands.replace(PLACEHOLDERS, exported)
+    commands += "".join(document(name) for name in PAGES)
     path = f"{directory / '.venv' / Path(SCRIPTS).name}:{os.defpath}"
     environment = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "NO_PROXY": "*"}
     answers = {b"API key: ": tenant.api_key}
