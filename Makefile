@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench compare latency road bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench compare latency road messages bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -62,6 +62,9 @@ bench-scaling: $(VENV)/dev ## measure two gateways and shards beside one of each
 
 road: $(VENV)/dev ## count the files, functions and calls of one request: ARGS="--calls --only encrypt"
 	$(BIN)/python -m benchmarks.road $(ARGS)
+
+messages: $(VENV)/dev ## list every text that users can meet: ARGS="--group CLI", or ARGS="--draw 20 --seed 1"
+	@$(BIN)/python -m tests.messages $(ARGS)
 
 differential: $(VENV)/dev ## send the same raw requests to two versions: ARGS="--against REVISION"
 	$(BIN)/python -m tests.differential $(ARGS)
