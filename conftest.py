@@ -10,6 +10,7 @@ from hypothesis import settings
 from tests.compiled import compile_in_parallel
 from tests.memory import keep_files_in_memory
 from tests.sampling import leave_to_the_campaign, require_listed_tests, step
+from tests.threats import require_known_threats
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
@@ -55,7 +56,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests are a campaign, before those are left out."""
+    """Check the names of threats, and mark the campaign's tests before they are left out."""
+    require_known_threats(items)
     leave_to_the_campaign(items)
 
 

@@ -470,6 +470,7 @@ async def shared(pepper: Pepper, request: pytest.FixtureRequest) -> AsyncIterato
     await admissions.rate_limiter.close()
 
 
+@pytest.mark.threat("stolen-api-key")
 async def test_programs_leave_people_a_share(shared: Admissions) -> None:
     """Programs stop at three quarters; people go on, and what ends access goes on after them."""
     shown = shared.add(HUNDRED, has_people=True)

@@ -121,6 +121,7 @@ async def test_a_stranger_does_not_shut_the_owner_out(limits: AttemptLimits) -> 
     await succeed(limits.password(EMAIL, OWNER))
 
 
+@pytest.mark.threat("flood")
 async def test_strangers_from_everywhere_are_delayed(setting: Setting) -> None:
     """From however many addresses, the pause between an account's wrong passwords grows to a minute."""
     pauses = []

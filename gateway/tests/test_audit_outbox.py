@@ -91,6 +91,7 @@ async def waiting(outbox: SqlAuditOutbox) -> list[str]:
     return [each.operation for each in await events_of(outbox)]
 
 
+@pytest.mark.threat("stolen-operator-credential")
 async def test_an_action_is_in_the_log_before_its_answer(
     tenants: Tenants, api_keys: ApiKeys, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:

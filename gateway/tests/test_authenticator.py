@@ -195,6 +195,7 @@ async def test_what_is_forgotten_is_looked_up_again(setting: Setting) -> None:
     assert await setting.authenticator.authenticate(setting.api_key, HERE) is None
 
 
+@pytest.mark.threat("rate-limit-store")
 async def test_what_is_remembered_has_an_end(setting: Setting) -> None:
     """Where somebody else could keep the number of changes, a revoked API key is nobody after it."""
     setting.rate_limiter.cache_seconds = 30.0

@@ -167,6 +167,7 @@ def bound(tokens: Tokens) -> str:
     return next(each.split(";")[0] for each in SECURE.of(tokens) if SECURE.binding in each)
 
 
+@pytest.mark.threat("sibling-host")
 @pytest.mark.parametrize(
     ("header", "access", "refresh"),
     [
@@ -238,6 +239,7 @@ def test_on_loopback_one_response_deletes_all() -> None:
             assert {f"{start}keep.example.org", f"{start}example.org"} <= set(deleted)
 
 
+@pytest.mark.threat("stranger")
 @pytest.mark.parametrize(
     "many",
     [

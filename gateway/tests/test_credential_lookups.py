@@ -87,6 +87,7 @@ def refused(directory: Directory) -> Iterator[None]:
     assert 0 < raised.value.wait <= UNKNOWN_CREDENTIALS.seconds
 
 
+@pytest.mark.threat("stranger")
 async def test_random_credentials_have_a_budget(directory: Directory) -> None:
     """The database is asked for so many in a minute, and then in the next one again."""
     await directory.exhaust()

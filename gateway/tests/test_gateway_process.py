@@ -224,6 +224,7 @@ def _refusal(process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.threat("network-observer")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_setup_is_refused(
     gateway: Sequence[str | Path], folder: Path, mistake: str
@@ -236,6 +237,7 @@ def test_a_mistake_in_the_setup_is_refused(
     assert "redis-or-smtp-secret" not in said
 
 
+@pytest.mark.threat("network-observer")
 def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
     """A socket on every address is not loopback, whatever address the settings name."""
     _cookies(folder, "127.0.0.1")

@@ -285,6 +285,7 @@ HEADERS = b"GET / HTTP/1.1\r\nHost: x\r\n" + MANY * b"a:b\r\n"
 CHUNKS = CHUNKED.removesuffix(b"0\r\n\r\n") + MANY * b"1\r\nx\r\n" + b"0\r\n"
 
 
+@pytest.mark.threat("stranger")
 @pytest.mark.parametrize(
     "sent",
     [HEADERS + b"\r\n", HEADERS, CHUNKED.removesuffix(b"\r\n") + MANY * b"a:b\r\n"],
@@ -318,6 +319,7 @@ def test_a_body_is_not_parsed_when_it_is_refused(monkeypatch: pytest.MonkeyPatch
     assert len(chunks) < MANY / 20
 
 
+@pytest.mark.threat("stranger")
 def test_small_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight clients send bodies in small chunks: in most turns of the event loop a part of one is read."""
     chunks = _counted_chunks(monkeypatch)

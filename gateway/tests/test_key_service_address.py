@@ -127,6 +127,7 @@ WRONG: dict[str, Callable[[LinkCa, LinkCa], Identity]] = {
 }
 
 
+@pytest.mark.threat("wrong-certificate", "stolen-gateway-certificate")
 @pytest.mark.parametrize("made", WRONG.values(), ids=WRONG.keys())
 async def test_others_get_nothing(
     listen: Listen,

@@ -39,6 +39,7 @@ async def test_a_sign_in_makes_a_network_known(world: World) -> None:
     assert not await is_known("nobody@example.com", OFFICE)
 
 
+@pytest.mark.threat("stranger")
 @pytest.mark.parametrize("networks", [1, MAX_CHALLENGES + 1])
 async def test_whoever_knows_the_password_ends_no_sign_in_at_home(
     world: World, networks: int
@@ -113,6 +114,7 @@ async def test_a_password_reset_makes_a_network_known(world: World) -> None:
     await sign_in(world, OFFICE, NEW_PASSWORD)
 
 
+@pytest.mark.threat("stranger")
 async def test_a_stranger_s_failures_stop_nobody_at_home(world: World) -> None:
     """Where the owner has signed in before, the sign-in works after any failures elsewhere."""
     await world.join()

@@ -66,6 +66,7 @@ async def test_every_key_is_listed_once(at_most: int) -> None:
     assert found == [*range(1, min(at_most, 1203) + 1)]
 
 
+@pytest.mark.threat("other-tenant")
 async def test_few_long_lists_are_made_at_once() -> None:
     """One more of a tenant's, or in all, is refused until another ends; one page never is."""
     access, short = access_to(3 * MAX_KEYS_LISTED), access_to(MAX_KEYS_LISTED)

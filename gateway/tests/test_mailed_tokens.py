@@ -49,6 +49,7 @@ async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
     assert seen[2] == seen[3] != []
 
 
+@pytest.mark.threat("accounts-database-reader")
 async def test_no_token_is_in_the_database(world: World) -> None:
     """No token or code of a mail is in any row of any table, nor in any event."""
     person = await world.person()

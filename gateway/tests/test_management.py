@@ -272,6 +272,7 @@ async def test_what_is_lost_and_found_again_is_logged_once(
     ]
 
 
+@pytest.mark.threat("management-address")
 async def test_many_questions_cost_the_parts_one() -> None:
     """A thousand requests at once for each document ask each part once, or once a second."""
     parts = FakeParts()
@@ -294,6 +295,7 @@ async def test_who_asks_for_an_address_is_answered(host: str) -> None:
     assert (await Setting(FakeParts()).ask("/livez", host))[0] == 200
 
 
+@pytest.mark.threat("management-address")
 @pytest.mark.parametrize(
     "host", ["example.org", "example.org:8081", "127.0.0.1.example.org", "[example]", "0x7f.1"]
 )
@@ -366,6 +368,7 @@ async def test_the_metrics_are_those_of_the_table() -> None:
     assert "request-1" not in text.decode()
 
 
+@pytest.mark.threat("management-address")
 @pytest.mark.parametrize("named", ["rot13", "", "Kyber768 ", ["Kyber768"], {"a": 1}, 7])
 def test_a_client_chooses_no_label(named: object) -> None:
     """An algorithm that does not exist is counted as none."""
@@ -474,6 +477,7 @@ def test_no_management_address(text: str) -> None:
         settings(management_address=text)
 
 
+@pytest.mark.threat("management-address")
 def test_the_default_is_loopback() -> None:
     """Without a setting nobody but this machine reaches it."""
     assert settings().management == ("127.0.0.1", 8081)

@@ -115,6 +115,7 @@ async def test_an_api_key_is_its_tenant_s(world: World) -> None:
     assert await store.find(digest) is None
 
 
+@pytest.mark.threat("accounts-database-writer")
 async def test_a_digest_put_into_another_api_key_s_row_opens_nothing(world: World) -> None:
     """The digest of an API key of one's own is nothing in another tenant's row."""
     tenant = await other_tenant(world)
@@ -136,6 +137,7 @@ async def test_a_session_is_its_user_s(world: World) -> None:
         await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
 
 
+@pytest.mark.threat("accounts-database-writer")
 async def test_digests_put_into_another_session_open_nothing(world: World) -> None:
     """Both digests of one's own tokens are nothing in another user's session."""
     tokens, attacker, victim = await two_people(world)
@@ -184,6 +186,7 @@ async def test_a_refreshed_session_is_still_its_user_s(world: World) -> None:
     assert await world.sessions.find(tokens.access, HERE) is None
 
 
+@pytest.mark.threat("accounts-database-writer")
 @pytest.mark.parametrize("column", ["role", "tenant_id", "email", "email_key"])
 async def test_a_user_is_their_tenant_s(world: World, column: str) -> None:
     """A user with another role, tenant or address is nobody: no session, no sign-in."""
@@ -207,6 +210,7 @@ async def test_a_changed_role_is_bound_again(world: World) -> None:
     assert by.user == victim.user.id
 
 
+@pytest.mark.threat("accounts-database-writer")
 async def test_a_password_hash_is_its_user_s(world: World) -> None:
     """The hash of a password that the attacker knows signs nobody else in."""
     _, attacker, victim = await two_people(world)
@@ -257,6 +261,7 @@ async def test_a_step_up_token_is_its_user_s(world: World) -> None:
     assert attacker.user.id != stolen.user
 
 
+@pytest.mark.threat("accounts-database-writer")
 async def test_a_proof_lasts_no_longer(world: World) -> None:
     """A proof with another end covers nothing, before that end or after its own."""
     person = await world.person()
@@ -269,6 +274,7 @@ async def test_a_proof_lasts_no_longer(world: World) -> None:
     assert not await world.step_up.covers(person, given.proof)
 
 
+@pytest.mark.threat("accounts-database-writer")
 async def test_a_reauthentication_lasts_no_longer(sso: Sso) -> None:
     """A person whom the provider asked again cannot step up by it later than the gateway wrote."""
     person = await sso.person()
@@ -325,6 +331,7 @@ async def test_a_password_reset_is_its_address_s(world: World) -> None:
         await world.resets.complete(token, NEW_PASSWORD, ATTRIBUTION)
 
 
+@pytest.mark.threat("accounts-database-writer")
 async def test_a_mail_to_another_recipient_has_another_token(world: World) -> None:
     """A waiting reset that is sent to somebody else has a token that resets nothing."""
     await two_people(world)

@@ -68,6 +68,7 @@ async def test_the_secret_goes_where_the_provider_wants_it(remote: SettableProvi
     assert form["client_secret"] == ["s3cret"]
 
 
+@pytest.mark.threat("hostile-identity-provider")
 async def test_a_slow_provider_holds_up_a_few_requests(remote: SettableProvider) -> None:
     """While as many wait as may, another one is refused at once; afterwards they are answered."""
     all_wait, goes_on = Event(), Event()
@@ -94,6 +95,7 @@ async def test_a_slow_provider_holds_up_a_few_requests(remote: SettableProvider)
     assert len(await asyncio.gather(*asked)) == AT_ONCE
 
 
+@pytest.mark.threat("hostile-identity-provider")
 async def test_an_answer_that_trickles_is_cut(remote: SettableProvider) -> None:
     """A body that never ends is given up in time, and its thread is free again."""
     was_cut = Event()
@@ -135,6 +137,7 @@ def test_how_far_away_an_address_is(address: str, distance: Distance) -> None:
     assert distance_of(address) is distance
 
 
+@pytest.mark.threat("hostile-identity-provider")
 @pytest.mark.parametrize("endpoint", ["token_endpoint", "userinfo_endpoint"])
 async def test_a_provider_elsewhere_names_no_endpoint_that_is_nearer(
     remote: SettableProvider, endpoint: str
@@ -158,6 +161,7 @@ async def test_a_provider_elsewhere_names_no_endpoint_that_is_nearer(
         assert not connected.is_set()
 
 
+@pytest.mark.threat("hostile-identity-provider")
 async def test_a_handshake_that_trickles_is_cut() -> None:
     """A handshake that never ends is given up in time, and its thread is free again."""
     was_cut = Event()

@@ -104,6 +104,7 @@ async def test_the_operator_without_a_name_has_sessions_too(world: World) -> Non
         assert await Setting(world, other).find(token) is None
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 @pytest.mark.parametrize("end", ["rotate", "remove", "replace"])
 async def test_a_session_ends_with_its_credential(setting: Setting, end: str) -> None:
     """Rotated or removed, an operator has no session left, nor who gets the name afterwards."""
@@ -149,6 +150,7 @@ async def test_an_idle_session_ends(setting: Setting) -> None:
     assert await setting.find(token) is None
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 async def test_a_session_ends_after_eight_hours(setting: Setting) -> None:
     """However often it is used, a session ends eight hours after it began; its row then goes."""
     began, token = setting.world.now, await setting.sign_in()
@@ -175,6 +177,7 @@ async def test_it_is_stored_once_a_minute_that_a_session_is_used(setting: Settin
     assert setting.store.seen == 1
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 async def test_random_tokens_stop_reaching_the_database(setting: Setting) -> None:
     """Of a thousand tokens that nobody has, the budget's number is looked up; a session goes on."""
     mine = await setting.sign_in()

@@ -141,6 +141,7 @@ async def test_a_hash_is_one_user_s(pepper: Pepper) -> None:
     assert not await passwords.verify(Account(OTHER, stored), GOOD, HERE)
 
 
+@pytest.mark.threat("accounts-database-writer")
 @pytest.mark.parametrize(
     "forged",
     [
@@ -206,6 +207,7 @@ async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: 
     assert done.index(HERE) - refused_at_once < waited / 2  # in turns: not after those before it
 
 
+@pytest.mark.threat("flood")
 async def test_no_flood_of_strangers_keeps_known_people_waiting(pepper: Pepper) -> None:
     """While strangers from more addresses than may wait fill their queue, a known person is served."""
     held = HeldHasher()

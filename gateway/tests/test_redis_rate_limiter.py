@@ -82,6 +82,7 @@ async def test_a_change_is_heard_by_every_gateway(gateways: Gateways) -> None:
     assert await second.changes() == await first.changes() != as_of
 
 
+@pytest.mark.threat("rate-limit-store")
 @pytest.mark.parametrize("announced", [0, 1, 50])
 async def test_a_server_that_forgot_makes_nothing_old_valid(
     rate_limiter: RedisRateLimiter, server: redis.Redis, announced: int
@@ -114,6 +115,7 @@ async def test_what_is_remembered_is_looked_up_again_before_long(
         await rate_limiter.enter("a", LIMIT, as_of)
 
 
+@pytest.mark.threat("rate-limit-store")
 async def test_who_keeps_the_number_of_changes_keeps_nothing_for_long(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
@@ -157,6 +159,7 @@ async def test_a_window_takes_no_more_room_than_its_limit(
     assert server.keys() == ["pqkeep:window:a"]
 
 
+@pytest.mark.threat("rate-limit-store")
 async def test_a_full_server_counts_nothing_wrongly(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:

@@ -295,6 +295,7 @@ def _statuses(received: bytes) -> list[bytes]:
     return [each[:3] for each in received.split(b"HTTP/1.1 ")[1:]]
 
 
+@pytest.mark.threat("hostile-proxy")
 @pytest.mark.parametrize("listener", ["plain", "TLS", "management"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_request_that_can_be_read_in_two_ways_is_the_last(

@@ -155,12 +155,14 @@ def columns(kind: type[Any]) -> set[str]:
     }
 
 
+@pytest.mark.threat("accounts-database-reader")
 def test_every_column_is_of_a_kind() -> None:
     """Each column of bytes or text is listed as a digest, a salt, or what is no secret."""
     assert columns(sa.LargeBinary) == DIGESTS | SALTS | CONTENTS | MACS
     assert columns(sa.String) == TEXTS | PASSWORD_HASHES
 
 
+@pytest.mark.threat("accounts-database-writer")
 def test_every_secret_is_bound_to_its_owner() -> None:
     """Each column of a secret is under its table's MAC with each owner, or it is said why not."""
     macs = {f"{table.name}.{name}" for table in with_macs() for name in covered(table)}

@@ -40,6 +40,7 @@ BROWSER = b"browser"
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 
+@pytest.mark.threat("stolen-refresh-token")
 async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
     """Of 32 exchanges of one token at once by as many clients one succeeds; the session is ended."""
     await world.join()
@@ -56,6 +57,7 @@ async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
     assert world.log.operations.count("refresh-token-reused") == ROUNDS
 
 
+@pytest.mark.threat("stolen-refresh-token")
 async def test_tabs_that_refresh_at_once_get_the_same_tokens(world: World) -> None:
     """32 exchanges of one token at once by one client have one answer, whose tokens are in force."""
     await world.join()
@@ -115,6 +117,7 @@ async def test_only_the_latest_exchange_is_answered_again(world: World) -> None:
     assert await world.sessions.find(third.access, HERE) is None
 
 
+@pytest.mark.threat("stolen-refresh-token")
 async def test_a_session_ends_after_thirty_days(world: World) -> None:
     """However often a session is refreshed, no token of it is accepted after 30 days."""
     began, tokens = world.now, await world.join()
@@ -171,6 +174,7 @@ async def test_a_change_of_second_factors_ends_other_sessions(world: World, chan
     assert await world.sessions.find(neighbour.access, HERE)
 
 
+@pytest.mark.threat("stolen-access-cookie")
 async def test_tokens_expire(world: World) -> None:
     """An access token is accepted for 15 minutes, a refresh token for 7 days: not a moment more."""
     began = world.now

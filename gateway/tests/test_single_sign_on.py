@@ -227,6 +227,7 @@ async def test_an_address_of_another_domain_is_refused(sso: Sso) -> None:
     assert await sso.refusal() is Refusal.EMAIL
 
 
+@pytest.mark.threat("hostile-identity-provider")
 async def test_nobody_of_another_tenant_is_signed_in(sso: Sso) -> None:
     """Neither by their address nor by their identity do people of another tenant come in."""
     other: Tenant = await add_tenant(sso.world.engine, new_tenant())
@@ -246,6 +247,7 @@ async def test_members_are_made_only_where_the_operator_says_so(sso: Sso) -> Non
     assert await sso.world.users.find_by_email(EMAIL) is None
 
 
+@pytest.mark.threat("hostile-identity-provider")
 @ON_BOTH
 async def test_an_address_given_to_somebody_else_signs_them_in_nowhere(sso: Sso) -> None:
     """A member's address at the provider, with another subject, is another person."""
@@ -278,6 +280,7 @@ async def test_who_is_in_no_group_any_more_is_signed_out(sso: Sso) -> None:
     assert next(reversed(sso.world.log.recorded.values())).principal == f"user:{person.user}"
 
 
+@pytest.mark.threat("hostile-identity-provider")
 @ON_BOTH
 async def test_the_last_owner_stays_owner(sso: Sso) -> None:
     """Groups take no team its last owner; another owner is changed."""

@@ -96,6 +96,7 @@ async def test_encrypted_from_the_first_byte(
     assert len(mail_server.messages) == 1
 
 
+@pytest.mark.threat("network-observer")
 async def test_what_cannot_be_encrypted_is_not_sent(
     plain: MailServer, password_file: Path, pepper: Pepper
 ) -> None:

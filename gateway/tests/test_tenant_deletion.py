@@ -199,6 +199,7 @@ async def test_the_key_service_decides_when(world: World, keys: FakeKeys) -> Non
     assert (await world.stored_tenants.get(world.tenant.id)).deletion_at == later.at
 
 
+@pytest.mark.threat("accounts-database-writer")
 @pytest.mark.parametrize("state", ["suspended", "deleting"])
 async def test_a_row_destroys_nothing(world: World, keys: FakeKeys, state: str) -> None:
     """Who writes the row of a tenant has its destruction scheduled, which is shown and cancelled."""

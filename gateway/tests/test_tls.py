@@ -102,6 +102,7 @@ def test_the_group_after_a_retry(certificate: Certificate, tmp_path: Path) -> No
     assert session.group == "secp521r1"
 
 
+@pytest.mark.threat("network-observer")
 def test_a_classical_client_is_refused_where_post_quantum_is_required(
     certificate: Certificate,
 ) -> None:
@@ -360,6 +361,7 @@ def test_an_answer_before_the_body_is_read_after_it(
     serve(server, app, do)
 
 
+@pytest.mark.threat("stranger")
 def test_a_connection_counts_from_before_its_handshake(
     certificate: Certificate, tls: TlsServer
 ) -> None:
@@ -429,6 +431,7 @@ class Updates:
         return HKDFExpand(hashes.SHA384(), size, info).derive(self._secret)
 
 
+@pytest.mark.threat("stranger")
 def test_updates_of_keys_are_limited(certificate: Certificate, tmp_path: Path) -> None:
     """Some are answered; a client that only asks for more of them is refused."""
     client = certificate.client()
@@ -554,6 +557,7 @@ def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
     serve(server, hello, do)
 
 
+@pytest.mark.threat("network-observer")
 def test_post_quantum_is_refused_where_openssl_has_none(certificate: Certificate) -> None:
     """It can be required with OpenSSL 3.5 or later; an older one is named in the refusal."""
 

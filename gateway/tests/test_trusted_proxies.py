@@ -19,6 +19,7 @@ def client_of(*headers: str, peer: str = PROXY, proxies: TrustedProxies = PROXIE
     return client.address
 
 
+@pytest.mark.threat("hostile-proxy")
 @pytest.mark.parametrize("peer", [CLIENT, "2001:db8::1", "", "/run/socket", "::ffff:192.0.2.7"])
 @pytest.mark.parametrize("header", ["x-forwarded-for: {}", "forwarded: for={}"])
 def test_strangers_choose_no_address(peer: str, header: str) -> None:

@@ -51,6 +51,7 @@ def no_room_to_scrub() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.threat("keys-database-reader")
 async def test_no_archived_seed_is_on_the_disk(
     keys: KeyService, tenant: TenantId, attribution: Attribution, database_path: Path, sql: Sql
 ) -> None:

@@ -111,6 +111,7 @@ def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
     return scheme.generate().public_bytes()
 
 
+@pytest.mark.threat("keys-database-writer")
 @pytest.mark.parametrize("algorithm", sorted({*Algorithm} - {*PARAMETER_SETS} | {SLH_DSA}))
 async def test_a_swapped_public_key_is_never_used_or_shown(
     algorithm: Algorithm, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution

@@ -295,6 +295,7 @@ async def probe(
     return probe
 
 
+@pytest.mark.threat("keys-database-writer")
 @pytest.mark.timeout(300)  # the database is opened some eighty times
 @pytest.mark.parametrize("backend", ["sqlite", later("postgresql")], indirect=True)
 async def test_a_changed_column_is_refused_with_its_message(
@@ -337,6 +338,7 @@ async def _with(
         update(engine, table, {**row, column.name: value}, **{column.name: row[column.name]})
 
 
+@pytest.mark.threat("keys-database-writer")
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize("table", [keys.KEYS, keys.KEY_REVISIONS], ids=lambda table: table.name)
 async def test_an_earlier_state_is_refused(

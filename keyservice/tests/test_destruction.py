@@ -265,6 +265,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.threat("keys-database-writer")
 @pytest.mark.parametrize("forgery", FORGERIES)
 async def test_who_writes_the_database_destroys_nothing(
     forgery: str, serving: Serving, sql: Sql
@@ -283,6 +284,7 @@ async def test_who_writes_the_database_destroys_nothing(
     assert sql("SELECT count(*) FROM keys WHERE sealed_seed IS NULL") == [(0,)]
 
 
+@pytest.mark.threat("keys-database-writer")
 async def test_a_row_of_before_a_cancellation_destroys_nothing(serving: Serving, sql: Sql) -> None:
     """A row that was copied while the destruction was scheduled is older than the log says."""
     columns = "revision, destruction, destruction_at_us, mac"
@@ -494,6 +496,7 @@ USES = frozenset(
 """What uses keys, and changes none."""
 
 
+@pytest.mark.threat("compromised-gateway")
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_no_sequence_of_frames_destroys_a_key(
     seed: int, service: InProcessService, sql: Sql, tmp_path: Path

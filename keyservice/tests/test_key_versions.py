@@ -342,6 +342,7 @@ def test_versions_that_do_not_exist_are_not_found(version: int) -> None:
     assert refusal.value.kind is ErrorKind.KEY_NOT_FOUND
 
 
+@pytest.mark.threat("other-tenant")
 def test_a_key_has_so_many_versions_at_the_most() -> None:
     """The 10,000th version is made, and no other one, whatever became of the others."""
     info = new_entry(EMPTY).info

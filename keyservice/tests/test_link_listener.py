@@ -164,6 +164,7 @@ WRONG: dict[str, Callable[[LinkCa, LinkCa], Identity | None]] = {
 }
 
 
+@pytest.mark.threat("wrong-certificate", "stolen-gateway-certificate")
 @pytest.mark.parametrize("made", WRONG.values(), ids=WRONG.keys())
 async def test_others_are_refused_before_a_frame_is_read(
     connect: Connect,
@@ -214,6 +215,7 @@ async def test_plain_frames_are_not_read(connect: Connect, server: Server) -> No
     assert not server._connections
 
 
+@pytest.mark.threat("link-attacker")
 async def test_half_open_handshakes_lock_nobody_out(
     connect: Connect, server: Server, port: int, link_ca: LinkCa
 ) -> None:
@@ -256,6 +258,7 @@ async def test_connections_are_bounded(
     assert caplog.text.count("too many connections") == 1
 
 
+@pytest.mark.threat("compromised-gateway")
 async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: LinkCa) -> None:
     """Where one host has every connection, its oldest gives way to another's, and not to its own."""
     context = link_ca.tls(Role.GATEWAY).context

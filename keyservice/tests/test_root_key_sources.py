@@ -232,6 +232,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.threat("stolen-disk")
 @pytest.mark.parametrize(("made", "message"), REFUSED)
 def test_a_token_that_is_not_set_up_is_refused(
     made: Callable[[SoftHsm], Pkcs11], message: str, hsm: SoftHsm

@@ -123,6 +123,12 @@ def test_no_other_mac_is_accepted(sealer: Sealer) -> None:
     assert not any(sealer.is_mac(each, b"data") for each in others)
 
 
+@pytest.mark.threat(
+    "keys-database-reader",
+    "stolen-transfer-key",
+    "moved-tenant-rollback",
+    "stolen-backup-and-recovery-key",
+)
 def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:
     """Neither another root key nor another id of the same root key opens a seed."""
     sealed = sealer.seal(Secret(SEED), HERE)
@@ -170,6 +176,7 @@ def test_a_private_root_key_file_is_read(mode: int, root_key_file: Path) -> None
     assert bytes(read_root_key(root_key_file).reveal()) == bytes(range(32))
 
 
+@pytest.mark.threat("stolen-root-key")
 @pytest.mark.parametrize("mode", [0o440, 0o404, 0o420, 0o402, 0o410, 0o401, 0o644, 0o777])
 def test_a_root_key_file_open_to_others_is_refused(mode: int, root_key_file: Path) -> None:
     """Any right of the group or of others is a reason not to start."""

@@ -214,6 +214,7 @@ async def test_the_socket_is_its_owners(server: Server, socket_path: Path) -> No
     assert stat.S_IMODE(await asyncio.to_thread(lambda: socket_path.stat().st_mode)) == 0o600
 
 
+@pytest.mark.threat("compromised-gateway")
 async def test_a_gateway_s_connections_are_bounded(connect: Connect, operator: Client) -> None:
     """Beyond MAX_CONNECTIONS a gateway's are hung up on; the open ones and the operator are served."""
     open_ones = [await connect() for _ in range(MAX_CONNECTIONS - 1)]
@@ -242,6 +243,7 @@ def event(number: int, operation: str, outcome: str = "success", after_us: int =
     )
 
 
+@pytest.mark.threat("compromised-gateway")
 @pytest.mark.parametrize(
     ("operation", "outcome"),
     [
@@ -266,6 +268,7 @@ async def test_an_event_that_is_not_the_gateways_is_refused(
 DAY = 24 * 3600 * 1_000_000
 
 
+@pytest.mark.threat("compromised-gateway")
 @pytest.mark.parametrize(
     "after_us", [-31 * DAY, 6 * 60 * 1_000_000, DAY], ids=["too old", "soon", "tomorrow"]
 )
@@ -297,6 +300,7 @@ async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal
     assert recorded == [str(before.id), str(after.id)]
 
 
+@pytest.mark.threat("compromised-gateway", "stolen-transfer-key")
 async def test_each_socket_has_its_list(server: Server, connect: Connect, operator: Client) -> None:
     """The gateway gets no administration and moves nobody; the operator uses no keys and no log."""
     gateway: Client = await connect()

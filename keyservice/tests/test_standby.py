@@ -120,6 +120,7 @@ async def test_a_holder_that_is_heard_of_is_left_alone(opened: Open, sql: Sql) -
     assert (active.writer.epoch, standby.writer.is_standing_by) == (1, True)
 
 
+@pytest.mark.threat("replaced-key-service")
 async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None:
     """Its session is ended, and it waits for the other one in turn."""
     active, standby = await opened(), await opened()
@@ -149,6 +150,7 @@ async def test_a_holder_that_the_server_works_for_is_left_alone(opened: Open, sq
     assert await waiting == 1
 
 
+@pytest.mark.threat("replaced-key-service")
 async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql: Sql) -> None:
     """A session that believes to have the lock commits nothing once another epoch has begun."""
     first = await opened()
@@ -270,6 +272,7 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
+@pytest.mark.threat("swapped-key-service")
 async def test_a_standby_with_another_root_key_does_not_start(
     opened: Open,
     wired: Callable[[FencedDatabase], KeyServiceParts],

@@ -254,6 +254,7 @@ async def test_a_database_of_another_version_is_refused(location: Location, revi
         location.sql("SELECT * FROM key_usage")
 
 
+@pytest.mark.threat("swapped-key-service")
 async def test_a_database_is_one_shards_only(location: Location, sealer: Sealer) -> None:
     """The shard that opens a new database has it for good; another one is refused, by name."""
     for _ in range(2):

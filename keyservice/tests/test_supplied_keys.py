@@ -255,6 +255,7 @@ async def try_own(
     return None
 
 
+@pytest.mark.threat("scoped-api-key")
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 @pytest.mark.parametrize(("algorithm", "kind"), WITH_OWN)
 async def test_one_s_own_key_keeps_its_status(

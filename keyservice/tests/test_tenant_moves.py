@@ -354,6 +354,7 @@ async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> N
     assert (await pair.west.ask(enabled)).key.version == 3
 
 
+@pytest.mark.threat("moved-tenant-rollback")
 async def test_the_shard_it_left_has_nothing_and_refuses(pair: Pair, tenant: TenantId) -> None:
     """From the moment it leaves every call is refused and recorded, also after a restart."""
     uses = await fill(pair.east, tenant)
@@ -477,6 +478,7 @@ async def test_a_tenant_goes_and_comes_back(pair: Pair, tenant: TenantId) -> Non
     await source.ask(RotateKey(tenant=tenant, algorithm=KEM))
 
 
+@pytest.mark.threat("tenant-bundles")
 async def test_a_bundle_is_received_once_and_in_order(pair: Pair, tenant: TenantId) -> None:
     """An earlier bundle brought again is refused, wherever the tenant is by then."""
     await fill(pair.east, tenant)
@@ -491,6 +493,7 @@ async def test_a_bundle_is_received_once_and_in_order(pair: Pair, tenant: Tenant
     assert (await pair.west.ask(GetActiveKey(tenant=tenant, algorithm=KEM))).key.version == 5
 
 
+@pytest.mark.threat("tenant-bundles")
 async def test_a_bundle_that_is_not_whole_is_refused(pair: Pair, tenant: TenantId) -> None:
     """Cut anywhere, longer, changed anywhere, or of another installation: nothing arrives."""
     await fill(pair.east, tenant)
@@ -529,6 +532,7 @@ async def test_nothing_is_sealed_under_a_replaced_key(pair: Pair, tenant: Tenant
     await bring(pair.west, tenant, bundle, exported.sha256)
 
 
+@pytest.mark.threat("tenant-bundles")
 async def test_a_bundle_for_another_is_refused(pair: Pair, tenant: TenantId) -> None:
     """It is for one shard and of one tenant."""
     await fill(pair.east, tenant)
@@ -542,6 +546,7 @@ async def test_a_bundle_for_another_is_refused(pair: Pair, tenant: TenantId) -> 
     assert await pair.east.refusal(elsewhere) is MoveRefusal.OTHER_TARGET
 
 
+@pytest.mark.threat("tenant-bundles")
 async def test_a_forged_receipt_is_refused(pair: Pair, tenant: TenantId) -> None:
     """Without the other shard's receipt for this very bundle nothing is destroyed."""
     await fill(pair.east, tenant)
@@ -742,6 +747,7 @@ async def test_other_tenants_are_served_meanwhile(pair: Pair, tenant: TenantId) 
     assert (await pair.east.step(ListMoves(tenant=INSTALLATION), Moves)).shard == EAST
 
 
+@pytest.mark.threat("moved-tenant-rollback")
 async def test_rows_that_are_put_back_are_refused(pair: Pair, tenant: TenantId) -> None:
     """Whoever writes the database cannot bring a tenant back that has left."""
     await fill(pair.east, tenant)

@@ -66,6 +66,7 @@ def test_toml_that_is_refused(name: str, tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.threat("gateway-user")
 @pytest.mark.parametrize(
     "unit", ["a.", " a", '" ', "' ", '\\"', ' \\"', ' \\" "', "a" * 99, "[", ",a."]
 )

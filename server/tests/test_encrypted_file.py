@@ -120,6 +120,7 @@ def test_every_byte_counts(pair: tuple[PublicHalf, PrivateHalf]) -> None:
             opened(private, bytes(damaged), 4)
 
 
+@pytest.mark.threat("stolen-backup")
 def test_another_recovery_key_is_named(
     pair: tuple[PublicHalf, PrivateHalf], tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from pqkeep_server.start import StartError, require_own
 from pqkeep_server.valkey import NoValkeyError, new_socket
 
 
+@pytest.mark.threat("gateway-user")
 def test_what_is_left_in_the_valkey_folder_stops_no_start(tmp_path: Path) -> None:
     """The gateway's user may leave anything there: a folder named as a socket, a link to a file."""
     folder, kept = tmp_path / "valkey", tmp_path / "kept"
@@ -34,6 +35,7 @@ def test_what_is_left_in_the_valkey_folder_stops_no_start(tmp_path: Path) -> Non
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.threat("gateway-user")
 def test_a_link_in_place_of_the_valkey_folder_is_refused(tmp_path: Path) -> None:
     """Root would remove the sockets of another program, where it leads."""
     elsewhere = tmp_path / "elsewhere"
@@ -45,6 +47,7 @@ def test_a_link_in_place_of_the_valkey_folder_is_refused(tmp_path: Path) -> None
     assert [each.name for each in elsewhere.iterdir()] == ["other.sock"]
 
 
+@pytest.mark.threat("gateway-user")
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     """Root would make a file wherever it leads."""
     (tmp_path / LOCK_FILE).symlink_to(tmp_path / "made")
@@ -53,6 +56,7 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.threat("gateway-user")
 @pytest.mark.parametrize("what", ["a FIFO", "without end"])
 def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str) -> None:
     """A check of settings neither waits for who writes to a FIFO nor reads without end."""
@@ -65,6 +69,7 @@ def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str
         check_settings(file)
 
 
+@pytest.mark.threat("gateway-user")
 @pytest.mark.parametrize("command", [("add", "c"), ("remove", "b")], ids=lambda each: each[0])
 def test_a_command_that_changes_settings_waits_for_nobody(
     tmp_path: Path, command: tuple[str, str]
@@ -97,6 +102,7 @@ require_program(users)
 """
 
 
+@pytest.mark.threat("gateway-user")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_check_as_the_user_has_nothing_of_roots() -> None:
     """A process of the gateway's user, which its others could take over, has no terminal of root's."""
@@ -124,6 +130,7 @@ def test_a_check_as_the_user_has_nothing_of_roots() -> None:
         assert (folder / "found").read_text().splitlines() == ["64101", "64102"]
 
 
+@pytest.mark.threat("gateway-user")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("name", [".", "start.toml"])
 @pytest.mark.parametrize(

@@ -240,6 +240,7 @@ def test_no_command_fails_or_waits(
     assert not _problems(COMMANDS, STATES[state], template, tmp_path, pqkeepd_command)
 
 
+@pytest.mark.threat("gateway-user")
 @pytest.mark.parametrize("state", DAMAGED)
 def test_no_command_fails_or_waits_for_a_damaged_file(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]

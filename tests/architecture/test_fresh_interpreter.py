@@ -83,6 +83,7 @@ def test_logs_need_no_terminal_library(package: str) -> None:
     assert "rich" not in loaded_with(module, FORBID.format(package=package))
 
 
+@pytest.mark.threat("compromised-gateway")
 @pytest.mark.parametrize("module", ["cryptography", "cryptography.hazmat.primitives", "pqcrypto"])
 def test_the_gateway_s_process_cannot_import_cryptography(module: str) -> None:
     """An import of cryptography fails, though the package is installed."""

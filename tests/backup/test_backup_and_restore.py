@@ -529,6 +529,7 @@ def test_no_backup_is_overwritten(
     assert backup.file.read_bytes() == before
 
 
+@pytest.mark.threat("stolen-backup")
 def test_secrets_are_not_in_a_backup(backup: Backup) -> None:
     """Neither root key nor pepper nor tenants' names can be read in the file."""
     data = backup.file.read_bytes()

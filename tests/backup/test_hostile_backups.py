@@ -89,6 +89,7 @@ def nested_rows(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> No
 FORGERIES = (own_pepper, newer_number, nothing_changed, empty_tag, nested_rows)
 
 
+@pytest.mark.threat("forged-backup")
 @pytest.mark.parametrize("forge", FORGERIES)
 def test_a_forged_backup_is_refused(
     forge: Forge,
@@ -127,6 +128,7 @@ def test_a_backup_without_a_tag_is_damaged(
     assert (status, "it is damaged" in said) == (1, True), said
 
 
+@pytest.mark.threat("forged-backup")
 def test_an_old_backup_is_announced(
     genuine: AuthenticBackup,
     backup: Backup,
@@ -223,6 +225,7 @@ sender = "keep@example.org"
 """
 
 
+@pytest.mark.threat("forged-backup")
 def test_settings_are_not_restored_silently(
     backup: Backup, recovery_key: RecoveryKey, command: Command, tmp_path: Path
 ) -> None:

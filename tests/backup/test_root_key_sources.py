@@ -83,6 +83,7 @@ def start_key_service(data: Path, environment: Mapping[str, str]) -> tuple[int, 
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.threat("stolen-disk")
 def test_from_a_file_to_a_token_to_a_command_and_back(
     command: Command,
     recovery_key: RecoveryKey,

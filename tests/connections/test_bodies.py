@@ -56,6 +56,7 @@ def test_a_body_is_refused_by_its_length(gateway: Gateway, path: str) -> None:
         assert (answer.status, answer.headers["connection"]) == (expected, "close")
 
 
+@pytest.mark.threat("stranger")
 @pytest.mark.parametrize("chunked", [False, True], ids=["with their length", "in chunks"])
 def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: bool) -> None:
     """100 strangers who send 4 MiB each at once raise the memory by less than 100 MiB."""

@@ -65,6 +65,7 @@ def test_a_flood_shuts_nobody_out(small: Gateway, source: str, sent: bytes) -> N
             assert small.connections() <= 20
 
 
+@pytest.mark.threat("flood")
 def test_a_flood_from_many_addresses_shuts_nobody_out(small: Gateway) -> None:
     """Where all connections are taken, the address with the most of them loses one."""
     with ExitStack() as stack:
@@ -76,6 +77,7 @@ def test_a_flood_from_many_addresses_shuts_nobody_out(small: Gateway) -> None:
         assert small.connections() <= 41
 
 
+@pytest.mark.threat("flood")
 def test_a_connection_in_use_outlasts_a_flood(small: Gateway) -> None:
     """A client that goes on asking keeps its connection, though its address opens many others."""
     with ExitStack() as stack, small.client() as client:
@@ -166,6 +168,7 @@ class Unread:
 LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+@pytest.mark.threat("flood")
 def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gateway]) -> None:
     """Of what one address does not read all but so much goes; whoever reads is answered."""
     gateway = start_gateway(unread=16 * PIECE, write_seconds=300)

@@ -129,6 +129,7 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.threat("stranger")
 @pytest.mark.parametrize("do", ENDINGS, ids=lambda do: do.__name__)
 def test_a_client_that_does_no_more_is_hung_up_on(
     hasty: Gateway, do: Callable[[Client], None]

@@ -52,6 +52,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.threat("hostile-proxy")
 @pytest.mark.parametrize("sent", REFUSED)
 def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: bytes) -> None:
     """400 ERR_INVALID_001 in the envelope with the usual headers, and the connection is closed."""

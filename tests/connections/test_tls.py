@@ -70,6 +70,7 @@ OUTSIDE: tuple[Callable[[Client], None], ...] = (
 """Where a client stops in its handshake, or goes on with it without end."""
 
 
+@pytest.mark.threat("stranger")
 def test_a_client_that_does_no_more_is_hung_up_on(secured: Gateway) -> None:
     """Wherever a client stops, in its handshake or after it, its connection is closed in time."""
     with ExitStack() as stack:

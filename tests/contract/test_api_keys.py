@@ -183,6 +183,7 @@ def test_an_overlap_is_at_most_the_installation_s(
     assert refusal == (400, "ERR_INVALID_001", "overlap_seconds")
 
 
+@pytest.mark.threat("rotated-api-key")
 def test_a_rotation_may_end_the_old_key_at_once(
     installation: Installation, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_rotation_may_end_the_old_key_at_once(
         assert new.ask("GET", "/kms/keys").status_code == 200
 
 
+@pytest.mark.threat("rotated-api-key")
 def test_a_key_in_its_overlap_rotates_nothing(
     rotated: tuple[Caller, Caller], refused: Refused
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_key_in_its_overlap_rotates_nothing(
     assert new.post(_path(new, "/rotate"))["revoked_version"] == 2
 
 
+@pytest.mark.threat("rotated-api-key")
 def test_a_key_in_its_overlap_administers_nothing(
     rotated: tuple[Caller, Caller], refused: Refused
 ) -> None:

@@ -102,6 +102,7 @@ def answers(closed: Installation, password: str) -> dict[str, httpx2.Response]:
     return dict(Browser(closed, password).walk(tenant_id))
 
 
+@pytest.mark.threat("network-observer")
 @pytest.mark.parametrize("what", AGES)
 def test_cookies_go_over_tls_only(answers: dict[str, httpx2.Response], what: str) -> None:
     """The cookies are Secure, httpOnly, SameSite=Lax, of one path, for this host, as long as said."""

@@ -296,6 +296,7 @@ def _state(where: Installation, owner: Caller) -> State:
     ]
 
 
+@pytest.mark.threat("stolen-api-key", "other-tenant", "stolen-operator-credential")
 @pytest.mark.parametrize(("operation", "credential", "status"), CELLS)
 def test_the_matrix(
     owner: Owner,

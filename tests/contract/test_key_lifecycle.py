@@ -163,6 +163,7 @@ def test_concurrent_rotations_all_count(tenant: Caller) -> None:
     assert statuses(tenant, Algorithm("Kyber768")) == 16 * ["retired"] + ["active"]
 
 
+@pytest.mark.threat("stolen-api-key")
 @every_algorithm
 def test_another_tenants_keys_open_nothing(
     world: World,

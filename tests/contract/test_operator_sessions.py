@@ -94,6 +94,7 @@ def test_a_person_who_signs_in_takes_the_operators_cookie_away(closed: Installat
     assert (shown.value, shown["max-age"], shown["path"]) == ("", "0", "/")
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_session_reads_and_nothing_else(
     closed: Installation, signed_in: Caller, tenant: Caller, row: Endpoint
@@ -120,6 +121,7 @@ def tenant(closed: Installation) -> Caller:
     return closed.new_tenant()
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 def test_a_change_needs_the_credential_with_it(closed: Installation, browser: Caller) -> None:
     """A change is refused by cookie alone, done by the credential beside it, and once only."""
     name = f"tenant {uuid.uuid4()}"
@@ -150,6 +152,7 @@ def test_nothing_else_makes_a_change_of_it(browser: Caller, proof: Mapping[str, 
     assert _refusal(answer) == CREDENTIAL_REQUIRED
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 def test_signing_out_ends_the_session(browser: Caller, thief: httpx2.Client) -> None:
     """After signing out the cookie is deleted, a copy of it opens nothing, and it can be repeated."""
     stolen = browser.client.headers["Cookie"]
@@ -171,6 +174,7 @@ def test_a_planted_cookie_is_not_adopted(closed: Installation, thief: httpx2.Cli
     assert _refusal(thief.get(COUNT, headers=planted)) == UNAUTHORIZED
 
 
+@pytest.mark.threat("stolen-operator-cookie")
 def test_cookies_are_not_exchangeable(
     closed: Installation, browser: Caller, thief: httpx2.Client
 ) -> None:

@@ -142,6 +142,7 @@ def _email(answer: httpx2.Response) -> str | None:
     return email
 
 
+@pytest.mark.threat("sibling-host")
 def test_a_planted_session_signs_nobody_in(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_planted_session_signs_nobody_in(
     assert _email(_browse(closed, "GET", f"{API}/auth/me", mine.header())) == email
 
 
+@pytest.mark.threat("sibling-host")
 def test_a_planted_session_takes_no_other_s_place(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
@@ -198,6 +200,7 @@ def test_a_planted_session_takes_no_other_s_place(
     assert _email(_browse(closed, "GET", f"{API}/auth/me", unprefixed)) is None
 
 
+@pytest.mark.threat("sibling-host")
 def test_a_planted_refresh_token_is_not_exchanged(
     closed: Installation, two: tuple[Kept, Kept, str]
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_planted_refresh_token_is_not_exchanged(
     assert _browse(closed, "GET", f"{API}/auth/me", others.header()).status_code == 200
 
 
+@pytest.mark.threat("sibling-host")
 def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, Kept, str]) -> None:
     """An attacker's own proof, under the name that another host can set or the real one, is none."""
     mine, others, _ = two

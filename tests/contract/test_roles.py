@@ -47,6 +47,7 @@ def test_the_table_has_every_operation(operations: dict[str, tuple[str, str]]) -
     assert MAY.keys() == operations.keys() - {"check_health"}
 
 
+@pytest.mark.threat("other-tenant")
 @pytest.mark.parametrize("role", ROLES)
 def test_every_cell(
     operations: dict[str, tuple[str, str]],

@@ -547,6 +547,7 @@ def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited
     assert _is_outside_scopes(kems.ask("GET", "/kms/jwks"))
 
 
+@pytest.mark.threat("scoped-api-key")
 def test_a_public_key_is_no_way_into_another_keyring(tenant: Caller, limited: Limited) -> None:
     """Of a keyring outside its scopes an API key uses a key by its public key as little as by name."""
     keyring = f"hidden-{uuid.uuid4()}"
@@ -578,6 +579,7 @@ def test_a_retired_public_key_of_one_s_own_is_refused(tenant: Caller) -> None:
     assert _ended(refused)[:2] == (404, "ERR_NOT_FOUND_001")
 
 
+@pytest.mark.threat("scoped-api-key")
 def test_a_scope_of_one_algorithm_tells_nothing_of_another(
     tenant: Caller, limited: Limited
 ) -> None:

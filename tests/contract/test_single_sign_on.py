@@ -158,6 +158,7 @@ def test_a_browser_comes_back_signed_in(sso: SsoInstallation, visit: Visit) -> N
     expect(page.get_by_role("heading", name="Security", exact=True)).to_be_visible()
 
 
+@pytest.mark.threat("forged-callback")
 def test_a_callback_is_good_once(sso: SsoInstallation) -> None:
     """Replayed, with the cookie that the browser had, it signs nobody in."""
     sso.mock.add("once", email="once@example.com", email_verified=True, groups=["staff"])
@@ -171,6 +172,7 @@ def test_a_callback_is_good_once(sso: SsoInstallation) -> None:
     assert refusal(finished(thief, back)) == "provider"
 
 
+@pytest.mark.threat("forged-callback")
 def test_a_callback_belongs_to_its_browser(sso: SsoInstallation) -> None:
     """Somebody else's callback signs a browser in as nobody, whatever it has begun itself."""
     sso.mock.add("eve", email="eve@example.com", email_verified=True, groups=["staff"])
@@ -181,6 +183,7 @@ def test_a_callback_belongs_to_its_browser(sso: SsoInstallation) -> None:
     assert refusal(finished(victim, back)) == "expired"
 
 
+@pytest.mark.threat("forged-callback")
 def test_a_callback_belongs_to_its_provider(sso: SsoInstallation) -> None:
     """What was begun at one provider is not finished at another one's address."""
     client = sso.browser()
@@ -231,6 +234,7 @@ def test_the_client_proves_itself_and_the_code_is_its_own(sso: SsoInstallation) 
     assert "client_secret" not in form
 
 
+@pytest.mark.threat("hostile-identity-provider")
 @pytest.mark.parametrize("kind", ["huge", "redirect", "no-json", "error", "broken"])
 def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: str) -> None:
     """Answers that are too large, lead elsewhere or are no tokens are refused, and read no further."""
@@ -260,6 +264,7 @@ def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: st
     assert followed == ["/token"]
 
 
+@pytest.mark.threat("forged-callback")
 @pytest.mark.parametrize(
     "path",
     [
@@ -307,6 +312,7 @@ def test_a_session_steps_up_by_its_provider(sso: SsoInstallation) -> None:
     assert enrolled.status_code == 200
 
 
+@pytest.mark.threat("stolen-access-cookie")
 def test_a_stolen_session_has_no_step_up_of_its_person(sso: SsoInstallation) -> None:
     """Somebody with a copy of the access token does not collect what the callback gave the browser."""
     person, thief = sso.browser(), sso.browser()

@@ -82,6 +82,7 @@ def test_every_sensitive_operation_has_its_place() -> None:
     assert not COVERED_BY_PROOF & (DESTROYING | CREDENTIALS)
 
 
+@pytest.mark.threat("stolen-access-cookie")
 def test_without_a_proof_of_this_session_nothing_is_done(
     prepared: Prepared, new_person: Callable[..., Caller], installation: Installation
 ) -> None:

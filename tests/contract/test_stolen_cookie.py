@@ -94,6 +94,7 @@ def _attack(prepared: Prepared, name: str, **headers: str) -> tuple[int, str]:
     return answer.status_code, read_envelope(answer)["error"]["error_code"]
 
 
+@pytest.mark.threat("stolen-access-cookie")
 def test_every_change_has_its_place() -> None:
     """Every change an owner can make needs a step-up, or is listed with the reason why not."""
     assert [row.name for row in SENSITIVE if not row.needs_step_up] == []
@@ -101,6 +102,7 @@ def test_every_change_has_its_place() -> None:
     assert [row.name for row in ROWS if row.needs_step_up and not _is_sensitive(row)] == []
 
 
+@pytest.mark.threat("stolen-access-cookie")
 def test_a_stolen_cookie_changes_nothing(prepared: Prepared) -> None:
     """With only an access cookie every sensitive request is refused, and everything is as before."""
     before = _state(prepared.owner)
@@ -121,6 +123,7 @@ def test_a_stolen_cookie_has_no_keys_destroyed_by_age(owner: Caller) -> None:
     owner.post("/kms/keyrings", {"name": "plain", row.step_up_for.name: 0}, status=201)
 
 
+@pytest.mark.threat("stolen-access-cookie")
 def test_a_stolen_cookie_cannot_prove_anything(prepared: Prepared) -> None:
     """Nor does a code of an app that the thief tries to enroll, or a token of their own making."""
     owner = prepared.owner

@@ -313,6 +313,7 @@ async def test_what_the_verifier_says_of_the_original(
     assert verify([exported, kept[1]], trusted_keys=kept[0]).is_verified
 
 
+@pytest.mark.threat("keys-database-writer")
 @pytest.mark.parametrize("case", sampled((c for c in CASES if c.at_start), 4), ids=_ids)
 def test_what_the_key_service_says(
     case: Case, small_run: tuple[Report, Path], tmp_path: Path

@@ -177,6 +177,7 @@ def test_secrets_are_of_one_version_and_one_tenant(
     assert len(set(secrets)) == 3
 
 
+@pytest.mark.threat("other-tenant")
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_blob_opens_for_its_own_tenant_only(
     algorithm: Algorithm, execute: Execute, rotated: TenantId, tenant: TenantId

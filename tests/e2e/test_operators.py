@@ -49,6 +49,7 @@ def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
     return list(records)
 
 
+@pytest.mark.threat("stolen-operator-credential")
 def test_a_named_operator_comes_and_goes(installation: Installation, operator_command: Run) -> None:
     """Added, rotated and removed beside the service, with effect on the next request, by name in the log."""
     first = operator_command("add", "ada").stdout.removesuffix("\n")

@@ -206,6 +206,7 @@ def test_the_walk_had_secrets_to_find(run: Run) -> None:
     assert b"pqkeep_gateway" in run.output
 
 
+@pytest.mark.threat("accounts-database-reader")
 def test_no_secret_is_in_a_file(run: Run) -> None:
     """No file of databases, their logs or settings has any of them, while it serves and later."""
     for name, content in run.files.items():

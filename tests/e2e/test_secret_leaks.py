@@ -171,6 +171,7 @@ def test_the_run_had_secrets_to_find(run: Run) -> None:
                 assert any(each in written for each in encodings(secret))
 
 
+@pytest.mark.threat("accounts-database-reader", "keys-database-reader")
 def test_no_secret_is_in_a_database(run: Run) -> None:
     """No database file contains a secret or a credential, as bytes, hexadecimal or base64."""
     databases = run.databases()

@@ -187,6 +187,7 @@ def test_the_others_take_the_new_connections_of_one_that_hangs(
     assert statuses == {OK}
 
 
+@pytest.mark.threat("rate-limit-store")
 def test_the_valkey_is_the_gateways_alone(several: SeveralGateways) -> None:
     """Its folder and socket are the gateway's user's, and its clients cannot administer it."""
     (path,) = several.layout.valkey.glob("*.sock")

@@ -211,6 +211,7 @@ open(database + "-journal", "wb").write(journal + magic)
 """
 
 
+@pytest.mark.threat("compromised-gateway", "gateway-user")
 def test_a_backup_by_root_does_nothing_that_the_gateway_could_not(folder: Path) -> None:
     """The root key stays, which SQLite deletes for root where the gateway's journal names it."""
     layout, _ = initialised(folder / "hostile")
@@ -242,6 +243,7 @@ for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
 """
 
 
+@pytest.mark.threat("compromised-gateway")
 def test_the_gateways_user_reads_no_file_of_the_key_service(production: Production) -> None:
     """As the gateway's user every file and the memory of the key service are closed, as encrypt works."""
     pid = production.pid("pqkeep_keyservice")
@@ -321,6 +323,7 @@ for number, request in enumerate((ReloadRootKeys(tenant=INSTALLATION),
 """
 
 
+@pytest.mark.threat("compromised-gateway")
 def test_the_gateway_gets_no_administration(production: Production) -> None:
     """The gateway gets no administration; of its events, unlisted and wrongly timed ones are refused."""
     administration, events = run_as(GATEWAY, ASK, production.layout.socket).splitlines()

@@ -142,6 +142,7 @@ def _everything_is_right(installation: Installation, seen: Seen) -> None:
     assert [wrong for ledger in seen.ledgers for wrong in ledger.wrong] == []
 
 
+@pytest.mark.threat("crash")
 def test_full_file_system(start: Callable[..., Installation], small_disk: Path) -> None:
     """With no byte left for either database nothing is acknowledged that is not in the log.
 

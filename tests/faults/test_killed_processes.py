@@ -91,6 +91,7 @@ class Work:
         return {}
 
 
+@pytest.mark.threat("crash")
 @pytest.mark.parametrize("victim", ["pqkeep_gateway", "pqkeep_keyservice"])
 def test_kill_in_the_middle_of_requests(start: Callable[..., Installation], victim: str) -> None:
     """The service is back in seconds and has all it acknowledged, with one audit record each.

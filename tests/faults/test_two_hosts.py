@@ -128,6 +128,7 @@ def link(hosts: TwoHosts) -> Iterator[TwoHosts]:
     hosts.relay.tamper = unchanged
 
 
+@pytest.mark.threat("link-attacker")
 def test_operations_go_over_the_link(link: TwoHosts) -> None:
     """Encrypting works over the link, and no plaintext is in what passes through it."""
     answer = link.encrypt(CANARY)
@@ -177,6 +178,7 @@ def version(link: TwoHosts) -> int:
     return int(answer["key_version"])
 
 
+@pytest.mark.threat("link-attacker")
 def test_a_replayed_connection_does_nothing(link: TwoHosts) -> None:
     """Whoever sends a gateway's whole connection again is answered nothing, and nothing is done."""
     link.post("/kms/keys/rotate", {"algorithm": SIGNATURE}).raise_for_status()
@@ -191,6 +193,7 @@ def test_a_replayed_connection_does_nothing(link: TwoHosts) -> None:
     assert version(link) == after
 
 
+@pytest.mark.threat("link-attacker")
 def test_a_replayed_record_is_not_executed_twice(link: TwoHosts) -> None:
     """A record that is sent twice ends the connection, and what is in it is done once at most."""
     before, connections = version(link), len(link.relay.sent)
@@ -202,6 +205,7 @@ def test_a_replayed_record_is_not_executed_twice(link: TwoHosts) -> None:
     assert version(link) - before <= 1
 
 
+@pytest.mark.threat("link-attacker")
 def test_reordered_records_are_not_read(link: TwoHosts) -> None:
     """Records in another order end the connection: the call fails, and later ones succeed."""
     held: list[bytes] = []

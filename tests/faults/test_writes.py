@@ -303,6 +303,7 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
     assert service.installation.demo().ask("POST", "/kms/keys/generate", fields).is_success
 
 
+@pytest.mark.threat("crash")
 @pytest.mark.parametrize(
     ("spoils", "problem", "parts"),
     [

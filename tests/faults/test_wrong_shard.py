@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import httpx2
+import pytest
 from tests.faults.conftest import SECONDS, FakeKeyService, gateway_process, until_healthy
 
 from pqkeep_protocol.codec import Call, Refusal
@@ -13,6 +14,7 @@ from pqkeep_protocol.errors import ErrorKind
 from pqkeep_server.initialise import Layout, initialise
 
 
+@pytest.mark.threat("swapped-key-service")
 def test_another_shards_key_service_is_asked_nothing(tmp_path: Path) -> None:
     """It is not used, the log says why, and the right one is used as soon as it is there."""
     layout, output = Layout(tmp_path / "data"), tmp_path / "output"

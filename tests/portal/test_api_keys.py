@@ -327,6 +327,7 @@ def wait_for(answers: Counter[int], status: HTTPStatus, number: int) -> None:
         sleep(0.05)
 
 
+@pytest.mark.threat("stolen-api-key")
 def test_a_leaked_api_key_is_revoked_while_it_floods(
     installation: Installation,
     visit_as: SignedIn,

@@ -100,6 +100,7 @@ def _paths(who: str, caller: Caller) -> list[str]:
     return found
 
 
+@pytest.mark.threat("page-addresses")
 @pytest.mark.parametrize("who", ["", "owner", "operator"])
 def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -> None:
     """No form but a filter can put a field into the address, and no button works before its module."""
@@ -128,6 +129,7 @@ def test_the_reference_has_no_forms(installation: Installation, path: str) -> No
     assert not Forms(answer.text).forms
 
 
+@pytest.mark.threat("page-addresses")
 @pytest.mark.parametrize("who", ["", "owner", "operator"])
 def test_without_javascript_no_secret_gets_into_an_address(
     visit: Visit, installation: Installation, people: dict[str, Caller], who: str
@@ -201,6 +203,7 @@ SLOW = (
 )
 
 
+@pytest.mark.threat("page-addresses")
 @pytest.mark.usefixtures("people")
 @pytest.mark.parametrize("slow", SLOW)
 def test_on_a_slow_network_a_form_waits_for_its_module(

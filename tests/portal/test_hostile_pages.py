@@ -158,6 +158,7 @@ def _assert_nothing_ran(page: Page) -> None:
     )
 
 
+@pytest.mark.threat("hostile-page")
 def test_stored_values_are_text_even_without_a_policy(world: World, visit_as: SignedIn) -> None:
     """With the browser's policy switched off, nothing that somebody named runs on any page."""
     visitor = visit_as(world.owner, bypass_csp=True)
@@ -251,6 +252,7 @@ def test_no_query_or_path_makes_a_page_fail(world: World) -> None:
                 assert answer.status_code == HTTPStatus.NOT_FOUND, (path, value)
 
 
+@pytest.mark.threat("hostile-page")
 def test_no_next_leads_out_of_the_portal(installation: Installation, visit_as: SignedIn) -> None:
     """What the entrance takes for a page of the portal is one, however it is written."""
     person = installation.person(installation.new_tenant().tenant_id, "viewer")
@@ -314,6 +316,7 @@ def hostile_origin(installation: Installation) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.threat("hostile-page")
 def test_another_page_frames_reads_and_changes_nothing(
     installation: Installation, visit_as: SignedIn, hostile_origin: str
 ) -> None:

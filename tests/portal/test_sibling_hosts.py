@@ -131,6 +131,7 @@ def _assert_is(page: Page, email: str) -> None:
     assert me.get("data", {}).get("email") == email
 
 
+@pytest.mark.threat("sibling-host")
 def test_planted_cookies_swap_no_account_and_lock_nobody_out(
     begin: Callable[[Caller], Visitor],
     sibling: Sibling,
@@ -153,6 +154,7 @@ def test_planted_cookies_swap_no_account_and_lock_nobody_out(
     _assert_is(page, email)
 
 
+@pytest.mark.threat("sibling-host")
 def test_over_https_planted_cookies_change_nothing(
     secured: Visitor,
     secure_sibling: Sibling,
@@ -183,6 +185,7 @@ def test_over_https_planted_cookies_change_nothing(
     _assert_is(page, email)
 
 
+@pytest.mark.threat("sibling-host")
 def test_a_planted_operators_cookie_does_not_hide_a_person(
     begin: Callable[[Caller], Visitor],
     sibling: Sibling,

@@ -134,6 +134,7 @@ def _serves(tenant: Caller) -> bool:
     return bool(tenant.ask("POST", "/kem/encrypt", {"plaintext": SECRET}).status_code == 200)
 
 
+@pytest.mark.threat("concurrent-moves")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "stopped_before", [(5,), pytest.param((1, 2, 3, 4, 5), marks=pytest.mark.campaign)]
@@ -173,6 +174,7 @@ def test_an_interrupted_move_is_continued(
             mover.move(tenant_of(tenant), here)
 
 
+@pytest.mark.threat("compromised-gateway")
 def test_keys_that_a_gateway_made_elsewhere_stop_no_service(two_shards: TwoShards) -> None:
     """A tenant is not taken out of service for a shard that has keys of it which did not arrive."""
     tenant = two_shards.new_tenant("default")
@@ -199,6 +201,7 @@ async def make_key_in_b(two_shards: TwoShards, tenant: TenantId) -> None:
     await asyncio.wait([connected])
 
 
+@pytest.mark.threat("concurrent-moves")
 def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:
     """A second one is refused at once and changes nothing; so is one that was overtaken."""
     tenant = two_shards.new_tenant("default")
@@ -221,6 +224,7 @@ def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:
     assert not any(each.stored.draining for each in moves(two_shards).list())
 
 
+@pytest.mark.threat("concurrent-moves")
 def test_a_move_that_was_overtaken_says_so(two_shards: TwoShards) -> None:
     """Where the accounts database says something else meanwhile, the command does not say "done"."""
     tenant = two_shards.new_tenant("default")

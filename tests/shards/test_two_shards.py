@@ -135,6 +135,7 @@ def test_one_shard_gone_is_its_own_tenants_loss(
     two_shards.until(lambda: two_shards.readiness() == (200, []))
 
 
+@pytest.mark.threat("swapped-key-service")
 def test_another_database_is_not_the_shard_s(two_shards: TwoShards) -> None:
     """A key service that was set up with an empty database takes nobody's calls, and makes no keys."""
     tenant = two_shards.new_tenant("b")

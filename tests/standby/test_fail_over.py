@@ -181,6 +181,7 @@ def pauses(pair: Pair, count: int, seconds: float = 0.0) -> None:
     check(pair, load)
 
 
+@pytest.mark.threat("replaced-key-service")
 def test_one_that_was_paused_answers_and_writes_nothing_more(pair: Pair) -> None:
     """It wakes after its standby took over, and refuses what it is asked."""
     pauses(pair, 2)

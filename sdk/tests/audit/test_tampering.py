@@ -268,6 +268,7 @@ def test_a_fork(log: Log, new_log: Callable[..., Log], check: Any, size: int) ->
     assert check(log.export(), [log.checkpoint(size)], [other]) == [("fork", 1, None)]
 
 
+@pytest.mark.threat("stolen-root-key")
 @pytest.mark.parametrize("size", [1, 13, 20])
 def test_a_checkpoint_that_does_not_fit(
     log: Log, new_log: Callable[..., Log], check: Any, size: int
@@ -699,6 +700,7 @@ def _check_choice(lines: list[Line], folder: Path, data: st.DataObject, *, is_wh
     assert verify([path]).is_verified == is_right
 
 
+@pytest.mark.threat("keys-database-rollback")
 def test_log_cut_back(log: Log, save: Save, keys: Path) -> None:
     """A log that was cut back to an earlier checkpoint is found by a later one that was kept."""
     kept = save("kept.jsonl", [log.checkpoint(21)])
