@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench compare latency road messages bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench compare latency road messages docs bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -65,6 +65,9 @@ road: $(VENV)/dev ## count the files, functions and calls of one request: ARGS="
 
 messages: $(VENV)/dev ## list every text that users can meet: ARGS="--group CLI", or ARGS="--draw 20 --seed 1"
 	@$(BIN)/python -m tests.messages $(ARGS)
+
+docs: $(VENV)/dev ## write the generated tables of the documentation
+	$(BIN)/python -m tests.docs
 
 differential: $(VENV)/dev ## send the same raw requests to two versions: ARGS="--against REVISION"
 	$(BIN)/python -m tests.differential $(ARGS)

@@ -1,4 +1,4 @@
-"""docs/observability.md has the metrics, and the reasons of /readyz, that exist."""
+"""Names of metrics, and the reasons of /readyz in docs/observability.md."""
 
 from __future__ import annotations
 
@@ -7,25 +7,10 @@ from pathlib import Path
 
 from pqkeep_gateway.management.collection import METRICS
 from pqkeep_gateway.management.readiness import AUDIT_LOG, CLOCK, MAIL_SERVER, PARTS, STOPPING
-from pqkeep_protocol.metrics import BOUNDS, Kind
+from pqkeep_protocol.metrics import Kind
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "observability.md").read_text()
-
-
-def test_the_table_is_that_of_the_code() -> None:
-    """The document has each metric once, in order, with its kind, labels and meaning."""
-    rows = [line for line in DOCUMENT.splitlines() if line.startswith("| `pqkeep_")]
-    assert rows == [
-        f"| `{metric.name}` | {metric.kind} | "
-        f"{', '.join(f'`{label}`' for label in metric.labels)} | {metric.text} |"
-        for metric in METRICS
-    ]
-
-
-def test_the_buckets_are_those_of_the_code() -> None:
-    """The document has the histograms' buckets."""
-    assert ", ".join(f"{bound:g}" for bound in BOUNDS) in DOCUMENT
 
 
 def test_every_reason_is_explained() -> None:

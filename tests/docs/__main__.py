@@ -1,0 +1,9 @@
+"""``make docs``: write the generated tables of the documentation."""
+
+from tests.docs.generated import REFERENCE, ROOT, documents
+
+REFERENCE.mkdir(exist_ok=True)
+for path, text in documents().items():
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")  # noqa: T201 - its result

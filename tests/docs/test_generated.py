@@ -1,0 +1,73 @@
+"""The generated parts of the documentation are current, and each threat has a test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import threats
+from tests.docs.generated import ROOT, documents
+
+from pqkeep_server.settings_reference import ROLES, settings_of
+
+RELATIVE = [str(path.relative_to(ROOT)) for path in documents()]
+
+
+@pytest.fixture(scope="module")
+def generated() -> dict[str, str]:
+    """The text that each page must have, by its path."""
+    return {str(path.relative_to(ROOT)): text for path, text in documents().items()}
+
+
+@pytest.mark.parametrize("page", RELATIVE)
+def test_make_docs_changes_nothing(page: str, generated: dict[str, str]) -> None:
+    """The page is what ``make docs`` writes."""
+    assert (ROOT / page).read_text() == generated[page], "run make docs"
+
+
+def test_every_threat_has_a_test() -> None:
+    """Each threat of SECURITY.md is shown by a test, and no test names another threat."""
+    shown = {name for test in threats.marked_tests() for name in test.threats}
+    assert shown == threats.threats().keys()
+
+
+def test_every_attacker_has_a_threat_of_its_own() -> None:
+    """Each row of an attacker in SECURITY.md has a name, and no name stands twice."""
+    rows = re.findall(
+        r"^\| (?!attacker|---)(.*?) \|", (ROOT / "SECURITY.md").read_text(), re.MULTILINE
+    )
+    names = [found.group(2) for row in rows if (found := threats.LINK.fullmatch(row))]
+    assert len(names) == len(set(names)) == len(rows)
+
+
+def test_an_unknown_threat_ends_the_collection(tmp_path: Path) -> None:
+    """A marker with a name that SECURITY.md does not have is an error, before any test runs."""
+    (tmp_path / "conftest.py").write_text(
+        "from tests.threats import require_known_threats\n"
+        "def pytest_collection_modifyitems(items):\n    require_known_threats(items)\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.threat('stranger', 'dragon')\ndef test_it(): pass\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-W", "ignore", tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "SECURITY.md has no threat dragon" in ended.stderr
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_setting_is_explained(role: str) -> None:
+    """Each setting has a text of its own in the source."""
+    form, _ = ROLES[role]
+    assert [setting.name for setting in settings_of(form) if not setting.explanation] == []
