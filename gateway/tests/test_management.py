@@ -152,7 +152,8 @@ class Setting:
         self.sources = Sources(
             observer=self.observer,
             connections=Connections(1, 1, arrivals),
-            calls={"default": parts},
+            waiting_calls=lambda: parts.waiting,
+            refusals={"default": parts.refusals},
             key_services={"default": key_service},
             shards=stored,
             find_backlog=parts.backlog,

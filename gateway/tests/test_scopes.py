@@ -136,16 +136,16 @@ def test_scopes_do_not_mix() -> None:
 def test_the_checks_raise() -> None:
     """Both checks refuse what scopes do not allow, and nothing of a principal without scopes."""
     limited = with_limits(ApiKeyLimits(scopes(Scope(operations=("encrypt",), keyrings=(CARDS,)))))
-    check_call(limited, Operation.ENCRYPT)
-    check_scope(limited, Operation.ENCRYPT, CARDS, KYBER)
+    check_call(limited.scopes, Operation.ENCRYPT)
+    check_scope(limited.scopes, Operation.ENCRYPT, CARDS, KYBER)
     with pytest.raises(ScopeDeniedError):
-        check_call(limited, Operation.DECRYPT)
+        check_call(limited.scopes, Operation.DECRYPT)
     with pytest.raises(ScopeDeniedError) as refused:
-        check_scope(limited, Operation.ENCRYPT, LOGS, KYBER)
+        check_scope(limited.scopes, Operation.ENCRYPT, LOGS, KYBER)
     assert refused.value.algorithm is KYBER
     for principal in (with_limits(UNLIMITED), OperatorPrincipal()):
-        check_call(principal, Operation.DECRYPT)
-        check_scope(principal, Operation.DECRYPT, None, None)
+        check_call(principal.scopes, Operation.DECRYPT)
+        check_scope(principal.scopes, Operation.DECRYPT, None, None)
 
 
 def test_algorithms_outside_of_scope_are_left_out() -> None:
@@ -153,15 +153,17 @@ def test_algorithms_outside_of_scope_are_left_out() -> None:
     stated = Scope(operations=("encrypt",), keyrings=(CARDS,), algorithms=(KYBER,))
     limited = with_limits(ApiKeyLimits(scopes(stated)))
     both = (X_WING, KYBER)
-    assert algorithms_in_scope(limited, Operation.ENCRYPT, CARDS, both) == (KYBER,)
-    assert algorithms_in_scope(with_limits(UNLIMITED), Operation.ENCRYPT, CARDS, both) == both
+    assert algorithms_in_scope(limited.scopes, Operation.ENCRYPT, CARDS, both) == (KYBER,)
+    assert (
+        algorithms_in_scope(with_limits(UNLIMITED).scopes, Operation.ENCRYPT, CARDS, both) == both
+    )
     for operation, keyring, asked in (
         (Operation.ENCRYPT, LOGS, both),
         (Operation.DECRYPT, CARDS, both),
         (Operation.ENCRYPT, CARDS, (X_WING,)),
     ):
         with pytest.raises(ScopeDeniedError):
-            algorithms_in_scope(limited, operation, keyring, asked)
+            algorithms_in_scope(limited.scopes, operation, keyring, asked)
 
 
 def test_a_principal_names_its_api_key() -> None:

@@ -32,7 +32,13 @@ from pqkeep_gateway.people.identity_providers import Metadata
 from pqkeep_gateway.people.passwords import PasswordsDisabledError
 from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.sign_in import WrongPasswordError
-from pqkeep_gateway.people.single_sign_on import Arrived, Beginning, CallbackQuery, SingleSignOn
+from pqkeep_gateway.people.single_sign_on import (
+    Arrived,
+    Beginning,
+    CallbackQuery,
+    ProviderRequests,
+    SingleSignOn,
+)
 from pqkeep_gateway.people.step_up import SteppedUp, StepUpMethod, StepUpMethods
 from pqkeep_gateway.storage.identities import Provider, Refusal, RefusedError, SqlIdentities
 from pqkeep_gateway.storage.password_resets import InvalidPasswordResetTokenError
@@ -92,7 +98,7 @@ class Sso:
         world = self.world
         return SingleSignOn(
             self.provider,
-            self.fake,
+            ProviderRequests(self.fake.metadata, self.fake.exchange),
             SqlIdentities(world.engine),
             world.sessions,
             SourceBudget(Limit(1000, 60), world.clock),

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -150,19 +149,11 @@ def test_the_fullest_network_gives_way(steps: list[tuple[int, bool]]) -> None:
 
 def test_what_is_unread_of_many_is_cut_where_most_is() -> None:
     """The largest answers of whoever has the most go, and those of others stay."""
-    mine, others = [Unread("192.0.2.1", size) for size in (5, 0, 9, 7)], [Unread("192.0.2.2", 8)]
-    assert to_end([*mine, *others], 29) == []
-    assert to_end([*mine, *others], 20) == [mine[2]]
-    assert to_end([*mine, *others], 13) == [mine[2], mine[3]]
-    assert to_end([*mine, *others], 0) == [mine[2], mine[3], others[0], mine[0]]
-
-
-@dataclass
-class Unread:
-    """A connection, and how much of its answers is not read."""
-
-    address: str
-    unread: int
+    unread = [*(("192.0.2.1", size) for size in (5, 0, 9, 7)), ("192.0.2.2", 8)]
+    assert to_end(unread, 29) == []
+    assert to_end(unread, 20) == [2]
+    assert to_end(unread, 13) == [2, 3]
+    assert to_end(unread, 0) == [2, 3, 4, 0]
 
 
 LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -123,12 +123,6 @@ class _Runs(Protocol):
     """What does its work until it is cancelled."""
 
     async def run(self) -> None: ...
-
-
-class _Reachable(Protocol):
-    """What is asked whether its process answers."""
-
-    async def is_reachable(self) -> bool: ...
 
 
 class _Server:
@@ -297,7 +291,8 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
-        await _until_reachable(gateway.key_clients.values(), 0 if ready is None else PATIENCE)
+        checks = [client.is_reachable for client in gateway.key_clients.values()]
+        await _until_reachable(checks, 0 if ready is None else PATIENCE)
         async with managing:
             if management is not None:
                 served = serving(gateway.management.app, management, tasks)
@@ -327,12 +322,12 @@ def _reload(*files: TlsServer | LinkTls | None) -> None:
             each.reload()
 
 
-async def _until_reachable(clients: Iterable[_Reachable], seconds: float) -> None:
+async def _until_reachable(checks: Iterable[Callable[[], Awaitable[bool]]], seconds: float) -> None:
     """Wait for key services, so that no request finds this gateway without one; not for ever."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            for each in clients:
-                while not await each.is_reachable():  # noqa: ASYNC110 - another process
+            for is_reachable in checks:
+                while not await is_reachable():  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_SECONDS)
 
 

@@ -110,7 +110,7 @@ from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
-from pqkeep_gateway.people.single_sign_on import BEGINNINGS, SingleSignOn
+from pqkeep_gateway.people.single_sign_on import BEGINNINGS, ProviderRequests, SingleSignOn
 from pqkeep_gateway.people.step_up import StepUp, StepUpMethods
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.portal.app import portal
@@ -334,7 +334,8 @@ async def assemble(
         Sources(
             observer=observer,
             connections=connections,
-            calls=found.clients,
+            waiting_calls=lambda: sum(client.waiting for client in found.clients.values()),
+            refusals={shard: client.refusals for shard, client in found.clients.items()},
             key_services={
                 shard: Cached(
                     client.metrics,
@@ -565,8 +566,17 @@ def _sign_ons(
 ) -> Sequence[SingleSignOn]:
     budget = SourceBudget(BEGINNINGS, clock)
     return [
-        SingleSignOn(each.provider, each, store, sessions, budget, pepper, audit_delivery, clock)
-        for each in clients
+        SingleSignOn(
+            client.provider,
+            ProviderRequests(client.metadata, client.exchange),
+            store,
+            sessions,
+            budget,
+            pepper,
+            audit_delivery,
+            clock,
+        )
+        for client in clients
     ]
 
 

@@ -8,7 +8,6 @@ set, and one more where it concerns keys.
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -220,24 +219,14 @@ class Scopes:
         return names, tuple({text for each in mine for text in each.beginnings})
 
 
-class ScopedPrincipal(Protocol):
-    """What is asked of a principal here."""
-
-    @property
-    def scopes(self) -> Scopes | None:
-        """None: all that the access table grants."""
-        ...
-
-
-def check_call(principal: ScopedPrincipal, operation: GatewayOperation) -> None:
+def check_call(scopes: Scopes | None, operation: GatewayOperation) -> None:
     """Check that a principal's scopes name an operation. Raises ScopeDeniedError."""
-    scopes = principal.scopes
     if scopes is not None and not scopes.may_call(operation):
         raise ScopeDeniedError
 
 
 def check_scope(
-    principal: ScopedPrincipal,
+    scopes: Scopes | None,
     operation: GatewayOperation,
     keyring: str | None,
     algorithm: Algorithm | None,
@@ -247,24 +236,21 @@ def check_scope(
     Whoever carries out several operations for one request checks each, with each of its keyrings.
     Raises ScopeDeniedError.
     """
-    scopes = principal.scopes
     if scopes is not None and not scopes.allow(operation, keyring, algorithm):
         raise ScopeDeniedError(algorithm)
 
 
 def keyrings_in_scope(
-    principal: ScopedPrincipal, operation: GatewayOperation, algorithm: Algorithm
+    scopes: Scopes | None, operation: GatewayOperation, algorithm: Algorithm
 ) -> KeyringPatterns | None:
     """Return in which keyrings scopes allow an operation with an algorithm's keys; None: in all."""
-    scopes = principal.scopes
     return None if scopes is None else scopes.keyrings(operation, algorithm)
 
 
 def other_algorithms_in_scope(
-    principal: ScopedPrincipal, operation: GatewayOperation, keyring: str, named: Algorithm
+    scopes: Scopes | None, operation: GatewayOperation, keyring: str, named: Algorithm
 ) -> tuple[Algorithm, ...] | None:
     """Return which other algorithms' keys scopes allow an operation with; None: all."""
-    scopes = principal.scopes
     if scopes is None:
         return None
     others = (each for each in Algorithm if each is not named)
@@ -272,7 +258,7 @@ def other_algorithms_in_scope(
 
 
 def algorithms_in_scope(
-    principal: ScopedPrincipal,
+    scopes: Scopes | None,
     operation: GatewayOperation,
     keyring: str,
     algorithms: Iterable[Algorithm],
@@ -281,7 +267,6 @@ def algorithms_in_scope(
 
     Raises ScopeDeniedError where there are none.
     """
-    scopes = principal.scopes
     found = tuple(
         each for each in algorithms if scopes is None or scopes.allow(operation, keyring, each)
     )

@@ -115,11 +115,13 @@ class KeyCall(RedactedRepr, Struct, frozen=True):
         """Return in which keyrings a supplied key may be that is the tenant's; None: in any."""
         if public_key is None:
             return None
-        return keyrings_in_scope(self.principal, operation, self.algorithm)
+        return keyrings_in_scope(self.principal.scopes, operation, self.algorithm)
 
     def other_algorithms(self, operation: Operation) -> tuple[Algorithm, ...] | None:
         """With which other algorithms' keys a ciphertext may be tried; None: with all."""
-        return other_algorithms_in_scope(self.principal, operation, self.keyring, self.algorithm)
+        return other_algorithms_in_scope(
+            self.principal.scopes, operation, self.keyring, self.algorithm
+        )
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""
@@ -251,7 +253,7 @@ class KeyAccess:
 
         Raises ScopeDeniedError, and ApiError if a policy denies it.
         """
-        check_scope(principal, operation, keyring, algorithm)
+        check_scope(principal.scopes, operation, keyring, algorithm)
         policy = self._policy(principal, operation, algorithm)
         grant = Grant(policy, self.allowances.counts(principal, operation))
         grants = principal.decided.grants
@@ -271,7 +273,7 @@ class KeyAccess:
 
         Raises ScopeDeniedError, and ApiError if a policy denies it.
         """
-        check_scope(call.principal, operation, keyring, algorithm)
+        check_scope(call.principal.scopes, operation, keyring, algorithm)
         return call.attribution.under(self._policy(call.tenant, operation, algorithm))
 
     def attribute_some(
@@ -285,7 +287,7 @@ class KeyAccess:
 
         Raises ScopeDeniedError where there are none, and ApiError if a policy denies it.
         """
-        within = algorithms_in_scope(call.principal, operation, keyring, algorithms)
+        within = algorithms_in_scope(call.principal.scopes, operation, keyring, algorithms)
         return call.attribution.under(self._policy(call.tenant, operation, None)), within
 
     def attribute_target(
@@ -297,7 +299,7 @@ class KeyAccess:
         which is recorded with the second key's keyring and algorithm, and no version.
         """
         try:
-            check_scope(call.principal, operation, target.keyring, target.algorithm)
+            check_scope(call.principal.scopes, operation, target.keyring, target.algorithm)
             policy = self._policy(call.tenant, target.operation, target.algorithm)
         except ScopeDeniedError as error:
             raise ScopeDeniedError(error.algorithm, target.keyring) from None

@@ -8,9 +8,8 @@ which it is in memory several times: as text, decoded, in a frame, and as an ans
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import Enum, auto
-from typing import Protocol
 
 from starlette.types import Receive
 
@@ -115,16 +114,6 @@ class LargeBodies:
         return has_begun
 
 
-class Reading(Protocol):
-    """A connection whose client is to read an answer."""
-
-    async def drained(self) -> None:
-        """Return when the client has read what it was sent, or has gone."""
-
-    def evict(self) -> None:
-        """Close at once."""
-
-
 class _State(Enum):
     RECEIVED = auto()
     WAITING = auto()
@@ -139,7 +128,7 @@ class LargeBody:
 
     __slots__ = (
         "_bodies",
-        "_connection",
+        "_evict",
         "_state",
         "_timer",
         "_turn",
@@ -148,10 +137,10 @@ class LargeBody:
         "size",
     )
 
-    def __init__(self, bodies: LargeBodies, connection: Reading) -> None:
-        """Take the connection over which it comes."""
+    def __init__(self, bodies: LargeBodies, evict: Callable[[], object]) -> None:
+        """Take the function that closes its connection at once."""
         self._bodies = bodies
-        self._connection = connection
+        self._evict = evict
         self._state = _State.RECEIVED
         self._turn: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -203,10 +192,6 @@ class LargeBody:
             self._state = _State.ANSWERED
             self._bodies.finish(self)
 
-    async def until_read(self) -> None:
-        """Return when its answer was read, or its connection has ended."""
-        await self._connection.drained()
-
     def end(self) -> None:
         """Say that its request has ended, however."""
         self.answer()
@@ -221,7 +206,7 @@ class LargeBody:
         if self._state is _State.HANDLED:
             return False
         if self._state is _State.ANSWERED:
-            self._connection.evict()
+            self._evict()
         if self._turn is not None:
             self._turn.cancel()
         self.end()

@@ -144,7 +144,7 @@ class Pipeline:
                 raise endpoint.denial()
             raise forbidden("this credential does not allow this")
         if endpoint.permission is not Permission.PUBLIC:
-            check_call(principal, endpoint.audit_operation)
+            check_call(principal.scopes, endpoint.audit_operation)
         if principal.must_enroll and not endpoint.during_enrollment:
             raise enrollment_required()
         if endpoint.disabled:

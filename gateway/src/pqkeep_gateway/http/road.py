@@ -36,7 +36,7 @@ from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.principals import Principal
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http.body import JsonBody
-from pqkeep_gateway.http.connection import Request
+from pqkeep_gateway.http.connection import HttpConnection, Request
 from pqkeep_gateway.http.cookies import NO_COOKIES, SentCookies
 from pqkeep_gateway.http.disconnection import ClientGoneError
 from pqkeep_gateway.http.endpoint import (
@@ -316,7 +316,7 @@ class Road:
             return self._ask(passage, body)
         principal = passage.principal
         sender = (principal and principal.tenant) or network_of(passage.address)
-        large = LargeBody(self._large_bodies, request.connection).sent_by(sender)
+        large = LargeBody(self._large_bodies, request.connection.evict).sent_by(sender)
         passage.large = large
         if passage.is_traced or int(request.headers.get(b"content-length", LARGE + 1)) > LARGE:
 
@@ -531,15 +531,15 @@ async def _rest(rest: Rest | None) -> None:
 def _let_go(request: Request, large: LargeBody) -> None:
     """Have a body count no longer, unless its answer is still to be read."""
     if request.connection.flow.write_paused:
-        request.connection.listener.begin(_until_read(large))
+        request.connection.listener.begin(_until_read(request.connection, large))
     else:
         large.end()
 
 
-async def _until_read(large: LargeBody) -> None:
+async def _until_read(connection: HttpConnection, large: LargeBody) -> None:
     """Have a body count until its answer was read."""
     try:
-        await large.until_read()
+        await connection.drained()
     finally:
         large.end()
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Collection, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Sequence
 
 from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.http.connection import LIMITS, ConnectionLimits, HttpConnection
@@ -46,11 +45,11 @@ async def watch_connections(
             await _end_unread(watched, limits.unread)
 
 
-async def _end_unread(connections: Iterable[HttpConnection], at_most: int) -> None:
+async def _end_unread(connections: Sequence[HttpConnection], at_most: int) -> None:
     """End connections whose clients do not read, until the answers to all others fit."""
-    chosen = to_end(connections, at_most)
-    for connection in chosen:
-        connection.end_unread()
+    chosen = to_end([(each.address, each.unread) for each in connections], at_most)
+    for number in chosen:
+        connections[number].end_unread()
         await asyncio.sleep(CHECK_SECONDS / len(chosen))
 
 
@@ -64,47 +63,30 @@ def _check(connection: HttpConnection, now: float) -> bool:
         return True
 
 
-class Answered(Protocol):
-    """A connection over which answers are sent."""
+def to_end(unread: Sequence[tuple[str, int]], at_most: int) -> list[int]:
+    """Return which connections to end, so that the others have no more than ``at_most`` bytes unread.
 
-    @property
-    def address(self) -> str:
-        """The client's."""
-        ...
-
-    @property
-    def unread(self) -> int:
-        """How many bytes of answers wait in memory until the client reads."""
-        ...
-
-
-A = TypeVar("A", bound=Answered)
-
-
-def to_end(connections: Iterable[A], at_most: int) -> list[A]:
-    """Return which connections to end, so that the others have no more than so many bytes unread.
-
-    Those of whoever has the most, by the client's network, and of these the largest first. One client
-    that asks for ten thousand keys on each of its connections, and reads nothing, would otherwise have
-    tens of megabytes kept for each until its time is over.
+    ``unread`` has the client's address and the unread bytes of each connection, and the result its
+    positions there. The network with the most loses its largest first. One client that asks for ten
+    thousand keys on each of its connections, and reads nothing, would otherwise have tens of
+    megabytes kept for each until its time is over.
     """
-    held: dict[str, list[tuple[int, int, A]]] = {}
+    held: dict[str, list[tuple[int, int]]] = {}
     networks: dict[str, str] = {}
-    for number, each in enumerate(connections):
-        if unread := each.unread:
-            address = each.address
+    for number, (address, size) in enumerate(unread):
+        if size:
             network = networks.get(address) or networks.setdefault(address, network_of(address))
-            held.setdefault(network, []).append((unread, number, each))
-    most = [(-sum(unread for unread, _, _ in found), name) for name, found in held.items()]
+            held.setdefault(network, []).append((size, number))
+    most = [(-sum(size for size, _ in found), name) for name, found in held.items()]
     heapq.heapify(most)
     for found in held.values():
         found.sort()
     excess = -sum(size for size, _ in most) - at_most
-    ended: list[A] = []
+    ended: list[int] = []
     while excess > 0:
         size, name = heapq.heappop(most)
-        largest, _, connection = held[name].pop()
-        ended.append(connection)
+        largest, number = held[name].pop()
+        ended.append(number)
         excess -= largest
         if held[name]:
             heapq.heappush(most, (size + largest, name))

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Protocol
 
 from pqkeep_gateway.audit_stream import AuditStream
 from pqkeep_gateway.http.connections import Connections
@@ -47,26 +46,16 @@ METRICS = (
 """Every metric there is. Those of key services have a label for the shard."""
 
 
-class KeyServiceCalls(Protocol):
-    """The calls of the key service, as far as they are counted."""
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for an answer."""
-
-    @property
-    def refusals(self) -> Mapping[ErrorKind, int]:
-        """How many were refused, or not answered."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Everybody whose numbers they are."""
 
     observer: RequestObserver
     connections: Connections
-    calls: Mapping[str, KeyServiceCalls]
-    """By shard."""
+    waiting_calls: Callable[[], int]
+    """Returns how many calls wait for a key service."""
+    refusals: Mapping[str, Mapping[ErrorKind, int]]
+    """By shard the calls that the key service refused or did not answer."""
     key_services: Mapping[str, Cached[Samples | None]]
     """By shard the key service's numbers, or None if it does not answer."""
     shards: Cached[Sequence[StoredShard] | None]
@@ -153,12 +142,12 @@ class Collection:
             ),
             "pqkeep_key_service_refusals_total": tuple(
                 Sample((kind.value, shard), count)
-                for shard, calls in sources.calls.items()
-                for kind, count in calls.refusals.items()
+                for shard, refusals in sources.refusals.items()
+                for kind, count in refusals.items()
             ),
             "pqkeep_queue_length": counted(
                 {
-                    "key_service": sum(calls.waiting for calls in sources.calls.values()),
+                    "key_service": sources.waiting_calls(),
                     "passwords": sources.waiting_passwords(),
                 }
             ),

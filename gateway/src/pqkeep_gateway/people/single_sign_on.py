@@ -9,11 +9,11 @@ the state is used up, in the same transaction.
 import hmac
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
-from typing import Protocol
+from typing import NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -65,16 +65,13 @@ _UNRECORDED = frozenset({Refusal.EXPIRED, Refusal.UNAVAILABLE})
 """Refusals at which no provider has vouched for anybody: anyone could fill the log."""
 
 
-class ProviderClient(Protocol):
-    """Requests to a provider. All raise UnavailableError, InvalidProviderAnswerError."""
+class ProviderRequests(NamedTuple):
+    """Requests to a provider. Both raise UnavailableError and InvalidProviderAnswerError."""
 
-    async def metadata(self) -> Metadata:
-        """Return what the provider says of itself."""
-        ...
-
-    async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Claims:
-        """Exchange an authorization code for the claims about a person, which nobody checked yet."""
-        ...
+    metadata: Callable[[], Awaitable[Metadata]]
+    """Returns what the provider says of itself."""
+    exchange: Callable[[str, str, str], Awaitable[Claims]]
+    """Returns unchecked claims for an authorization code, a verifier and the redirect URI."""
 
 
 class Beginning(RedactedRepr, Struct, frozen=True):
@@ -123,7 +120,7 @@ class SingleSignOn:
     def __init__(
         self,
         provider: Provider,
-        client: ProviderClient,
+        requests: ProviderRequests,
         store: SqlIdentities,
         sessions: Sessions,
         budget: SourceBudget,
@@ -133,7 +130,7 @@ class SingleSignOn:
     ) -> None:
         """Take the budget that all providers share."""
         self.provider = provider
-        self._client = client
+        self._requests = requests
         self._store = store
         self._sessions = sessions
         self._budget = budget
@@ -283,7 +280,7 @@ class SingleSignOn:
             raise RefusedError(Refusal.CANCELLED)
         verifier = self._derived("verifier", cookie)
         try:
-            return await self._client.exchange(query.code, verifier, redirect_uri)
+            return await self._requests.exchange(query.code, verifier, redirect_uri)
         except InvalidProviderAnswerError as error:
             raise self._invalid(error) from None
         except UnavailableError:
@@ -291,7 +288,7 @@ class SingleSignOn:
 
     async def _metadata(self) -> Metadata:
         try:
-            return await self._client.metadata()
+            return await self._requests.metadata()
         except InvalidProviderAnswerError as error:
             raise self._invalid(error) from None
         except UnavailableError:

@@ -82,7 +82,7 @@ def distance_of(address: str) -> Distance:
 
 
 class OpenIdProvider:
-    """A ProviderClient."""
+    """Requests to one provider."""
 
     def __init__(
         self,
