@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -63,22 +63,20 @@ _LOG = logger(__name__)
 T = TypeVar("T")
 
 
-class Connection(Protocol):
-    """A gateway's connection."""
-
-    def abort(self) -> None:
-        """End it at once."""
-        ...
-
-
 class GatewayConnections:
     """The connections of gateways, by where these are."""
 
     def __init__(self) -> None:
-        self._hosts: dict[Connection, _Host] = {}
+        self._hosts: dict[FramedConnection[ToKeyService], _Host] = {}
         """The oldest first."""
 
-    def add(self, connection: Connection, transport: asyncio.Transport, *, is_full: bool) -> bool:
+    def add(
+        self,
+        connection: FramedConnection[ToKeyService],
+        transport: asyncio.Transport,
+        *,
+        is_full: bool,
+    ) -> bool:
         """Note a connection, and return whether it is served."""
         host = _host_of(transport)
         if is_full and not self._make_room(host):
@@ -87,7 +85,7 @@ class GatewayConnections:
         self._hosts[connection] = host
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: FramedConnection[ToKeyService]) -> None:
         """Forget a connection, if it is noted."""
         self._hosts.pop(connection, None)
 
