@@ -1,4 +1,4 @@
-"""Counts the road of one request through both processes: ``make road``.
+"""Counts the road of one request through both processes, and the interfaces: ``make road``.
 
 It sends a request again and again, after others like it, and notes each call of pqkeep's own code
 while one is under way. Between requests other tasks run, too: of many requests, the one with the
@@ -6,13 +6,14 @@ fewest calls counts.
 """
 
 import argparse
+import ast
 import http.client
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from benchmarks.installation import ANSWER_SECONDS, parts_of, prepared, service
 from benchmarks.load import Target
 from benchmarks.processes import ROOT
 
+DISTRIBUTIONS = ("protocol", "keyservice", "gateway", "server", "sdk")
 TRACER = Path(__file__).parent / "road_tracer"
 OPERATIONS = ("encrypt", "decrypt", "encapsulate", "sign")
 WARM_UP = 20
@@ -60,9 +62,18 @@ class Road:
         )
 
 
+class _Class(NamedTuple):
+    """A class of the product, and the names of its methods and attributes."""
+
+    name: str
+    bases: frozenset[str]
+    members: frozenset[str]
+
+
 def main() -> int:
     """Print the counts of the operations that the command line names."""
     arguments = _parser().parse_args()
+    _print_interfaces()
     environment = {"PYTHONPATH": os.pathsep.join((str(TRACER), str(ROOT)))}
     print("operation    process      files  functions  calls  entries  returns")
     with tempfile.TemporaryDirectory() as folder:
@@ -75,6 +86,39 @@ def main() -> int:
                 for process, road in zip(("gateway", "key service"), roads, strict=True):
                     _print(operation, process, road, is_long=arguments.calls)
     return 0
+
+
+def _print_interfaces() -> None:
+    """Print how many files the product has, and its interfaces with one implementation there."""
+    files = [file for each in DISTRIBUTIONS for file in (ROOT / each / "src").rglob("*.py")]
+    classes = [found for file in files for found in _classes(file)]
+    print(f"{len(files)} files of the product")
+    for interface in classes:
+        if "Protocol" in interface.bases and "__call__" not in interface.members:
+            found = [
+                each.name
+                for each in classes
+                if "Protocol" not in each.bases
+                and (interface.members <= each.members or interface.name in each.bases)
+            ]
+            if len(found) == 1:
+                print(f"{interface.name} has one implementation: {found[0]}")
+
+
+def _classes(file: Path) -> Iterator[_Class]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            bases = frozenset(ast.unparse(base).split("[")[0] for base in node.bases)
+            yield _Class(node.name, bases, frozenset(_names(node)))
+
+
+def _names(node: ast.ClassDef) -> Iterator[str]:
+    for inner in ast.walk(node):
+        match inner:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
 
 
 def _print(operation: str, process: str, road: Road, *, is_long: bool) -> None:
@@ -96,6 +140,7 @@ def _roads(directory: Path, target: Target, parts: tuple[int, int]) -> tuple[Roa
     for number in range(WARM_UP + REQUESTS):
         for process in parts:
             os.kill(process, signal.SIGRTMIN + 1)
+            _read(directory / f"road.{process}")
         connection.request("POST", path, target.body.read_bytes(), headers)
         response = connection.getresponse()
         response.read()

@@ -1,11 +1,13 @@
 """Lets a process of pqkeep note each call of its own code while a request is on its road.
 
 Python imports it at its start where ``PYTHONPATH`` names this folder. SIGRTMIN + 1 begins to note, and
-SIGRTMIN + 2 writes what was noted: a line a call, to the file that PQKEEP_ROAD names and the process id.
+SIGRTMIN + 2 ends it, after the callback of the event loop that runs then. Each writes what was noted:
+a line a call, to the file that PQKEEP_ROAD names and the process id.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -26,13 +28,23 @@ class Tracer:
 
     def begin(self, *_: object) -> None:
         """Note calls from now on."""
-        self._frames, self._seen, self._is_noting = [], set(), True
+        self._write()
+        self._is_noting = True
         sys.setprofile(self.note)
 
     def end(self, *_: object) -> None:
-        """Write what was noted."""
+        """Write what was noted, when the callback that sends the response has returned.
+
+        The client has the response before that, and a signal interrupts the callback.
+        """
+        asyncio.get_running_loop().call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
         sys.setprofile(None)
         self._is_noting = False
+        self._write()
+
+    def _write(self) -> None:
         lines = [_line(frame.f_code) for frame in self._frames]
         partial = f"{self._destination}.{os.getpid()}.partial"
         with open(partial, "w", encoding="utf-8") as file:  # noqa: PTH123 - imported at every start
