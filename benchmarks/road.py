@@ -119,6 +119,8 @@ def _names(node: ast.ClassDef) -> Iterator[str]:
                 yield name
             case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
                 yield name
+            case _:
+                pass
 
 
 def _print(operation: str, process: str, road: Road, *, is_long: bool) -> None:
