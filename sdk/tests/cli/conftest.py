@@ -65,16 +65,17 @@ class Command:
         return result
 
     def start(
-        self, *arguments: str | Path, stdout: int | BinaryIO = subprocess.PIPE
+        self, *arguments: str | Path, stdout: int | BinaryIO = subprocess.PIPE, **more: Any
     ) -> subprocess.Popen[bytes]:
         """Start it."""
+        more.setdefault("stdin", subprocess.PIPE)
         return subprocess.Popen(
             [PROGRAM, *arguments],
             cwd=self.directory,
             env=dict(self.environment),
-            stdin=subprocess.PIPE,
             stdout=stdout,
             stderr=subprocess.PIPE,
+            **more,
         )
 
     def as_(self, **environment: str) -> Command:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import resource
 import signal
 import subprocess
+import sys
+import termios
+import time
+import tomllib
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +27,9 @@ if TYPE_CHECKING:
 
 HALF = bytes(5_000_000)
 """Much more than a pipe holds: once it is written, most of it was read."""
+NOTE = b"pqkeep: reading standard input, which is this terminal: end it with Ctrl-D\n"
+ENDING = {signal.SIGINT, signal.SIGTERM}
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 @contextmanager
@@ -55,6 +66,89 @@ def test_a_signal(
     assert (process.returncode, said) == (status, b"")
     assert command.names() == ({"target"} if before else set())
     assert not before or target.read_bytes() == before
+
+
+READING: dict[str, tuple[str, ...]] = {
+    "a stream": ("encrypt", "{}", "--to", "out"),
+    "a small file": ("wrap", "{}", "--to", "out"),
+    "a beginning": ("recipients", "{}"),
+    "a message": ("sign", "{}", "--to", "out"),
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_signal_before_a_read(command: Command, tenant: Client, name: str) -> None:
+    """A signal that does not interrupt the read of a pipe or a FIFO ends the command all the same.
+
+    It is one that the main thread has blocked, as if it had come just before the read.
+    """
+    for algorithm in ("Kyber768", "Dilithium3"):
+        tenant.keys.generate(algorithm)
+    fifo = command.directory / "fifo"
+    os.mkfifo(fifo, 0o600)
+    before = command.names()
+    for file, number, status in (("-", signal.SIGINT, 130), ("fifo", signal.SIGTERM, 143)):
+        process = command.start(
+            *(file if word == "{}" else word for word in READING[name]),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ENDING),
+        )
+        assert process.stdin is not None
+        writer = process.stdin if file == "-" else fifo.open("wb", buffering=0)
+        with process, writer:
+            writer.write(b"{")
+            writer.flush()
+            while _unread(writer):
+                time.sleep(0.001)
+            process.send_signal(number)
+            _ended(process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.returncode == status, file
+        assert command.names() == before, file
+
+
+@pytest.mark.parametrize(
+    "rounds", [6, pytest.param(300, marks=pytest.mark.campaign)], ids=["some", "many"]
+)
+def test_signals_at_many_moments(command: Command, rounds: int) -> None:
+    """Whenever Ctrl-C comes after the start, in a terminal and in a pipe, the command ends by it."""
+    for number in range(rounds):
+        outside, inside = pty.openpty()
+        stdin = inside if number % 2 else subprocess.PIPE
+        process = command.start("recipients", "-", stdin=stdin, start_new_session=True)
+        with process:
+            assert process.stderr is not None
+            if number % 2:
+                assert process.stderr.readline() == NOTE  # it is about to read
+            else:
+                _wait_for_handler(process)
+            time.sleep((0.001 if number % 2 else 0.5) * number / rounds)
+            process.send_signal(signal.SIGINT)
+            _ended(process)
+            assert (process.returncode, process.stderr.read().replace(NOTE, b"")) == (130, b""), (
+                number
+            )
+        os.close(outside)
+        os.close(inside)
+
+
+def test_a_signal_during_imports(tmp_path: Path) -> None:
+    """Ctrl-C while Python imports the command ends it with 130, and says nothing."""
+    (tmp_path / "typer.py").write_text("print('importing', flush=True)\nopen(0).read()\n")
+    scripts = tomllib.loads(PROJECT.read_text())["project"]["scripts"]
+    module, _, function = scripts["pqkeep"].partition(":")
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import {module}; {module}.{function}()"],
+        env={"PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"importing\n"
+    process.send_signal(signal.SIGINT)
+    _ended(process)
+    assert (process.returncode, process.communicate()[1]) == (130, b"")
 
 
 def test_nohup(command: Command, tenant: Client) -> None:
@@ -125,6 +219,21 @@ def test_full_standard_output(command: Command, tenant: Client) -> None:
             process = command.start(*arguments, stdout=full)
             _, said = process.communicate(timeout=90)
             assert (process.returncode, b"No space left on device" in said) == (1, True)
+
+
+def _wait_for_handler(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process handles SIGINT by Python code of its own, and not by Python's."""
+    status = Path(f"/proc/{process.pid}/status")
+    while not int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> 22 & 1:  # SIGURG
+        assert process.poll() is None
+        time.sleep(0.001)
+
+
+def _unread(pipe: IO[bytes]) -> int:
+    """Return the number of bytes in a pipe."""
+    number = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, number)
+    return number[0]
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:

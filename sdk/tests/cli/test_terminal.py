@@ -73,12 +73,21 @@ def test_a_name_that_would_act_on_a_terminal(
     assert "\x1b[2J" not in shown
 
 
-@pytest.mark.parametrize("words", [("decapsulate",), ("unwrap",)])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("decapsulate",), "standard input is empty"),
+        (("unwrap",), "standard input is empty"),
+        (("recipients", "-"), "empty"),
+        (("decrypt", "-"), "empty"),
+        (("re-encrypt", "-"), "empty"),
+    ],
+)
 def test_standard_input_that_is_a_terminal(
-    command: Command, terminal: type[Terminal], words: tuple[str, ...]
+    command: Command, terminal: type[Terminal], words: tuple[str, ...], expected: str
 ) -> None:
-    """A command that waits for what is typed says so, and how to end it."""
+    """A command that waits for what is typed says so, and ends at the first Ctrl-D."""
     run = terminal(command, *words)
     run.answer("end it with Ctrl-D", "\x04")
     status, shown = run.end()
-    assert (status, "standard input is empty" in shown) == (1, True), shown
+    assert (status, expected in shown) == (1, True), shown

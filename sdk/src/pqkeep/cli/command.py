@@ -7,7 +7,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from types import FrameType
@@ -28,6 +29,8 @@ _COMMON = signature(Invocation).parameters
 _CONTEXT = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _DEFAULT = "DEFAULT"
 """The name of the source of values that nobody gave."""
+_BETWEEN_INTERRUPTIONS = 0.01
+"""Seconds."""
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
@@ -190,22 +193,66 @@ def _encoding(stream: TextIO | None) -> str | None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Make exceptions of signals, so that what is not whole is removed.
+    """Make exceptions of signals, so that incomplete files are removed.
 
-    A second one, and one before and after this, ends the process at once.
+    A second signal, and one after this, ends the process at once.
     """
     numbers = [
         number
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) is not signal.SIG_IGN  # as nohup has it
     ]
+    is_handled = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> NoReturn:
+        is_handled.set()
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        sys.exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+
     for number in numbers:
-        signal.signal(number, _ended)
+        signal.signal(number, handle)
     try:
-        yield
+        with _noticed(numbers, is_handled):
+            yield
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _noticed(numbers: Sequence[int], is_handled: threading.Event) -> Iterator[None]:
+    """Interrupt the main thread for as long as the handler of a signal that came has not run.
+
+    A signal between Python's last check and a system call that blocks does not end that call. A
+    thread is told of each signal by a pipe, and interrupts the call by SIGURG.
+    """
+    if not hasattr(signal, "pthread_kill"):  # Windows
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the main thread may have them blocked
+        while arrived := os.read(reading, 1):
+            while arrived[0] in numbers and not is_handled.wait(_BETWEEN_INTERRUPTIONS):
+                signal.pthread_kill(main, signal.SIGURG)
+
+    thread = threading.Thread(target=interrupt, name="signals", daemon=True)
+    signal.signal(signal.SIGURG, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(-1)
+        is_handled.set()
+        os.close(writing)
+        thread.join()
+        os.close(reading)
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
 def _let_go_of_output() -> None:
@@ -214,8 +261,3 @@ def _let_go_of_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _ended(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL)
-    sys.exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)

@@ -62,7 +62,7 @@ def _bar(size: int | None) -> "Bar":
     return bar
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
     """What is read, and how much of it was."""
 
@@ -70,6 +70,8 @@ class Source:
     _progress: Progress
     _ahead: bytearray = field(default_factory=bytearray)
     """What was looked at, and not read yet."""
+    _is_at_end: bool = False
+    """Whether the end was read: a terminal would wait for another one."""
 
     def read(self, size: int, /) -> bytes:
         """Return so many bytes, or fewer at the end only.
@@ -79,7 +81,9 @@ class Source:
         parts = [bytes(self._ahead[:size])]
         del self._ahead[:size]
         missing = size - len(parts[0])
-        while missing and (part := self._file.read1(missing)):
+        while missing and not self._is_at_end:
+            part = self._file.read1(missing)
+            self._is_at_end = not part
             parts.append(part)
             missing -= len(part)
             self._progress.advance(len(part))
