@@ -122,8 +122,8 @@ class AuditDelivery:
     async def _settle(self, events: Sequence[WaitingEvent], until: float | None) -> set[str]:
         """Deliver events, those of each shard by themselves; return the shards that take none."""
         of_shard: defaultdict[str, list[Event]] = defaultdict(list)
-        for each in events:
-            of_shard[each.shard].append(each.event)
+        for event in events:
+            of_shard[event.shard].append(event.event)
         outcomes = await asyncio.gather(
             *(self._settle_shard(shard, of_shard[shard], until) for shard in of_shard)
         )

@@ -149,7 +149,7 @@ class AuditStream:
             log_id = (await self._keys.execute(about, _ATTRIBUTION)).log_id
         except KeyServiceError:
             raise UnavailableError from None
-        return [_of_log(each, self._shard, log_id) for each in records]
+        return [_of_log(record, self._shard, log_id) for record in records]
 
     def _succeeded(self) -> None:
         if self._pause:

@@ -323,8 +323,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Raise ValueError for settings that contradict each other."""
         _check_key_services(self)
         _ = self.management
-        for each in self.trusted_proxies:
-            _check_network(each)
+        for network in self.trusted_proxies:
+            _check_network(network)
         _check_audit_sink(self.audit_sink, self.audit_sink_token_file, self.audit_sink_ca_file)
         if self.smtp is not None and self.mailbox is not None:
             raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
@@ -348,12 +348,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.key_service_socket is not None:
             return {DEFAULT_SHARD: Shard(sockets=(self.key_service_socket,))}
         addresses = [] if self.link is None else [self.link.key_service]
-        return {DEFAULT_SHARD: Shard(addresses=tuple(each for each in addresses if each))}
+        return {DEFAULT_SHARD: Shard(addresses=tuple(address for address in addresses if address))}
 
     @property
     def has_local_key_service(self) -> bool:
         """Whether any key service is on this host."""
-        return any(each.sockets for each in self.key_services.values())
+        return any(address.sockets for address in self.key_services.values())
 
     @property
     def min_archive_days(self) -> int:
@@ -388,8 +388,10 @@ def read(path: Path) -> Config:
         config,
         key_service_socket=config.key_service_socket and config.key_service_socket.resolve(),
         shards={
-            name: structs.replace(each, sockets=tuple(path.resolve() for path in each.sockets))
-            for name, each in config.shards.items()
+            name: structs.replace(
+                address, sockets=tuple(path.resolve() for path in address.sockets)
+            )
+            for name, address in config.shards.items()
         },
     )
 
@@ -431,14 +433,14 @@ def _check_key_services(config: Config) -> None:
         raise ValueError("link.key_service: name it among the addresses of [shards.default]")
     if DEFAULT_SHARD not in shards:
         raise ValueError("shards: one must be called default")
-    has_addresses = any(each.addresses for each in shards.values())
+    has_addresses = any(shard.addresses for shard in shards.values())
     if has_addresses and link is None:
         raise ValueError("shards: addresses are reached by mutual TLS: set [link]")
     if link is not None and not has_addresses:
         raise ValueError("link: no shard has addresses")
     places = [
-        *(str(path.resolve()) for each in shards.values() for path in each.sockets),
-        *(repr(address) for each in shards.values() for address in each.addresses),
+        *(str(path.resolve()) for shard in shards.values() for path in shard.sockets),
+        *(repr(address) for shard in shards.values() for address in shard.addresses),
     ]
     if len(set(places)) < len(places):
         raise ValueError("shards: a socket or an address is there twice")
@@ -476,7 +478,7 @@ def _check_single_sign_on(
     providers: tuple[SingleSignOn, ...], cookies: str, public_url: str | None
 ) -> None:
     """Raise ValueError for two of a name, or what is for development only."""
-    if len({each.name for each in providers}) < len(providers):
+    if len({provider.name for provider in providers}) < len(providers):
         raise ValueError("single_sign_on: two have the same name")
     if not providers or cookies == "loopback":
         return
@@ -484,7 +486,7 @@ def _check_single_sign_on(
         raise ValueError(
             "single_sign_on: providers send people to the public_url, which is missing"
         )
-    if not all(each.issuer.startswith("https://") for each in providers):
+    if not all(provider.issuer.startswith("https://") for provider in providers):
         raise ValueError("single_sign_on: issuer: expected https")
 
 

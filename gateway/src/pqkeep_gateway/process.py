@@ -81,7 +81,7 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
         settings = config.read(arguments.settings)
         write_logs("gateway", settings.log_format, which)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
-        others = [socket.socket(fileno=each) for each in arguments.other_fd]
+        others = [socket.socket(fileno=descriptor) for descriptor in arguments.other_fd]
         management = _management(settings, arguments.fd, arguments.management_fd)
         config.check_address(
             settings, settings.host if listener is None else listener.getsockname()[0]
@@ -177,8 +177,8 @@ class _Server:
         else:
             server = await loop.create_server(accept, sock=given, backlog=BACKLOG)
         self._servers = [server]
-        for each in (*server.sockets, *self._others):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+        for listener in (*server.sockets, *self._others):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
         self._leave_others = self.tasks.begin(take_waiting(self._others, accept))
         self._started()
         await self._until_stopped()
@@ -317,9 +317,9 @@ def _tell(ready: int | None) -> None:
 
 
 def _reload(*files: TlsServer | LinkTls | None) -> None:
-    for each in files:
-        if each is not None:
-            each.reload()
+    for file in files:
+        if file is not None:
+            file.reload()
 
 
 async def _until_reachable(checks: Iterable[Callable[[], Awaitable[bool]]], seconds: float) -> None:
@@ -341,13 +341,13 @@ async def take_waiting(
     nothing waiting for so long.
     """
     loop = asyncio.get_running_loop()
-    for each in listeners:
-        each.settimeout(0)
+    for listener in listeners:
+        listener.settimeout(0)
     while listeners:
         await asyncio.sleep(TAKE_SECONDS)
-        for each in listeners:
+        for listener in listeners:
             with suppress(OSError):  # none waits, or no more files may be opened
                 for _ in range(MOST_TAKEN):
-                    connection, _ = each.accept()
+                    connection, _ = listener.accept()
                     connection.settimeout(0)
                     await asyncio.shield(loop.connect_accepted_socket(protocol, connection))

@@ -243,7 +243,7 @@ async def assemble(
     admission = Admission(
         authenticator,
         rate_limiter,
-        {tier: each.requests_per_minute for tier, each in terms.items()},
+        {tier: term.requests_per_minute for tier, term in terms.items()},
         sessions.find,
         operator_sessions.find,
         last_uses,
@@ -252,7 +252,7 @@ async def assemble(
     )
     allowances = Allowances(
         SqlUsage(engine),
-        {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()},
+        {tier: plans.bound(term.operations_per_month) for tier, term in terms.items()},
         clock,
     )
     access = KeyAccess(policy, allowances, shards.keys)
@@ -277,7 +277,9 @@ async def assemble(
         pepper,
         hasher(config.password_costs),
         disabled_for={
-            TenantId(each.tenant) for each in config.single_sign_on if not each.local_passwords
+            TenantId(provider.tenant)
+            for provider in config.single_sign_on
+            if not provider.local_passwords
         },
     )
     attempts = AttemptLimits(
@@ -435,9 +437,9 @@ async def assemble(
             sends_mail=sends_mail,
         ),
         *single_sign_on.endpoints(
-            [each.provider for each in sign_ons],
+            [sign_on.provider for sign_on in sign_ons],
             StepUpMethods(
-                users, passwords, SqlIdentities(engine), [each.provider for each in sign_ons]
+                users, passwords, SqlIdentities(engine), [sign_on.provider for sign_on in sign_ons]
             ),
         ),
         *team.endpoints(
@@ -534,8 +536,8 @@ async def _close(
     tracing: "Tracing | None",
 ) -> None:
     passwords.close()
-    for each in providers:
-        each.close()
+    for provider in providers:
+        provider.close()
     if account is not None:
         account.close()
     await rate_limiter.close()
@@ -551,8 +553,8 @@ def _operator_digest(config: Config) -> bytes | None:
 def _provider_clients(config: Config) -> Sequence[OpenIdProvider]:
     """Return a client for each provider of single sign-on. Raises ConfigError."""
     return [
-        OpenIdProvider(_provider(each), _client_secret(each), each.ca_file)
-        for each in config.single_sign_on
+        OpenIdProvider(_provider(provider), _client_secret(provider), provider.ca_file)
+        for provider in config.single_sign_on
     ]
 
 
@@ -592,7 +594,7 @@ def _provider(settings: SingleSignOnSettings) -> Provider:
         roles={group: Role(role) for group, role in settings.roles.items()},
         default_role=None if settings.default_role is None else Role(settings.default_role),
         creates_members=settings.create_members,
-        email_domains=frozenset(each.lower() for each in settings.email_domains),
+        email_domains=frozenset(domain.lower() for domain in settings.email_domains),
     )
 
 
@@ -681,8 +683,10 @@ async def _key_services(config: Config, engine: AsyncEngine, clock: Clock) -> _K
     tls = None if link is None else _link_tls(link)
     directory, departures = SqlShards(engine), Departures()
     clients = {
-        shard: KeyClient(*_addresses(each, link, tls), shard=shard, claim=directory.claim_database)
-        for shard, each in config.key_services.items()
+        shard: KeyClient(
+            *_addresses(address, link, tls), shard=shard, claim=directory.claim_database
+        )
+        for shard, address in config.key_services.items()
     }
     await directory.add(tuple(clients), date_of(clock()))
     shards = Shards(clients, directory, departures)
@@ -699,7 +703,9 @@ def _link_tls(link: Link) -> LinkTls:
 def _addresses(shard: Shard, link: Link | None, tls: LinkTls | None) -> Iterator[KeyServiceAddress]:
     yield from (UnixSocket(str(path)) for path in shard.sockets)
     if link is not None and tls is not None:
-        yield from (RemoteHost(each, link.name or each.host, tls) for each in shard.addresses)
+        yield from (
+            RemoteHost(address, link.name or address.host, tls) for address in shard.addresses
+        )
 
 
 async def migrate_database(config: Config) -> None:
@@ -833,11 +839,11 @@ def _sales(
 ) -> tuple[tuple[Endpoint, ...], BuiltInBilling]:
     """Return the endpoints of billing, and what ends and renews, whoever takes the money."""
     store = SqlBilling(engine)
-    prices = {tier: 100 * each.monthly_price_usd for tier, each in terms.items()}
+    prices = {tier: 100 * term.monthly_price_usd for tier, term in terms.items()}
     sold = frozenset(
         tier
-        for tier, each in terms.items()
-        if self_service and each.self_service and tier is not Tier.FREE
+        for tier, term in terms.items()
+        if self_service and term.self_service and tier is not Tier.FREE
     )
     built_in = BuiltInBilling(store, prices, sold, announce_change, audit_delivery, clock)
     if account is None:

@@ -41,8 +41,8 @@ class Networks:
         """Return whether every address of the other is in this one."""
         mine = _collapsed(self.networks)
         return all(
-            any(_is_within(each, network) for network in mine)
-            for each in _collapsed(other.networks)
+            any(_is_within(inner, network) for network in mine)
+            for inner in _collapsed(other.networks)
         )
 
     def _is_in_a_network(self, text: str) -> bool:
@@ -52,7 +52,7 @@ class Networks:
             return False
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
-        return any(address in each for each in self.networks)
+        return any(address in network for network in self.networks)
 
 
 def network_in(text: str) -> Network:
@@ -73,8 +73,8 @@ def _collapsed(networks: Iterable[Network]) -> list[Network]:
     """Return the fewest networks with the same addresses."""
     given = tuple(networks)
     return [
-        *collapse_addresses(each for each in given if isinstance(each, IPv4Network)),
-        *collapse_addresses(each for each in given if isinstance(each, IPv6Network)),
+        *collapse_addresses(network for network in given if isinstance(network, IPv4Network)),
+        *collapse_addresses(network for network in given if isinstance(network, IPv6Network)),
     ]
 
 

@@ -187,5 +187,5 @@ class MemoryRateLimiter:
             else:
                 self._windows.move_to_end(subject)
         if len(self._windows) >= self._at_most:
-            fewest, _ = min(examined, key=lambda each: len(each[1][0]))
+            fewest, _ = min(examined, key=lambda window: len(window[1][0]))
             del self._windows[fewest]

@@ -127,8 +127,10 @@ class _Grant:
     def __init__(self, scope: Scope) -> None:
         self.operations = _operations_of(scope)
         patterns = (ALL,) if scope.keyrings is None else scope.keyrings
-        self.keyrings = frozenset(each for each in patterns if not each.endswith(ALL))
-        self.beginnings = tuple(each.removesuffix(ALL) for each in patterns if each.endswith(ALL))
+        self.keyrings = frozenset(pattern for pattern in patterns if not pattern.endswith(ALL))
+        self.beginnings = tuple(
+            pattern.removesuffix(ALL) for pattern in patterns if pattern.endswith(ALL)
+        )
         self.algorithms = None if scope.algorithms is None else frozenset(scope.algorithms)
 
     @property
@@ -153,7 +155,7 @@ class _Grant:
     @property
     def patterns(self) -> frozenset[str]:
         """Its keyrings as they were stated."""
-        return self.keyrings | {each + ALL for each in self.beginnings}
+        return self.keyrings | {beginning + ALL for beginning in self.beginnings}
 
 
 class Scopes:
@@ -180,7 +182,7 @@ class Scopes:
         self, operation: GatewayOperation, keyring: str | None, algorithm: Algorithm | None
     ) -> bool:
         """Return whether they allow an operation on a keyring and an algorithm; None: on all."""
-        return any(each.allows(operation, keyring, algorithm) for each in self.grants)
+        return any(grant.allows(operation, keyring, algorithm) for grant in self.grants)
 
     def keyrings(self, operation: GatewayOperation, algorithm: Algorithm) -> KeyringPatterns | None:
         """Return in which keyrings they allow an operation with an algorithm; None: in all."""
@@ -203,20 +205,20 @@ class Scopes:
         self, operation: GatewayOperation, algorithm: Algorithm | None, patterns: Iterable[str]
     ) -> bool:
         names, beginnings = self._keyrings(operation, algorithm)
-        return all(each in names or each.startswith(beginnings) for each in patterns)
+        return all(pattern in names or pattern.startswith(beginnings) for pattern in patterns)
 
     def _keyrings(
         self, operation: GatewayOperation, algorithm: Algorithm | None
     ) -> tuple[frozenset[str], tuple[str, ...]]:
         """Return the names, and the beginnings of names, of the keyrings of an operation."""
         mine = [
-            each
-            for each in self.grants
-            if operation in each.operations
-            and (each.algorithms is None or algorithm in each.algorithms)
+            grant
+            for grant in self.grants
+            if operation in grant.operations
+            and (grant.algorithms is None or algorithm in grant.algorithms)
         ]
-        names = frozenset(name for each in mine for name in each.keyrings)
-        return names, tuple({text for each in mine for text in each.beginnings})
+        names = frozenset(name for grant in mine for name in grant.keyrings)
+        return names, tuple({text for grant in mine for text in grant.beginnings})
 
 
 def check_call(scopes: Scopes | None, operation: GatewayOperation) -> None:
@@ -253,8 +255,8 @@ def other_algorithms_in_scope(
     """Return which other algorithms' keys scopes allow an operation with; None: all."""
     if scopes is None:
         return None
-    others = (each for each in Algorithm if each is not named)
-    return tuple(each for each in others if scopes.allow(operation, keyring, each))
+    others = (algorithm for algorithm in Algorithm if algorithm is not named)
+    return tuple(other for other in others if scopes.allow(operation, keyring, other))
 
 
 def algorithms_in_scope(
@@ -268,7 +270,9 @@ def algorithms_in_scope(
     Raises ScopeDeniedError where there are none.
     """
     found = tuple(
-        each for each in algorithms if scopes is None or scopes.allow(operation, keyring, each)
+        algorithm
+        for algorithm in algorithms
+        if scopes is None or scopes.allow(operation, keyring, algorithm)
     )
     if not found:
         raise ScopeDeniedError
@@ -290,7 +294,7 @@ def operations_named(name: str) -> frozenset[GatewayOperation]:
     return frozenset({OPERATIONS[name]} if name in OPERATIONS else ())
 
 
-_GROUPS: Mapping[str, Group] = {each.value: each for each in Group}
+_GROUPS: Mapping[str, Group] = {group.value: group for group in Group}
 _DECODER = msgspec.json.Decoder(tuple[Scope, ...])
 
 

@@ -68,16 +68,16 @@ def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str] |
     of them, and lets a client's own through as the other.
     """
     found = {
-        name: ",".join(value.decode("latin-1") for each, value in headers if each == name)
+        name: ",".join(value.decode("latin-1") for header, value in headers if header == name)
         for name in (FORWARDED, X_FORWARDED_FOR)
-        if any(each == name for each, _ in headers)
+        if any(header == name for header, _ in headers)
     }
     if not found:
         return ()
     if len(found) > 1:
         return None
     if X_FORWARDED_FOR in found:
-        return [each.strip(" \t") for each in found[X_FORWARDED_FOR].split(",")]
+        return [address.strip(" \t") for address in found[X_FORWARDED_FOR].split(",")]
     return _nodes_of_forwarded(found[FORWARDED])
 
 

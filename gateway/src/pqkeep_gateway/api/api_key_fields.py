@@ -42,8 +42,8 @@ _is_keyring = re.compile(_KEYRING).fullmatch
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = datetime(9999, 12, 31, tzinfo=UTC)
 
-_OPERATION_NAMES = (ALL, *(each.value for each in Group), *OPERATIONS)
-_ALGORITHMS: Mapping[object, Algorithm] = {each.value: each for each in Algorithm}
+_OPERATION_NAMES = (ALL, *(group.value for group in Group), *OPERATIONS)
+_ALGORITHMS: Mapping[object, Algorithm] = {algorithm.value: algorithm for algorithm in Algorithm}
 
 
 class ScopeData(Data, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def _list_of(
     """Return the parsed members of a list with 1 to at_most of them. Raises InvalidValueError."""
     if not isinstance(values, list) or not 0 < len(values) <= at_most:
         raise InvalidValueError(message)
-    return tuple(parse(each) for each in cast("list[object]", values))
+    return tuple(parse(value) for value in cast("list[object]", values))
 
 
 _EACH_SCOPE = (
@@ -222,8 +222,8 @@ LIMIT_FIELDS: tuple[Field[Any], ...] = (*_LIMITS, ALLOW_ABSENT_KEYRINGS)
 """When an API key is made."""
 KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
     *(
-        each.described(each.description.partition(" Left out:")[0] + " Left out: as before.")
-        for each in _LIMITS
+        limit.described(limit.description.partition(" Left out:")[0] + " Left out: as before.")
+        for limit in _LIMITS
     ),
     ALLOW_ABSENT_KEYRINGS,
 )
@@ -248,14 +248,14 @@ async def require_keyrings(call: ApiCall, tenant: TenantId, keys: TenantKeyServi
         return
     own = call.principal.limits
     own.check_covers(own.with_changes(limits_in(call)))
-    patterns = {name for each in scopes.stated for name in each.keyrings or ()}
+    patterns = {name for scope in scopes.stated for name in scope.keyrings or ()}
     absent = {name for name in patterns if not name.endswith(ALL)} - {DEFAULT_KEYRING}
     placement = call.principal.placement if call.principal.tenant == tenant else None
     after: KeyringName | None = None
     while absent:
         request = ListKeyrings(tenant=tenant, after=after)
         page = await keys.execute(request, call.attribution, placement)
-        absent -= {each.name for each in page.keyrings}
+        absent -= {keyring.name for keyring in page.keyrings}
         if not page.has_more:
             break
         after = page.keyrings[-1].name
@@ -273,11 +273,11 @@ def shown_scopes(scopes: Scopes | None) -> tuple[ScopeData, ...] | None:
         return None
     return tuple(
         ScopeData(
-            operations=each.operations or UNSET,
-            keyrings=each.keyrings or UNSET,
-            algorithms=each.algorithms or UNSET,
+            operations=scope.operations or UNSET,
+            keyrings=scope.keyrings or UNSET,
+            algorithms=scope.algorithms or UNSET,
         )
-        for each in scopes.stated
+        for scope in scopes.stated
     )
 
 

@@ -222,10 +222,12 @@ class _Audit:
             for log in range(len(logs))
         ]
         pages, ids = await asyncio.gather(
-            asyncio.gather(*(log.ask(each) for log, each in zip(logs, requests, strict=True))),
+            asyncio.gather(
+                *(log.ask(request) for log, request in zip(logs, requests, strict=True))
+            ),
             asyncio.gather(*(log.id() for log in logs)),
         )
-        begin = [each.before if newest_first else each.after for each in requests]
+        begin = [request.before if newest_first else request.after for request in requests]
         found = merged(pages, begin, newest_first=newest_first, limit=request.limit)
         return RecordsData(
             records=found.records, next=found.next, logs=tuple(ids[log] for log in found.logs)
@@ -327,7 +329,7 @@ class _Audit:
         found = shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
         if len(logs) == 1:
             return found
-        ids = await asyncio.gather(*(each.id() for each in logs))
+        ids = await asyncio.gather(*(log.id() for log in logs))
         return msgspec.structs.replace(found, logs=tuple(ids))
 
     async def export(self, call: ApiCall) -> JsonLines:
@@ -344,15 +346,15 @@ class _Audit:
         await self._exports.count(tenant)
         began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
         exports = [AuditExport(log, tenant, beyond) for log in logs]
-        heads = [await each.head(began_us) for each in exports]
+        heads = [await export.head(began_us) for export in exports]
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             with self._exports.run(tenant):
                 for export, (size, head) in zip(exports, heads, strict=True):
                     yield head
                     async with aclosing(export.after_head(size)) as lines:
-                        async for each in lines:
-                            yield each
+                        async for line in lines:
+                            yield line
 
         return JsonLines(f"pqkeep-audit-{heads[-1][0]}.jsonl", chunks())
 

@@ -161,11 +161,11 @@ def shown_keys(found: AuditKeys) -> AuditKeysData:
         log_id=str(found.log_id),
         keys=tuple(
             AuditKeyData(
-                algorithm=each.algorithm,
-                key_version=each.version,
-                public_key=base64(each.public_key),
+                algorithm=key.algorithm,
+                key_version=key.version,
+                public_key=base64(key.public_key),
             )
-            for each in found.keys
+            for key in found.keys
         ),
         note_key=found.note_key,
     )

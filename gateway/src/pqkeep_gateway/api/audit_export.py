@@ -84,11 +84,11 @@ class AuditExport:
         """Return the lines that show which logs the log continues, each with its consistency."""
         proofs = (await self._log.ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
         lines = []
-        for each in proofs:
-            first = int(record(each.line).policy.split("-")[1])
+        for proof in proofs:
+            first = int(record(proof.line).policy.split("-")[1])
             request = ProveConsistency(tenant=INSTALLATION, first=first, second=size)
             path = list(map(base64, (await self._log.ask(request)).path))
-            lines.append(_proof("succession", each))
+            lines.append(_proof("succession", proof))
             lines.append(_line(type="consistency", first=first, second=size, path=path))
         return b"".join(lines)
 
@@ -106,7 +106,7 @@ class AuditExport:
 
         async with aclosing(self._log.pages(first, following)) as pages:
             async for page in pages:
-                yield [_proof("record", each) for each in page.proofs]
+                yield [_proof("record", proof) for proof in page.proofs]
 
     async def _unproven(self, after: int, size: int) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of everybody's records after an id, without proofs."""

@@ -91,7 +91,7 @@ class AuditLogs:
         else:
             shards = (shard or DEFAULT_SHARD,)
         try:
-            logs = [AuditLog(self._shards.of(each)) for each in shards]
+            logs = [AuditLog(self._shards.of(shard)) for shard in shards]
         except UnknownShardError:
             if tenant is not None:
                 raise

@@ -70,7 +70,7 @@ def merged(
     ``begin`` is where each of them began. Of a page that is not the log's last one, nothing is known of
     what follows it: what comes after that in the list is not in this page either.
     """
-    at = [LAST if newest_first and each is None else each or 0 for each in begin]
+    at = [LAST if newest_first and start is None else start or 0 for start in begin]
     waiting = [list(map(record, page.lines)) for page in pages]
     taken = [0] * len(pages)
     records: list[RecordData] = []

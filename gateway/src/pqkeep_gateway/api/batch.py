@@ -159,7 +159,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
     single = replace(key_operation.endpoint(row, access), ask=Steps(row, access).ask_uncounted)
     items = _items_field(single)
     item_type, answer_type = _types(row)
-    known = dict.fromkeys([*(each.name for each in single.fields), REFERENCE.name]).keys()
+    known = dict.fromkeys([*(field.name for field in single.fields), REFERENCE.name]).keys()
 
     def begin(call: ApiCall, common: Mapping[str, object], item: object) -> ItemCall:
         begun = ItemCall(single)
@@ -168,10 +168,12 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
 
     async def handler(call: ApiCall) -> Data:
         common = {
-            name: each for name, each in call.values.items() if name != ITEMS and each is not None
+            name: value
+            for name, value in call.values.items()
+            if name != ITEMS and value is not None
         }
         calls = [begin(call, common, item) for item in call[items]]
-        waiting = [each for each in calls if each.question is not None]
+        waiting = [item_call for item_call in calls if item_call.question is not None]
         try:
             await _record_refusals(audit_delivery, single, call, calls)
             if waiting:
@@ -184,9 +186,9 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None
         finally:
-            for each in calls:
-                each.close()
-        return answer_type(results=[_result(item_type, each) for each in calls])
+            for item_call in calls:
+                item_call.close()
+        return answer_type(results=[_result(item_type, item_call) for item_call in calls])
 
     handler.__doc__ = _DESCRIPTION.format(name=row.name, most=MAX_ITEMS)
     return replace(
@@ -221,20 +223,21 @@ the rate limit and the month's allowance: if not all of them fit, nothing is don
 
 async def _ask(access: KeyAccess, call: ApiCall, waiting: Sequence[ItemCall]) -> tuple[None, int]:
     """Have all questions answered at once; return how many items succeeded."""
-    questions = [each.question for each in waiting if each.question is not None]
+    questions = [pending.question for pending in waiting if pending.question is not None]
     batch = Batch(
         tenant=call.tenant.tenant,
         items=tuple(
-            Item(cast("ItemRequest", each.request), each.attribution.policy) for each in questions
+            Item(cast("ItemRequest", question.request), question.attribution.policy)
+            for question in questions
         ),
     )
     placement = call.tenant.placement
     results = (await access.keys.execute(batch, call.attribution, placement)).results
     if len(results) != len(waiting):
         raise KeyServiceError(ErrorKind.BAD_ANSWER)
-    for each, result in zip(waiting, results, strict=True):
-        each.end(result)
-    return None, sum(isinstance(each.answer, Data) for each in waiting)
+    for pending, result in zip(waiting, results, strict=True):
+        pending.end(result)
+    return None, sum(isinstance(pending.answer, Data) for pending in waiting)
 
 
 async def _record_refusals(
@@ -242,9 +245,9 @@ async def _record_refusals(
 ) -> None:
     """Record each item that was refused here, as the request would be whose only one it was."""
     refusals = [
-        refusal_event(each.answer, single, call.principal, each.values, call.attribution)
-        for each in calls
-        if isinstance(each.answer, ApiError) and is_refusal(each.answer)
+        refusal_event(item_call.answer, single, call.principal, item_call.values, call.attribution)
+        for item_call in calls
+        if isinstance(item_call.answer, ApiError) and is_refusal(item_call.answer)
     ]
     if refusals:
         await audit_delivery.record(*refusals, placement=call.principal.placement)
@@ -259,7 +262,10 @@ def _result(item_type: New, call: ItemCall) -> Data:
 
 def _algorithm(calls: Sequence[ItemCall]) -> str | None:
     """Return the algorithm of all these calls, if they have the same."""
-    found = {getattr(each.question and each.question.request, "algorithm", None) for each in calls}
+    found = {
+        getattr(item_call.question and item_call.question.request, "algorithm", None)
+        for item_call in calls
+    }
     return found.pop() if len(found) == 1 else None
 
 
@@ -271,7 +277,7 @@ def _items_field(single: Endpoint) -> Field[Sequence[object]]:
             raise InvalidValueError(message)
         return cast("Sequence[object]", value)
 
-    required = {each.name: each.example for each in single.fields if each.required}
+    required = {field.name: field.example for field in single.fields if field.required}
     return Field(
         name=ITEMS,
         description=f"1 to {MAX_ITEMS} objects with the fields of {single.name}, in any order.",
@@ -292,7 +298,7 @@ def _may_be_common(field: Field[Any]) -> bool:
 
 def _common(field: Field[Any]) -> Field[Any]:
     """Return a field as one that may count for all items."""
-    schema = {name: each for name, each in field.schema.items() if name != "default"}
+    schema = {name: value for name, value in field.schema.items() if name != "default"}
     described = f"{field.description} For all items, none of which has it then."
     return replace(field, required=False, default=None, schema=schema, description=described)
 
@@ -326,10 +332,10 @@ def _types(row: KeyOperation) -> tuple[New, New]:
 def _merged(common: Mapping[str, object], item: Mapping[str, object]) -> Mapping[str, object]:
     """Return the fields of an item and those that count for all. Raises FieldError for one in both."""
     values = dict(common)
-    for name, each in item.items():
-        if each is None or name == REFERENCE.name:
+    for name, value in item.items():
+        if value is None or name == REFERENCE.name:
             continue
         if name in values:
             raise sent_twice(name, ": in the item, and beside all items")
-        values[name] = each
+        values[name] = value
     return values

@@ -269,7 +269,7 @@ class _Billing:
         self._store = store
         self._allowances = allowances
         self._plans = PlansData(plans=tuple(_plans(plans, provider.sold)), total=len(plans))
-        sold = tuple(each for each in Tier if each in provider.sold) or tuple(Tier)
+        sold = tuple(tier for tier in Tier if tier in provider.sold) or tuple(Tier)
         self.tier = choice_field(
             "tier", "One that is sold: see GET /billing/plans.", sold, Tier.STARTER
         )
@@ -301,7 +301,9 @@ class _Billing:
     async def list_invoices(self, call: ApiCall) -> InvoicesData:
         """List the tenant's invoice lines, the newest first."""
         listed = await self._store.list_invoices(call.person.tenant)
-        return InvoicesData(invoices=tuple(_invoice(each) for each in listed), total=len(listed))
+        return InvoicesData(
+            invoices=tuple(_invoice(invoice) for invoice in listed), total=len(listed)
+        )
 
     async def check_out(self, call: ApiCall) -> BillingAnswerData:
         """Subscribe to a tier, change to another, or go on with what was cancelled.
@@ -339,7 +341,7 @@ def _plan(tier: Tier, terms: PlanTerms, *, is_sold: bool) -> PlanData:
         operations_per_month=bound(terms.operations_per_month),
         pqc_keys=bound(terms.pqc_keys),
         api_keys=terms.api_keys,
-        algorithms=tuple(each for each in Algorithm if each in terms.algorithms),
+        algorithms=tuple(algorithm for algorithm in Algorithm if algorithm in terms.algorithms),
         key_wrap=terms.key_wrap,
     )
 

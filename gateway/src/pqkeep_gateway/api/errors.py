@@ -153,9 +153,11 @@ def codes_of_fields(endpoint: Endpoint) -> frozenset[Code]:
     """Return what an endpoint can be refused with because of its fields."""
     codes = endpoint.field_codes
     found = {
-        codes.code(each.name, problem) for each in endpoint.fields for problem in each.problems
+        codes.code(field.name, problem) for field in endpoint.fields for problem in field.problems
     }
-    found |= {codes.code(each.name, Problem.MISSING) for each in endpoint.fields if each.required}
+    found |= {
+        codes.code(field.name, Problem.MISSING) for field in endpoint.fields if field.required
+    }
     return frozenset(found | {codes.unknown})
 
 
@@ -555,7 +557,7 @@ def _challenged(error: SecondFactorRequiredError, endpoint: Endpoint) -> ApiErro
 
 
 def _invalid_password(error: InvalidPasswordError, endpoint: Endpoint) -> ApiError:
-    names = [each.name for each in endpoint.fields if each.name in ("password", "new_password")]
+    names = [field.name for field in endpoint.fields if field.name in ("password", "new_password")]
     return ApiError(Code.UNPROCESSABLE, f"{names[0]} {error}", names[0])
 
 
@@ -563,7 +565,7 @@ def _used_code(error: UsedCodeError, endpoint: Endpoint) -> ApiError:
     """Return 401, not 429: clients repeat a request that was 429, and the code stays used."""
     message = f"this code or a later one was used already; a new one works in {error.wait} seconds"
     headers = {"Retry-After": str(error.wait)}
-    names = {each.name for each in endpoint.fields}
+    names = {field.name for field in endpoint.fields}
     field = "totp_code" if "totp_code" in names else None
     return ApiError(Code.MFA_001, message, field, headers=headers)
 
@@ -650,7 +652,9 @@ def answer_to(
         if kind in _WITH_DETAILS:
             _, make = _WITH_DETAILS[kind]
             answer = make(error, endpoint)
-            is_binary = any(each.is_base64 for each in endpoint.fields if each.name == answer.field)
+            is_binary = any(
+                field.is_base64 for field in endpoint.fields if field.name == answer.field
+            )
             return _with_hint(answer, values) if is_binary else answer
     return None
 

@@ -212,8 +212,8 @@ def _installation(found: Installation) -> InstallationData:
     return InstallationData(
         version=VERSION,
         parts=tuple(
-            PartData(name=each.name, ready=each.reason is None, reason=each.reason)
-            for each in found.parts
+            PartData(name=part.name, ready=part.reason is None, reason=part.reason)
+            for part in found.parts
         ),
         shards=tuple(map(_shard, found.shards)),
         log=_log(found),
@@ -288,11 +288,11 @@ def _root_key(numbers: Mapping[tuple[str, ...], float]) -> RootKeyData | None:
 
 def _backups(shards: Sequence[ShardState], now: float) -> BackupsData:
     """Return the newest backup of all shards: the oldest, where they were told of different ones."""
-    newest = [each.numbers.get(("pqkeep_last_backup_timestamp_seconds",)) for each in shards]
-    known = [each for each in newest if each is not None]
+    newest = [shard.numbers.get(("pqkeep_last_backup_timestamp_seconds",)) for shard in shards]
+    known = [entry for entry in newest if entry is not None]
     if len(known) < len(shards):
         return BackupsData(last_at=None, last_number=None, age_seconds=None)
-    number = ",".join(f"{each.name}:{_backup_number(each.numbers)}" for each in shards)
+    number = ",".join(f"{shard.name}:{_backup_number(shard.numbers)}" for shard in shards)
     return BackupsData(
         last_at=_at(min(known)),
         last_number=number if len(shards) > 1 else _backup_number(shards[0].numbers),

@@ -59,14 +59,14 @@ MAX_WRAPPED_KEY = 8192
 SHARED_SECRET_SIZE = 32
 
 KEM_CIPHERTEXT_SIZE: Mapping[Algorithm, int] = {
-    each: spec.output_size
-    for each, spec in ALGORITHMS.items()
+    algorithm: spec.output_size
+    for algorithm, spec in ALGORITHMS.items()
     if Operation.DECAPSULATE in spec.operations
 }
 """Bytes of a KEM ciphertext."""
 WRAPPED_KEY_SIZES: Mapping[Algorithm, frozenset[int]] = {
-    each: frozenset(spec.output_size + BOX_OVERHEAD + size for size in SYMMETRIC_KEY_SIZES)
-    for each, spec in ALGORITHMS.items()
+    algorithm: frozenset(spec.output_size + BOX_OVERHEAD + size for size in SYMMETRIC_KEY_SIZES)
+    for algorithm, spec in ALGORITHMS.items()
     if Operation.WRAP in spec.operations
 }
 """Bytes of a wrapped key, for each size of a key that can be wrapped."""
@@ -224,7 +224,7 @@ SYMMETRIC_KEY: Field[bytearray] = Field(
 WRAPPED_KEY = base64_field(
     "wrapped_key",
     "What wrap returned, whole. At the least: "
-    + sizes({each: min(found) for each, found in WRAPPED_KEY_SIZES.items()})
+    + sizes({algorithm: min(found) for algorithm, found in WRAPPED_KEY_SIZES.items()})
     + ".",
     "kQ2sVb8xWm4T1cZp9uHfLr6eYd3aNj7g",
     at_most=MAX_WRAPPED_KEY,
@@ -359,7 +359,9 @@ STATUS = choice_field(
 
 def algorithm_field(operation: Operation) -> Field[Algorithm]:
     """Return the field ``algorithm`` of an operation: one of those that have it."""
-    usable = tuple(each for each, spec in ALGORITHMS.items() if operation in spec.operations)
+    usable = tuple(
+        algorithm for algorithm, spec in ALGORITHMS.items() if operation in spec.operations
+    )
     return choice_field("algorithm", "The algorithm.", usable, usable[0], ALIASES)
 
 

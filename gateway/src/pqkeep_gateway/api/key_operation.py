@@ -517,7 +517,7 @@ class SuppliedKey:
 
 def _meaning_of(size: int) -> str:
     """Return what has so many bytes, if that can be told."""
-    same = [each for each, spec in ALGORITHMS.items() if spec.public_key_size == size]
+    same = [algorithm for algorithm, spec in ALGORITHMS.items() if spec.public_key_size == size]
     if same:
         return f", as one of {' or '.join(same)}"
     other = _OTHER_SIZES.get(size, "")
@@ -550,7 +550,7 @@ def _in_text(value: str) -> SuppliedKey:
     if text.startswith(_SSH):
         raise NotAPublicKeyError("a public key of OpenSSH")
     data = decode_base64(value)
-    is_bare = any(len(data) == each.public_key_size for each in ALGORITHMS.values())
+    is_bare = any(len(data) == spec.public_key_size for spec in ALGORITHMS.values())
     form = text_form_of(text)
     if form and not is_bare:
         raise InvalidValueError(f"{_MUST}; {form}")

@@ -60,16 +60,16 @@ def _labels(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or len(cast("dict[str, object]", value)) > MAX_LABELS:
         raise InvalidValueError(_EACH_LABEL)
     labels = cast("dict[str, object]", value)
-    if not all(_is_label_name(name) and _is_label_value(each) for name, each in labels.items()):
+    if not all(_is_label_name(name) and _is_label_value(value) for name, value in labels.items()):
         raise InvalidValueError(_EACH_LABEL)
     return cast("dict[str, str]", labels)
 
 
 def _purposes(value: object) -> tuple[KeyPurpose, ...]:
     named = cast("list[object]", value) if isinstance(value, list) else []
-    if not named or any(each not in ALL_PURPOSES for each in named):
+    if not named or any(purpose not in ALL_PURPOSES for purpose in named):
         raise InvalidValueError(_EACH_PURPOSE)
-    return tuple(each for each in ALL_PURPOSES if each in named)
+    return tuple(purpose for purpose in ALL_PURPOSES if purpose in named)
 
 
 def _label(value: object) -> tuple[str, str]:

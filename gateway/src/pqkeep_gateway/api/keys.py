@@ -140,7 +140,7 @@ class RotatedKey(KeyAnswer, frozen=True, kw_only=True):
     old_key_version: Annotated[int, Meta(ge=1, description="The version that is retired now.")]
 
 
-_ALGORITHMS = frozenset(each.value for each in Algorithm)
+_ALGORITHMS = frozenset(algorithm.value for algorithm in Algorithm)
 MAX_VERSION_DIGITS = len(str(MAX_KEY_VERSION))
 EXAMPLE = Key(
     key_version=1,
@@ -471,12 +471,12 @@ class _KeyManagement:
         found = KeyUsages(
             usage=tuple(
                 KeyUsage(
-                    key_version=each.version,
-                    algorithm=alias or each.algorithm,
-                    uses=each.uses,
-                    last_used_at=instant(each.last_used_us),
+                    key_version=usage.version,
+                    algorithm=alias or usage.algorithm,
+                    uses=usage.uses,
+                    last_used_at=instant(usage.last_used_us),
                 )
-                for each in page.usage
+                for usage in page.usage
             ),
             total=page.total,
             next=_cursor(page.usage[-1]) if page.has_more else UNSET,

@@ -126,7 +126,9 @@ class _Operators:
     async def list_operators(self, call: ApiCall) -> OperatorsData:
         """List the named operators. They are added and removed by pqkeepd operator."""
         listed = await self._operators.list()
-        return OperatorsData(operators=tuple(_operator(each) for each in listed), total=len(listed))
+        return OperatorsData(
+            operators=tuple(_operator(operator) for operator in listed), total=len(listed)
+        )
 
 
 def _operator(operator: Operator) -> OperatorData:

@@ -51,9 +51,9 @@ _FORMAT = choice_field(
     CiphertextFormat.ENVELOPE,
 ).optional()
 _TARGET_FIELDS: tuple[Field[object], ...] = tuple(
-    cast("Field[object]", each) for each in (_KEYRING, _ALGORITHM, _ASSOCIATED_DATA, _FORMAT)
+    cast("Field[object]", field) for field in (_KEYRING, _ALGORITHM, _ASSOCIATED_DATA, _FORMAT)
 )
-_NAMES = [each.name for each in _TARGET_FIELDS]
+_NAMES = [field.name for field in _TARGET_FIELDS]
 
 
 class To(RedactedRepr, Struct, frozen=True):
@@ -134,7 +134,7 @@ def _source_of(call: KeyCall) -> _Source:
     """Return the one source that a call names. Raises FieldError."""
     ciphertext, wrapped_key = call[_CIPHERTEXT], call[SOURCE_WRAPPED_KEY]
     envelope = call[SOURCE_ENVELOPE]
-    if sum(each is not None for each in (ciphertext, wrapped_key, envelope)) != 1:
+    if sum(value is not None for value in (ciphertext, wrapped_key, envelope)) != 1:
         message = "one of ciphertext, envelope and wrapped_key is required, and no other of them"
         raise FieldError(CIPHERTEXT.name, Problem.MISSING, message)
     version = call[SOURCE_VERSION]

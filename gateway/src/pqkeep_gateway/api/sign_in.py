@@ -275,11 +275,11 @@ class _SignIn:
         """List one's sessions, the newest first."""
         person = call.person
         page = await self._sessions.list(person.user, part_of(call))
-        shown = tuple(_session(each, person.session) for each in page.entries)
+        shown = tuple(_session(entry, person.session) for entry in page.entries)
         if call[_DETAILS]:
             shown = tuple(
-                structs.replace(data, client=client_name(each.user_agent))
-                for data, each in zip(shown, page.entries, strict=True)
+                structs.replace(data, client=client_name(entry.user_agent))
+                for data, entry in zip(shown, page.entries, strict=True)
             )
         return SessionsData(sessions=shown, total=page.total, next=next_of(page, shown))
 

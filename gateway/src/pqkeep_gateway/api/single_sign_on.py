@@ -64,7 +64,9 @@ _PROVIDER = ProviderData(name="example", label="Example Corporation")
 def endpoints(providers: Iterable[Provider], methods: StepUpMethods) -> tuple[Endpoint, ...]:
     """Return the endpoints."""
     shown = tuple(
-        ProviderData(name=each.name, label=each.label) for each in providers if each.label
+        ProviderData(name=provider.name, label=provider.label)
+        for provider in providers
+        if provider.label
     )
     handlers = _Handlers(ProvidersData(providers=shown, total=len(shown)), methods)
     return (
@@ -126,10 +128,10 @@ def pages(
     ``base_url`` is where browsers reach the gateway.
     """
     found: dict[str, ASGIApp] = {}
-    for each in sign_ons:
-        path = f"{SSO}/{each.provider.name}"
+    for sign_on in sign_ons:
+        path = f"{SSO}/{sign_on.provider.name}"
         redirect_uri = f"{base_url.rstrip('/')}{path}/callback"
-        browser = _Browser(each, sessions, cookies, redirect_uri)
+        browser = _Browser(sign_on, sessions, cookies, redirect_uri)
         found[path] = _Page(browser.begin, cookies, proxies)
         found[f"{path}/callback"] = _Page(browser.finish, cookies, proxies)
     return found

@@ -276,7 +276,7 @@ class _Team:
         """List who is in the team, by the date they joined."""
         tenant, part = await self._tenant_of(call), part_of(call)
         page = await self._stored.list_members(tenant, part, call[_PART_OF_EMAIL])
-        shown = tuple(_member(each) for each in page.entries)
+        shown = tuple(_member(entry) for entry in page.entries)
         return MembersData(members=shown, total=page.total, next=next_of(page, shown))
 
     async def change_role(self, call: ApiCall) -> MemberData:
@@ -304,7 +304,7 @@ class _Team:
     async def list_invitations(self, call: ApiCall) -> PendingInvitationsData:
         """List the invitations that can be accepted. Their tokens are not shown again."""
         page = await self._invitations.list(await self._tenant_of(call), part_of(call))
-        shown = tuple(_invitation(each) for each in page.entries)
+        shown = tuple(_invitation(entry) for entry in page.entries)
         return PendingInvitationsData(
             invitations=shown, total=page.total, next=next_of(page, shown)
         )

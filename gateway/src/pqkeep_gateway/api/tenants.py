@@ -338,7 +338,7 @@ class _Tenants:
             return TenantsData(tenants=found, total=len(found))
         page = await self._stored.list(call[LIST_LIMIT], call[_AFTER], only)
         return TenantsData(
-            tenants=tuple(_in_full(each) for each in page.tenants),
+            tenants=tuple(_in_full(tenant) for tenant in page.tenants),
             total=page.total,
             next=str(page.tenants[-1].id) if page.has_more else UNSET,
         )

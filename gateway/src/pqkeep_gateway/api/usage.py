@@ -177,7 +177,7 @@ class _Usage:
         return UsageData(
             period=period,
             buckets=buckets,
-            total=sum(each.succeeded for each in buckets),
+            total=sum(bucket.succeeded for bucket in buckets),
             operations_used=operations_used,
             operations_per_month=operations_per_month,
             requests_per_minute=rate,
@@ -209,16 +209,18 @@ class _Usage:
             self._shards.all if tenant == INSTALLATION else [self._shards]
         )
         found = await asyncio.gather(
-            *(each.execute(request, _ATTRIBUTION, placement) for each in keys)
+            *(key.execute(request, _ATTRIBUTION, placement) for key in keys)
         )
         counts: Counter[tuple[int, str]] = Counter()
-        for each in chain.from_iterable(counted.counts for counted in found):
-            counts[each.hour, each.operation] += each.count
+        for count in chain.from_iterable(counted.counts for counted in found):
+            counts[count.hour, count.operation] += count.count
         return tuple(_bucket(start, counts) for start in range(first, newest + 1, buckets.hours))
 
 
 def _bucket(hour: int, counts: Mapping[tuple[int, str], int]) -> UsageBucketData:
-    operations = {each: counts[hour, each] for each in Operation if (hour, each) in counts}
+    operations = {
+        operation: counts[hour, operation] for operation in Operation if (hour, operation) in counts
+    }
     return UsageBucketData(
         start=timestamp(datetime.fromtimestamp(hour * _HOUR_SECONDS, UTC)),
         operations=operations,

@@ -149,7 +149,7 @@ def _one_level(text: str, nested: frozenset[str]) -> str:
     So they are scanned only: 16 KiB of them take 0.14 ms, and would take 6 ms to parse.
     """
     members = _MEMBERS.decode(text)
-    starts = {name: bytes(each)[:1] for name, each in members.items() if name not in nested}
+    starts = {name: bytes(member)[:1] for name, member in members.items() if name not in nested}
     excess = {name: _EMPTY[start] for name, start in starts.items() if start in _EMPTY}
     if not excess:  # the brackets are in texts, or where they may be
         return text

@@ -57,7 +57,7 @@ HIGH_WATER = 65_536
 NO_BODY = frozenset({204, 304})
 """Answers without a body, whatever their headers say."""
 STATUS_LINE = {
-    each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 HEAD_TOO_LARGE = "the request's head is too large"
 
@@ -862,8 +862,8 @@ class HttpConnection(asyncio.Protocol):
         if method == b"CONNECT":
             raise invalid("this is no proxy")
         version = self.parser.get_http_version().encode()
-        headers = [each for each in self.headers if each[0] != b"upgrade"]
-        lines = b"".join(b"%s: %s\r\n" % each for each in headers)
+        headers = [header for header in self.headers if header[0] != b"upgrade"]
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
 
     def _refuse_size(self) -> NoReturn:

@@ -212,7 +212,7 @@ class Cookies:
     def _domains(self, host: bytes) -> Iterator[str]:
         """Yield the domains that cookies of a host can be for, the host's own first."""
         hosts = [host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")]
-        hosts += [urlsplit(each).hostname or "" for each in self.origins if each is not None]
+        hosts += [urlsplit(origin).hostname or "" for origin in self.origins if origin is not None]
         seen = set()
         for name in hosts:
             labels = name.lower().split(".")
@@ -254,7 +254,7 @@ class Cookies:
         if origin is None or method in SAFE_METHODS:
             return False
         hosts = {headers.get(b"host", b"").decode("latin-1").lower()}
-        hosts.update(_host(each) for each in self.origins if each is not None)
+        hosts.update(_host(origin) for origin in self.origins if origin is not None)
         return _host(origin.decode("latin-1")) not in hosts
 
     def _operator_cookie(self, value: str, seconds: int) -> str:
@@ -274,8 +274,8 @@ def _pairs(header: bytes) -> Iterator[tuple[str, str]]:
     Quotes and backslashes stay as they are. No value of ours has any, and up to Python 3.11.9 and
     3.12.5 ``http.cookies`` takes more than a second to unquote 30 KB (CVE-2024-7592).
     """
-    for each in header.decode("latin-1").split(";"):
-        name, equals, value = each.partition("=")
+    for cookie in header.decode("latin-1").split(";"):
+        name, equals, value = cookie.partition("=")
         if equals:
             yield name.strip(" \t"), value.strip(" \t")
 
@@ -290,7 +290,7 @@ def _paths(path: str) -> tuple[str, ...]:
     if not _PATH.fullmatch(path):
         return ("/",)
     found = ["/"]
-    for at in [each.start() for each in re.finditer("/", path)][1 : _MAX_DEPTH + 1]:
+    for at in [slash.start() for slash in re.finditer("/", path)][1 : _MAX_DEPTH + 1]:
         found += [path[:at], path[: at + 1]]
     if not path.endswith("/"):
         found.append(path)

@@ -244,8 +244,10 @@ class Endpoint:
         """
         if self.items is not None:
             return MAX_BODY
-        lengths = [(each, int(str(each.schema.get("maxLength", 0)))) for each in self.other_fields]
-        sizes = [size for each, size in lengths if each.is_base64 or size > MAX_TEXT_BODY]
+        lengths = [
+            (field, int(str(field.schema.get("maxLength", 0)))) for field in self.other_fields
+        ]
+        sizes = [size for length, size in lengths if length.is_base64 or size > MAX_TEXT_BODY]
         if not sizes:
             return MAX_TEXT_BODY
         return min(MIN_BINARY_BODY + 2 * sum(sizes), MAX_BODY)
@@ -253,9 +255,9 @@ class Endpoint:
     @property
     def path_fields(self) -> tuple[Field[Any], ...]:
         """The fields in the path."""
-        return tuple(each for each in self.fields if f"{{{each.name}}}" in self.path)
+        return tuple(field for field in self.fields if f"{{{field.name}}}" in self.path)
 
     @property
     def other_fields(self) -> tuple[Field[Any], ...]:
         """The fields in the body or the query."""
-        return tuple(each for each in self.fields if f"{{{each.name}}}" not in self.path)
+        return tuple(field for field in self.fields if f"{{{field.name}}}" not in self.path)

@@ -204,10 +204,10 @@ class _TextInUrl(str):
 
 def object_schema(fields: Sequence[Field[Any]]) -> dict[str, Any]:
     """Return the JSON schema of an object with these fields and no other."""
-    names = [each.name for each in fields if each.required and not each.replaced_by]
+    names = [field.name for field in fields if field.required and not field.replaced_by]
     return {
         "type": "object",
-        "properties": {each.name: _property(each) for each in fields},
+        "properties": {field.name: _property(field) for field in fields},
         **({"required": names} if names else {}),
         **_alternatives(fields),
         "additionalProperties": False,
@@ -217,16 +217,16 @@ def object_schema(fields: Sequence[Field[Any]]) -> dict[str, Any]:
 def _alternatives(fields: Iterable[Field[Any]]) -> dict[str, Any]:
     """Return which fields are sent instead of others, where an object must have either."""
     replaced: dict[str, list[str]] = {}
-    for each in fields:
-        if each.required and each.replaced_by:
-            replaced.setdefault(each.replaced_by, []).append(each.name)
+    for field in fields:
+        if field.required and field.replaced_by:
+            replaced.setdefault(field.replaced_by, []).append(field.name)
     if not replaced:
         return {}
     return {
         "anyOf": [
-            each
+            alternative
             for instead, names in replaced.items()
-            for each in ({"required": names}, {"required": [instead]})
+            for alternative in ({"required": names}, {"required": [instead]})
         ]
     }
 
@@ -396,7 +396,7 @@ def _hint(value: object, texts: Sequence[str]) -> str:
     """Return which of several texts was meant, if it can be told."""
     if not isinstance(value, str) or len(value) > MAX_NAME_SHOWN:
         return ""
-    by_folded = {each.casefold(): each for each in texts}
+    by_folded = {text.casefold(): text for text in texts}
     close = get_close_matches(value.casefold(), by_folded, n=1, cutoff=0.75)
     return f"; did you mean {by_folded[close[0]]}?" if close else ""
 
@@ -409,8 +409,8 @@ def choice_field(
     aliases: Mapping[str, E] | None = None,
 ) -> Field[E]:
     """Return a field of one of several texts, or of another text that stands for one of them."""
-    others = {text: each for text, each in (aliases or {}).items() if each in choices}
-    members: dict[object, E] = {each.value: each for each in choices}
+    others = {text: alias for text, alias in (aliases or {}).items() if alias in choices}
+    members: dict[object, E] = {choice.value: choice for choice in choices}
     members.update(others.items())
     message = "must be one of " + ", ".join(choices)
 

@@ -24,7 +24,7 @@ SUCCESS = "success"
 CLIENT_GONE = "client-gone"
 """The outcome where the client hung up before it had an answer."""
 _DOCUMENT_OUTCOMES = {
-    each.code.status: each.code.code for each in (not_found(""), method_not_allowed(""))
+    error.code.status: error.code.code for error in (not_found(""), method_not_allowed(""))
 }
 
 

@@ -185,8 +185,8 @@ class Pipeline:
         if not self.needs_proof(endpoint, call):
             return await endpoint.handler(call)
         if call.principal.is_read_only:
-            for each in endpoint.fields:
-                each.read(call.values)
+            for field in endpoint.fields:
+                field.read(call.values)
             raise credential_required()
         try:
             return await self._handle_proven(endpoint, call)

@@ -48,8 +48,8 @@ CHALLENGE = (b"www-authenticate", b'ApiKey realm="pqkeep"')
 
 def accepts_gzip(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a request names gzip among its encodings, and not with the weight 0."""
-    for each in headers.get(b"accept-encoding", b"").lower().split(b","):
-        coding, *parameters = (part.strip() for part in each.split(b";"))
+    for choice in headers.get(b"accept-encoding", b"").lower().split(b","):
+        coding, *parameters = (part.strip() for part in choice.split(b";"))
         if coding == b"gzip":
             return not any(is_zero(parameter) for parameter in parameters)
     return False
@@ -122,7 +122,7 @@ def answer_of(
             status = HTTPStatus.OK
             body = envelope.success(data, request_id)
         case WithCookies(data=data, cookies=values):
-            cookies = lines_of([(b"set-cookie", each.encode()) for each in values])
+            cookies = lines_of([(b"set-cookie", value.encode()) for value in values])
             body = envelope.success(data, request_id)
         case _:
             body = envelope.success(response, request_id)
@@ -145,7 +145,7 @@ def error_answer(error: ApiError, request_id: str, usage: Usage | None = None) -
 
 def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return headers as lines. Raises RuntimeError if one has a control character in it."""
-    lines = b"".join([b"%b: %b\r\n" % each for each in headers])
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     is_whole = len(headers) == lines.count(b"\r") == lines.count(b"\n")
     if not is_whole or _CONTROLS.search(lines):
         raise RuntimeError("a header has a control character in it")
@@ -155,7 +155,7 @@ def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
     """Send an error of a page, over ASGI."""
     answer = error_answer(error, request_id)
-    lines = [each.partition(b": ") for each in answer.lines.split(b"\r\n")[:-1]]
+    lines = [line.partition(b": ") for line in answer.lines.split(b"\r\n")[:-1]]
     headers = [
         (b"content-type", answer.content_type),
         (b"content-length", b"%d" % len(answer.body)),
@@ -173,7 +173,7 @@ async def send_redirect(send: Send, location: str, cookies: Sequence[str], reque
         (b"cache-control", b"no-store"),
         (b"referrer-policy", b"no-referrer"),
         (b"x-request-id", request_id.encode()),
-        *((b"set-cookie", each.encode()) for each in cookies),
+        *((b"set-cookie", cookie.encode()) for cookie in cookies),
     ]
     await send({"type": "http.response.start", "status": HTTPStatus.FOUND, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
@@ -190,7 +190,7 @@ def _usage_lines(usage: Usage) -> bytes:
 
 def _usage_headers(usage: Usage) -> Headers:
     lines = _usage_lines(usage).split(b"\r\n")[:-1]
-    return [(name, value) for name, _, value in (each.partition(b": ") for each in lines)]
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
 
 async def send_lines(

@@ -85,7 +85,7 @@ class Resource:
     """One path: its endpoints by method."""
 
     def __init__(self, path: str, endpoints: Mapping[str, Endpoint]) -> None:
-        self.rows = {method: _Row(each, path) for method, each in endpoints.items()}
+        self.rows = {method: _Row(endpoint, path) for method, endpoint in endpoints.items()}
         self.methods = ", ".join([*endpoints, "HEAD"] if "GET" in endpoints else endpoints)
         self.no_route = Route(NONE, path, NONE)
 
@@ -106,13 +106,13 @@ class _Row:
         """What asks the key service at once: the items of a batch are counted first."""
         self.takes_body = endpoint.takes_body and not endpoint.signature_header
         self._path = endpoint.path_fields
-        self._in_body = frozenset(each.name for each in others if endpoint.takes_body)
-        self._in_query = {each.name: each for each in others if not endpoint.takes_body}
-        self._known = [each.name for each in others]
+        self._in_body = frozenset(field.name for field in others if endpoint.takes_body)
+        self._in_query = {field.name: field for field in others if not endpoint.takes_body}
+        self._known = [field.name for field in others]
         self.body = JsonBody(
             at_most=endpoint.max_body,
             required=bool(self._in_body) and not endpoint.body_optional,
-            nested=frozenset(each.name for each in others if each.is_nested),
+            nested=frozenset(field.name for field in others if field.is_nested),
         )
 
     def values(
@@ -130,7 +130,7 @@ class _Row:
             if name in values:
                 raise sent_twice(name)
             values[name] = self._in_query[name].from_text(text)
-        return values | {each.name: _path_value(each, parameters) for each in self._path}
+        return values | {part.name: _path_value(part, parameters) for part in self._path}
 
 
 class _Passage:
@@ -206,9 +206,11 @@ class Road:
             **{path: Resource(path, methods) for path, methods in by_path.items()},
             **{path: observer.watch(page) for path, page in pages.items()},
         }
-        self._fixed = {path: each for path, each in served.items() if "{" not in path}
+        self._fixed = {path: document for path, document in served.items() if "{" not in path}
         # Starlette tries its routes one by one, so only the paths with parameters are left to it.
-        self._routes = [routing.Route(path, each) for path, each in served.items() if "{" in path]
+        self._routes = [
+            routing.Route(path, document) for path, document in served.items() if "{" in path
+        ]
         self._not_found = observer.watch(send_not_found, NONE)
 
     def begin(self, request: Request) -> None:

@@ -47,8 +47,8 @@ class StaticDocument:
             await send_error(send, method_not_allowed(", ".join(METHODS)), request_id)
             return
         known = self._etag in [
-            each.strip().removeprefix(b"W/")
-            for each in headers.get(b"if-none-match", b"").split(b",")
+            tag.strip().removeprefix(b"W/")
+            for tag in headers.get(b"if-none-match", b"").split(b",")
         ]
         content = self._body
         encoding: tuple[tuple[bytes, bytes], ...] = ()

@@ -64,7 +64,7 @@ class TlsSession:
             if len(data) <= SLICE:
                 return self._decrypt(data)
             slices = (data[at : at + SLICE] for at in range(0, len(data), SLICE))
-            return b"".join([self._decrypt(each) for each in slices])
+            return b"".join([self._decrypt(part) for part in slices])
         except ssl.SSLError as error:
             raise TlsError(error.reason or "unknown") from None
 

@@ -41,7 +41,7 @@ GROUPS = frozenset(NAMES.values())
 
 METRICS = (
     *GATEWAY_METRICS,
-    *(replace(each, labels={**each.labels, "shard": SHARD}) for each in KEY_SERVICE_METRICS),
+    *(replace(metric, labels={**metric.labels, "shard": SHARD}) for metric in KEY_SERVICE_METRICS),
 )
 """Every metric there is. Those of key services have a label for the shard."""
 
@@ -121,12 +121,12 @@ class Collection:
     async def _of_key_services(self) -> Samples:
         """Return the numbers of all key services, each with its shard."""
         services = self._sources.key_services
-        found = await asyncio.gather(*(each.get() for each in services.values()))
+        found = await asyncio.gather(*(service.get() for service in services.values()))
         samples: defaultdict[str, list[Sample]] = defaultdict(list)
         for shard, numbers in zip(services, found, strict=True):
             for name, values in (numbers or {}).items():
                 samples[name] += [
-                    Sample((*each.labels, shard), each.value, each.counts) for each in values
+                    Sample((*value.labels, shard), value.value, value.counts) for value in values
                 ]
         return {name: tuple(values) for name, values in samples.items()}
 
@@ -200,10 +200,10 @@ def _of_shards(problems: Mapping[str, Problems], stored: Sequence[StoredShard]) 
     return {
         "pqkeep_shard_ready": tuple(
             Sample((part, shard), is_ready)
-            for shard, each in problems.items()
-            for part, is_ready in _ready(each).items()
+            for shard, problem in problems.items()
+            for part, is_ready in _ready(problem).items()
         ),
-        "pqkeep_shard_tenants": counted({each.name: each.tenants for each in stored}),
+        "pqkeep_shard_tenants": counted({shard.name: shard.tenants for shard in stored}),
     }
 
 

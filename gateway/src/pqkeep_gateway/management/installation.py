@@ -150,7 +150,7 @@ class Inspection:
             _gathered(self._sources.key_services),
             _gathered(self._checkpoints),
         )
-        stored = {each.name: each for each in listed or ()}
+        stored = {shard.name: shard for shard in listed or ()}
         named = tuple(
             ShardState(
                 name,
@@ -162,9 +162,9 @@ class Inspection:
             for name in self._checkpoints
         )
         unnamed = (
-            ShardState(each.name, _UNNAMED, each)
-            for each in stored.values()
-            if each.name not in self._checkpoints and each.tenants
+            ShardState(shard.name, _UNNAMED, shard)
+            for shard in stored.values()
+            if shard.name not in self._checkpoints and shard.tenants
         )
         return (*named, *unnamed)
 
@@ -175,7 +175,7 @@ class Inspection:
         if self._mail is not MailMode.DISABLED:
             yield Part(MAIL_SERVER, degraded.get(MAIL_SERVER))
         if streams := self._sources.audit_streams:
-            is_late = any(each.lag_seconds > SINK_SECONDS for each in streams.values())
+            is_late = any(stream.lag_seconds > SINK_SECONDS for stream in streams.values())
             yield Part(AUDIT_SINK, _LATE if is_late else None)
 
     def _certificates(self) -> Iterator[tuple[str, float]]:
@@ -195,13 +195,13 @@ async def _find_checkpoint(keys: KeyService) -> Checkpoint | None:
 
 
 async def _gathered(asked: Mapping[str, Cached[T]]) -> Mapping[str, T]:
-    found = await asyncio.gather(*(each.get() for each in asked.values()))
+    found = await asyncio.gather(*(question.get() for question in asked.values()))
     return dict(zip(asked, found, strict=True))
 
 
 def _shard_reason(problems: Problems) -> str | None:
     found = ((part, problems[part]) for part in SHARD_PARTS)
-    return next((in_words(part, each) for part, each in found if each is not None), None)
+    return next((in_words(part, problem) for part, problem in found if problem is not None), None)
 
 
 def _cached(find: Callable[[], Awaitable[T]], name: str) -> Cached[T | None]:
@@ -220,5 +220,7 @@ def _parts(problems: Problems) -> Iterator[Part]:
 
 def _numbers(samples: Samples) -> Mapping[tuple[str, ...], float]:
     return {
-        (name, *sample.labels): sample.value for name, each in samples.items() for sample in each
+        (name, *sample.labels): sample.value
+        for name, series in samples.items()
+        for sample in series
     }

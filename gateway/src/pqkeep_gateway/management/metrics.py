@@ -23,7 +23,7 @@ GATEWAY_METRICS = (
         {
             "operation": _OPERATIONS,
             "algorithm": ALGORITHMS,
-            "outcome": frozenset({SUCCESS, CLIENT_GONE, *(each.code for each in Code)}),
+            "outcome": frozenset({SUCCESS, CLIENT_GONE, *(code.code for code in Code)}),
         },
     ),
     Metric(

@@ -127,7 +127,7 @@ class Readiness:
         others = asyncio.gather(*(check.get() for check in self._checks.values()))
         shards, found = await asyncio.gather(self.shard_problems(), others)
         return {
-            **{part: _common([each[part] for each in shards.values()]) for part in SHARD_PARTS},
+            **{part: _common([shard[part] for shard in shards.values()]) for part in SHARD_PARTS},
             **dict(zip(self._checks, found, strict=True)),
         }
 
@@ -167,7 +167,7 @@ def _shard_problems(samples: Samples | None) -> Problems:
         return dict.fromkeys(SHARD_PARTS, WriteProblem.NO_ANSWER)
     problem = None
     if not _is_positive(samples, "pqkeep_keys_database_up"):
-        labels = [each.labels[0] for each in samples.get("pqkeep_keys_database_problem", ())]
+        labels = [sample.labels[0] for sample in samples.get("pqkeep_keys_database_problem", ())]
         is_known = len(labels) == 1 and labels[0] in set(WriteProblem)
         problem = WriteProblem(labels[0]) if is_known else WriteProblem.NO_ANSWER
     active = samples.get("pqkeep_key_service_active", ())

@@ -194,7 +194,7 @@ def invoice_of(
     InvalidNoticeError if there is no tier.
     """
     found = [(tiers.get(line.price, known), line.period) for line in paid.lines.data]
-    tier, period = next((each for each in reversed(found) if each[0] is not None), (None, None))
+    tier, period = next((term for term in reversed(found) if term[0] is not None), (None, None))
     if tier is None or period is None:
         raise InvalidNoticeError
     return Invoice(

@@ -70,8 +70,8 @@ class _Generated:
         }
         return {
             **{
-                path: StaticDocument(msgspec.json.encode(each), _JSON, {})
-                for path, each in described.items()
+                path: StaticDocument(msgspec.json.encode(description), _JSON, {})
+                for path, description in described.items()
             },
             **{
                 path: StaticDocument(body, _JSON if path.endswith(".json") else _HTML, HEADERS)

@@ -154,7 +154,7 @@ def document(
 
 def codes(row: Endpoint) -> frozenset[Code]:
     """Return everything an endpoint can be refused with."""
-    found = EVERYWHERE | row.codes | codes_of_fields(row) | {code_of(each) for each in row.errors}
+    found = EVERYWHERE | row.codes | codes_of_fields(row) | {code_of(error) for error in row.errors}
     callers = GRANTS[row.permission]
     if row.denial is not None:
         found |= {row.denial().code}
@@ -203,8 +203,8 @@ def _operation(part: str, row: Endpoint) -> Json:
         "summary": summary,
         "description": f"{description} {_callers_in_words(row)}".strip(),
         "parameters": [
-            *(_parameter(each, "path") for each in row.path_fields),
-            *(_parameter(each, "query") for each in others if not row.takes_body),
+            *(_parameter(field, "path") for field in row.path_fields),
+            *(_parameter(field, "query") for field in others if not row.takes_body),
             *({"$ref": f"#/components/parameters/{name}"} for name in headers),
             *([_signature(row.signature_header)] if row.signature_header else []),
         ],
@@ -267,9 +267,9 @@ def _signature(header: str) -> Json:
 
 
 def _request_body(fields: tuple[Field[Any], ...], *, required: bool) -> Json:
-    shown = [each for each in fields if each.required] or fields[:1]
-    example: Json = {"value": {each.name: each.example for each in shown}}
-    cut = [each for each in shown if each.made_by]
+    shown = [field for field in fields if field.required] or fields[:1]
+    example: Json = {"value": {field.name: field.example for field in shown}}
+    cut = [field for field in shown if field.made_by]
     if cut:
         example["summary"] = _SHORTENED
     return {
@@ -330,13 +330,13 @@ def _document(row: Endpoint) -> Json:
 def _by_status(found: frozenset[Code]) -> Mapping[int, tuple[Code, ...]]:
     ordered = [code for code in Code if code in found]
     statuses = sorted({code.status for code in ordered})
-    return {each: tuple(code for code in ordered if code.status == each) for each in statuses}
+    return {status: tuple(code for code in ordered if code.status == status) for status in statuses}
 
 
 def _failures(rows: Iterable[Endpoint]) -> Json:
     """Return each refusal that some operation has once: most operations have the same ones."""
-    found = {each for row in rows for each in _by_status(codes(row)).values()}
-    return dict(sorted((_failure_name(each), _failure(each)) for each in found))
+    found = {group for row in rows for group in _by_status(codes(row)).values()}
+    return dict(sorted((_failure_name(failure), _failure(failure)) for failure in found))
 
 
 def _failure_name(found: tuple[Code, ...]) -> str:
@@ -387,7 +387,7 @@ _ALGORITHM_NAMES = (
 
 
 def _schemas(types: set[type]) -> Json:
-    ordered = sorted(types, key=lambda each: each.__name__)
+    ordered = sorted(types, key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(
         [*ordered, Failure, Fault], ref_template="#/components/schemas/{name}"
     )

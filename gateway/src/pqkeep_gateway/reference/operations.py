@@ -95,13 +95,19 @@ def parts(document: Json, snippets: Mapping[str, Snippets]) -> Iterator[Part]:
 
 def access(document: Json) -> tuple[Access, ...]:
     """Return the access table, as far as there are operations."""
-    operations = [each for methods in document["paths"].values() for each in methods.values()]
-    callers = {each["x-permission"]: frozenset(each["x-callers"]) for each in operations}
+    operations = [method for methods in document["paths"].values() for method in methods.values()]
+    callers = {
+        operation["x-permission"]: frozenset(operation["x-callers"]) for operation in operations
+    }
     return tuple(
         Access(
             permission,
             callers[permission],
-            tuple(each["operationId"] for each in operations if each["x-permission"] == permission),
+            tuple(
+                operation["operationId"]
+                for operation in operations
+                if operation["x-permission"] == permission
+            ),
         )
         for permission in Permission
         if permission in callers
@@ -111,16 +117,20 @@ def access(document: Json) -> tuple[Access, ...]:
 def headers(document: Json) -> tuple[Field, ...]:
     """Return the headers that any request may have."""
     found = document["components"]["parameters"].values()
-    return tuple(_parameter(document, each) for each in found if each["name"] in ON_EVERY_REQUEST)
+    return tuple(
+        _parameter(document, parameter)
+        for parameter in found
+        if parameter["name"] in ON_EVERY_REQUEST
+    )
 
 
 def every_failure(found: Iterable[Part]) -> tuple[Failure, ...]:
     """Return each error that some operation can be refused with once, by status and code."""
     failures = {
-        (each.status, each.code): each
+        (failure.status, failure.code): failure
         for part in found
         for operation in part.operations
-        for each in operation.failures
+        for failure in operation.failures
     }
     return tuple(failures[key] for key in sorted(failures))
 
@@ -131,9 +141,10 @@ def _operation(
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     body: Json = content["schema"] if content else {"properties": {}}
     example = next(iter(content["examples"].values())) if content else {}
-    parameters = [_resolved(document, each) for each in operation["parameters"]]
+    parameters = [_resolved(document, parameter) for parameter in operation["parameters"]]
     status, success = next(
-        ((s, each) for s, each in operation["responses"].items() if s.startswith("2")), ("", None)
+        ((s, response) for s, response in operation["responses"].items() if s.startswith("2")),
+        ("", None),
     )
     answer = success["content"].get("application/json") if success else None
     data = answer["schema"]["properties"]["data"] if answer else None
@@ -145,12 +156,16 @@ def _operation(
         summary=operation["summary"],
         description=operation["description"],
         takes=(
-            *(_parameter(document, each) for each in parameters if each["in"] != "header"),
+            *(
+                _parameter(document, parameter)
+                for parameter in parameters
+                if parameter["in"] != "header"
+            ),
             *_fields(document, body, "body"),
             *(
-                _parameter(document, each)
-                for each in parameters
-                if each["in"] == "header" and each["name"] not in ON_EVERY_REQUEST
+                _parameter(document, parameter)
+                for parameter in parameters
+                if parameter["in"] == "header" and parameter["name"] not in ON_EVERY_REQUEST
             ),
         ),
         gives=tuple(_fields(document, _resolved(document, data), "")) if data else (),
@@ -185,8 +200,8 @@ def _resolved(document: Json, thing: Json) -> Json:
 
 
 def _fields(document: Json, schema: Json, place: str, within: str = "") -> Iterator[Field]:
-    for name, each in schema["properties"].items():
-        inner = _resolved(document, each)
+    for name, value in schema["properties"].items():
+        inner = _resolved(document, value)
         item = _resolved(document, inner["items"]) if "items" in inner else inner
         yield Field(
             within + name,
@@ -195,7 +210,7 @@ def _fields(document: Json, schema: Json, place: str, within: str = "") -> Itera
             _choices(document, inner),
             inner.get("default", "") if place else "",
             name in schema.get("required", ()),
-            "" if "properties" in inner else each.get("description", inner.get("description", "")),
+            "" if "properties" in inner else value.get("description", inner.get("description", "")),
         )
         if "properties" in item:
             marker = "[]." if "items" in inner else "."
@@ -207,7 +222,7 @@ def _form(document: Json, schema: Json) -> str:
     schema = _resolved(document, schema)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
-        return " or ".join(_form(document, each) for each in choices if each != _NULL)
+        return " or ".join(_form(document, choice) for choice in choices if choice != _NULL)
     if "const" in schema:
         return json.dumps(schema["const"])
     types = schema.get("type", "string")

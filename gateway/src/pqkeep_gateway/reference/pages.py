@@ -79,9 +79,9 @@ def pages(document: Mapping[str, Any], snippets: Mapping[str, Snippets]) -> Mapp
             rendered(f"{ROOT}/access", "access.html", access=access, callers=CALLERS),
             rendered(f"{ROOT}/errors", "errors.html", errors=errors),
             *(
-                rendered(f"{ROOT}/{each.name}", "operation.html", operation=each)
+                rendered(f"{ROOT}/{operation.name}", "operation.html", operation=operation)
                 for part in parts
-                for each in part.operations
+                for operation in part.operations
             ),
             (f"{ROOT}/search.json", msgspec.json.encode(tuple(_index(parts)))),
         )
@@ -99,13 +99,13 @@ def _index(parts: tuple[Part, ...]) -> Iterator[Found]:
     yield Found("Access", "", "Who may call what.", f"{ROOT}/access", "permission role caller")
     yield Found("Errors", "", "Each code, and what to do.", f"{ROOT}/errors", "status code")
     for part in parts:
-        yield from (_found_operation(each) for each in part.operations)
+        yield from (_found_operation(operation) for operation in part.operations)
     for failure in operations.every_failure(parts):
         yield _found_failure(failure)
 
 
 def _found_operation(operation: Operation) -> Found:
-    fields = (each.name for each in (*operation.takes, *operation.gives))
+    fields = (field.name for field in (*operation.takes, *operation.gives))
     return Found(
         operation.name,
         f"{operation.method} {operation.path}",
@@ -128,6 +128,6 @@ def _found_failure(failure: Failure) -> Found:
 def _with_code(text: str) -> Markup:
     """Return text as HTML; what is between backticks is code."""
     return Markup("").join(
-        Markup("<code>{}</code>").format(each) if index % 2 else each
-        for index, each in enumerate(text.split("`"))
+        Markup("<code>{}</code>").format(part) if index % 2 else part
+        for index, part in enumerate(text.split("`"))
     )

@@ -50,11 +50,11 @@ def example(row: Endpoint, *, prefix: str = API) -> Snippets:
 
 def example_values(row: Endpoint) -> Values:
     """Return the values of an operation's example: what it must have, and of a body something."""
-    required = [each for each in row.fields if each.required]
+    required = [field for field in row.fields if field.required]
     others = row.other_fields
-    if row.takes_body and not row.body_optional and not any(each.required for each in others):
+    if row.takes_body and not row.body_optional and not any(field.required for field in others):
         required += others[:1]
-    return {each.name: each.example for each in required}
+    return {field.name: field.example for field in required}
 
 
 def curl(row: Endpoint, values: Values, *, prefix: str = API) -> str:
@@ -65,8 +65,8 @@ def curl(row: Endpoint, values: Values, *, prefix: str = API) -> str:
     """
     given = _given(row, values)
     path = prefix + row.path
-    for each in row.path_fields:
-        path = path.replace(f"{{{each.name}}}", quote(_text(given.pop(each.name)), safe=""))
+    for field in row.path_fields:
+        path = path.replace(f"{{{field.name}}}", quote(_text(given.pop(field.name)), safe=""))
     if given and not row.takes_body:
         path += "?" + urlencode({name: _text(value) for name, value in given.items()})
         given = {}
@@ -89,7 +89,7 @@ def python(row: Endpoint, values: Values) -> str | None:
     call = CALLS.get(row.name)
     if call is None or not given.keys() <= {*call.positional, *call.keywords}:
         return None
-    fields = {each.name: each for each in row.fields}
+    fields = {field.name: field for field in row.fields}
     arguments = [
         *map(_literal, call.constants),
         *(_argument(fields[name], given.pop(name)) for name in call.positional),
@@ -122,7 +122,7 @@ def _batch(items: Field[Any], call: ClientCall | None, given: Values) -> str | N
     lines = "\n".join(
         (
             "items = [",
-            *(textwrap.indent(f"{each},", "    ") for each in made),
+            *(textwrap.indent(f"{argument},", "    ") for argument in made),
             "]",
             "with Client() as client:",
             f"    for result in client.{call.method}_many(items):",
@@ -148,11 +148,11 @@ def takes_api_key(row: Endpoint) -> bool:
 
 def _given(row: Endpoint, values: Values) -> dict[str, Any]:
     """Return what is sent, as plain JSON values in the order of the row's fields."""
-    names = [each.name for each in row.fields]
+    names = [field.name for field in row.fields]
     if unknown := sorted(values.keys() - set(names)):
         raise ValueError(f"{row.name} has no field {', '.join(unknown)}")
-    examples = {each.name: each.example for each in row.fields if each.required}
-    found = examples | {name: each for name, each in values.items() if each is not None}
+    examples = {field.name: field.example for field in row.fields if field.required}
+    found = examples | {name: value for name, value in values.items() if value is not None}
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return {name: plain[name] for name in names if name in plain}
 
@@ -182,14 +182,14 @@ def _call(name: str, arguments: list[str]) -> str:
     line = f"{name}({', '.join(arguments)})"
     if len(line) <= _WIDTH - len("        "):
         return line
-    return f"{name}(\n" + "".join(f"    {each},\n" for each in arguments) + ")"
+    return f"{name}(\n" + "".join(f"    {argument},\n" for argument in arguments) + ")"
 
 
 def _dictionary(entries: list[str]) -> str:
     line = f"{{{', '.join(entries)}}}"
     if len(line) <= _WIDTH - len("    ,"):
         return line
-    return "{\n" + "".join(f"    {each},\n" for each in entries) + "}"
+    return "{\n" + "".join(f"    {entry},\n" for entry in entries) + "}"
 
 
 def _argument(field: Field[Any], value: object) -> str:

@@ -241,7 +241,7 @@ class SqlApiKeys:
             placement=placement_of(row),
             has_people=bool(row.has_people),
         )
-        ends = [each for each in (row.accepted_until_us, row.expires_at_us) if each is not None]
+        ends = [end for end in (row.accepted_until_us, row.expires_at_us) if end is not None]
         return Found(principal, time_of(min(ends)).timestamp() if ends else None)
 
 

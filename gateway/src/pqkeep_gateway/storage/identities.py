@@ -138,7 +138,7 @@ class Provider:
 
     def role_of(self, groups: Iterable[str]) -> Role | None:
         """Return the most powerful role of these groups; None if they have none."""
-        granted = {self.roles[each] for each in groups if each in self.roles}
+        granted = {self.roles[group] for group in groups if group in self.roles}
         return next((role for role in Role if role in granted), self.default_role)
 
     def vouches_for(self, email: str) -> bool:

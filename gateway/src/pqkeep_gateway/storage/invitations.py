@@ -98,7 +98,9 @@ class SqlInvitations:
             await lock_tenant_to_add(connection, invitation.tenant)
             team = await lock_team(connection, invitation.tenant)
             replaced = (await connection.execute(replace)).all()
-            pending = (Role(each.role) for each in replaced if each.expires_at_us > now)
+            pending = (
+                Role(invitation.role) for invitation in replaced if invitation.expires_at_us > now
+            )
             team.require_authority(by, invitation.role, *pending)
             await connection.execute(sa.insert(INVITATIONS), row)
             await add_mail(connection, mail)

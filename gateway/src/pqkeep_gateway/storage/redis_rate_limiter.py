@@ -170,7 +170,7 @@ class RedisRateLimiter:
         pairs = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
         texts = {_text(name): _text(value) for name, value in pairs.items()}
         server, version = texts.get("server", ""), texts.get("version", "")
-        numbers = tuple(int(each) for each in version.split(".")[:2] if each.isdigit())
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if server == "redis" and numbers < LEAST_REDIS:
             raise ConfigError(
                 f"redis_url: {self._address} is Redis {version}, and pqkeep needs Valkey, or Redis"

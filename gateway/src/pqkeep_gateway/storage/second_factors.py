@@ -58,7 +58,7 @@ class SqlSecondFactors:
             USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt == salt
         )
         confirm = sa.update(USERS).where(is_enrolled).values(has_mfa=True)
-        rows = [{"digest": each, "user_id": user} for each in recovery_codes]
+        rows = [{"digest": code, "user_id": user} for code in recovery_codes]
         async with transaction(self._engine) as connection:
             if (await connection.execute(confirm)).rowcount == 0:
                 return False

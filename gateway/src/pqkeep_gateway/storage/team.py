@@ -97,7 +97,7 @@ class Team:
 
     def is_last_owner(self, member: UserId) -> bool:
         """Return whether the team would have no owner without a member."""
-        return [each for each, role in self.roles.items() if role is Role.OWNER] == [member]
+        return [user for user, role in self.roles.items() if role is Role.OWNER] == [member]
 
 
 class SqlTeam:

@@ -39,7 +39,7 @@ _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 """Formatting characters that some scripts spell words with."""
 _LAST_SPACE = 0x3000
 _SPACES = "".join(
-    chr(each) for each in range(_LAST_SPACE + 1) if unicodedata.category(chr(each)) == "Zs"
+    chr(code) for code in range(_LAST_SPACE + 1) if unicodedata.category(chr(code)) == "Zs"
 )
 
 
@@ -53,7 +53,7 @@ def normalized_name(text: str) -> str:
     if len(given) > _MAX_GIVEN:
         raise ValueError
     name = unicodedata.normalize("NFC", given).strip(_SPACES + _JOINERS)
-    if not (0 < len(name) <= MAX_NAME and all(_may_be_used(each) for each in name)):
+    if not (0 < len(name) <= MAX_NAME and all(_may_be_used(character) for character in name)):
         raise ValueError
     return name
 
@@ -65,7 +65,11 @@ def folded_name(name: str) -> str:
     spaces only (canonical caseless matching, Unicode 15, D145).
     """
     folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
-    shown = "".join(" " if each in _SPACES else each for each in folded if each not in _JOINERS)
+    shown = "".join(
+        " " if character in _SPACES else character
+        for character in folded
+        if character not in _JOINERS
+    )
     return " ".join(filter(None, shown.split(" ")))
 
 

@@ -111,7 +111,7 @@ def _entities(grants: Plans) -> list[dict[str, Any]]:
     tiers = [
         _entity(
             ("Tier", tier),
-            algorithms=[_reference(_id(each)) for each in grants[tier].algorithms],
+            algorithms=[_reference(_id(algorithm)) for algorithm in grants[tier].algorithms],
             key_wrap=grants[tier].key_wrap,
         )
         for tier in Tier
@@ -124,7 +124,7 @@ def _entities(grants: Plans) -> list[dict[str, Any]]:
         )
         for tier, subscription in product(Tier, Subscription)
     ]
-    resources = [_entity(_id(each)) for each in Algorithm]
+    resources = [_entity(_id(algorithm)) for algorithm in Algorithm]
     return [*tiers, *tenants, *resources, _entity(("Catalogue", "all"))]
 
 

@@ -133,7 +133,9 @@ class Deletions:
         while has_more:
             request = ListDestructions(tenant=INSTALLATION, after=after)
             page = await key_service.execute(request, GATEWAY)
-            found = {each.tenant: each.destruction for each in page.destructions}
+            found = {
+                destruction.tenant: destruction.destruction for destruction in page.destructions
+            }
             known |= found
             for tenant in await self._store.list_kept(found):
                 if found[tenant].state is DestructionState.SCHEDULED:

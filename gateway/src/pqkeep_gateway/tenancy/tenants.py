@@ -72,7 +72,8 @@ class Tenants:
         if change == TenantChange():
             return await self._store.get(tenant)
         events = [
-            event(attribution, tenant, each, policy=policy) for each, policy in _events(change)
+            event(attribution, tenant, operation, policy=policy)
+            for operation, policy in _events(change)
         ]
         try:
             changed = await self._store.save_change(tenant, change, datetime.now(UTC), events)
