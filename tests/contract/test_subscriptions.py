@@ -217,7 +217,7 @@ def frugal(own_rules: Installation) -> Caller:
 
 
 ENCRYPT = {"plaintext": "QUJD"}
-CHANGE = "; the operator changes the plan by pqkeep tenants update TENANT --plan PLAN"
+CHANGE = "; an operator can change the plan with pqkeep tenants update TENANT --plan PLAN"
 SPENT = f"denied by policy monthly-allowance: it is used up{CHANGE}"
 
 

@@ -132,7 +132,7 @@ def test_somebody_who_is_there_already(
     new_person(tenant, "viewer", email)
     status, said, errors = create(email.upper())
     assert (status, said) == (1, "")
-    assert errors == "pqkeepd: there is an account with this e-mail address\n"
+    assert errors == "pqkeepd: an account with this e-mail address already exists\n"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_mistake_is_shown_before_a_proof_is_asked(
     page = visitor.open("/portal/team")
     _invite(page, owner.get("/auth/me")["email"])
     problem = page.locator("#invite [data-problem=email]")
-    expect(problem).to_have_text("there is an account with this e-mail address")
+    expect(problem).to_have_text("an account with this e-mail address already exists")
     expect(page.locator("#step-up")).to_be_hidden()
     page.locator("#invite-email").fill("grace@example.com")
     page.locator("#invite").get_by_role("button", name="Invite", exact=True).click()

@@ -1,4 +1,4 @@
-"""The gateway: who is asking, may they, and what do they get back.
+"""The public HTTP process: it authenticates callers, authorises them and relays to the key service.
 
-It is the public process. It holds no private key and imports nothing that could.
+It holds no private key and imports no module that could.
 """

@@ -1,6 +1,6 @@
 """Starts the gateway: ``python -m pqkeep_gateway SETTINGS.toml [--fd N]``.
 
-With ``--fd`` it serves on a listening socket that its parent process has opened.
+With ``--fd`` it serves on a listening socket that its parent process opened.
 """
 
 import gc
@@ -11,9 +11,9 @@ from pqkeep_protocol.startup.forbidden_imports import forbid_imports
 FORBIDDEN = frozenset({"cryptography", "pqcrypto", "pqkeep_keyservice", "rich"})
 
 if __name__ == "__main__":
-    forbid_imports(FORBIDDEN)  # before anything else is imported
+    forbid_imports(FORBIDDEN)  # must run before any other import
 
-    gc.disable()  # imports create no garbage, and collecting makes them a sixth slower
+    gc.disable()  # imports create no garbage, and collection makes them 17 % slower
     from pqkeep_gateway.process import main
 
     gc.enable()

@@ -1,1 +1,1 @@
-"""Who is asking, and may they. Rules only: no web framework, no database."""
+"""Authentication and authorisation rules, without a web framework or a database."""

@@ -1,9 +1,10 @@
-"""Who may come in: known, not too often, and not suspended.
+"""Admits requests: a known credential, within its rate limit, of a tenant that is not suspended.
 
-In this order: that a tenant is suspended is recorded, and the rate limit bounds how often.
+The checks run in this order because each request of a suspended tenant is recorded, and the rate
+limit bounds the number of records.
 
-Programs are remembered; what people show is looked up each time, so that whoever signs out, or
-gets another role, need not be announced.
+API keys are cached. Sessions are looked up in each request, so a sign-out or a change of role takes
+effect without an announcement.
 """
 
 import hmac
@@ -36,13 +37,13 @@ from pqkeep_protocol.keys import TenantId
 
 CAPACITY = 100_000
 RECORDED_SECONDS = 60.0
-"""How often the log says that one API key was shown from where it may not be used: whoever has
-copied it could fill the log otherwise."""
+"""The log records an API key from a forbidden address at most once in this time. Without the limit,
+the holder of a copied key could fill the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Whose API key it is, and for how long it is accepted (seconds since 1970; None: always)."""
+    """An API key's principal and its end (seconds since 1970; None: no end)."""
 
     principal: ApiKeyPrincipal
     accepted_until: float | None = None
@@ -50,21 +51,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """A principal, the number of changes when it was looked up, and the credential's digest."""
+    """A principal, the change counter at its look-up, and the credential's digest."""
 
     principal: ApiKeyPrincipal
     as_of: int
     digest: bytes = field(repr=False)
     accepted_until: float = math.inf
-    """Until when the credential is accepted (seconds since 1970)."""
+    """The end of the credential's validity (seconds since 1970)."""
     remembered_until: float = field(default=math.inf, compare=False)
 
 
 class AddressNotAllowedError(Exception):
-    """An API key was shown from an address that it may not be used from."""
+    """An API key was used from an address outside its allowed addresses."""
 
     def __init__(self, principal: ApiKeyPrincipal, *, is_recorded: bool) -> None:
-        """Take whose API key it is, and whether the audit log already says so."""
+        """Take the API key's principal, and whether the audit log already has this."""
         super().__init__()
         self.principal = principal
         self.is_recorded = is_recorded
@@ -73,17 +74,17 @@ class AddressNotAllowedError(Exception):
 FindApiKey = Callable[[bytes], Awaitable[Found | None]]
 """Returns the API key with a digest (32 bytes); None if it is unknown or revoked."""
 FindOperator = Callable[[bytes], Awaitable[str | None]]
-"""Returns the name of the operator whose credential has a digest (32 bytes)."""
+"""Returns the name of the operator with a credential digest (32 bytes)."""
 
 
 class Authenticator:
-    """Knows principals by a fingerprint of what they show.
+    """Caches principals by a keyed fingerprint of their credentials.
 
-    That takes less than the digest by which they are stored, and is of no use outside this process.
+    A fingerprint is cheaper than the stored digest, and is useless outside this process.
 
-    Whoever uses what it remembers compares the number of changes, and has it forget what is out
-    of date: the rate limit's windows carry that number, so this costs no question of its own. Where
-    somebody else could keep that number, nothing is remembered for longer than ``cache_seconds``.
+    The caller compares the change counter, and calls ``forget`` for an outdated entry. The rate
+    limiter returns the counter with each window, so the comparison needs no extra call. Entries
+    expire after ``cache_seconds`` where another process could keep the counter unchanged.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Authenticator:
         last_uses: LastUses,
         clock: Clock,
     ) -> None:
-        """Take the digest of the credential of the operator without a name (32 bytes), if any."""
+        """Take the credential digest (32 bytes) of the operator without a name, if any."""
         self._find_api_key = find_api_key
         self._find_operator = find_operator
         self._lookups = lookups
@@ -108,15 +109,15 @@ class Authenticator:
         self._clock = clock
         self._fingerprint_key = token_bytes(32)
         self._known: dict[bytes, Authenticated] = {}
-        """The oldest first."""
+        """In order of insertion."""
         self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
     async def authenticate(
         self, credential: str, source_address: str, *, is_known: bool = True
     ) -> Authenticated | OperatorPrincipal | None:
-        """Return who shows this credential; None for nobody we know.
+        """Return the principal of this credential; None for an unknown credential.
 
-        ``is_known``: whether the address is the client's, and not that of a proxy which hides it.
+        ``is_known``: False where the address belongs to a proxy that hides the client.
 
         Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
@@ -129,17 +130,17 @@ class Authenticator:
         return shown if is_accepted else None
 
     def recall(self, credential: str, now: float) -> Authenticated | None:
-        """Return what is remembered of a credential, without checking it."""
+        """Return the cached principal of a credential, without checking it."""
         known = self._known.get(self._fingerprint(credential))
         return None if known is None or known.remembered_until <= now else known
 
     async def look_up(
         self, credential: str, source_address: str
     ) -> Authenticated | OperatorPrincipal | None:
-        """Look a credential up, without checking it; None for nobody we know.
+        """Look a credential up, without checking it; None for an unknown credential.
 
-        A tenant on its way to another shard is not remembered: where it is is read each time.
-        Raises TooManyUnknownCredentialsError.
+        A tenant that is moving to another shard is not cached: its placement is read in each
+        request. Raises TooManyUnknownCredentialsError.
         """
         digest = self._pepper.digest(credential)
         match kind_of(credential):
@@ -156,7 +157,7 @@ class Authenticator:
     def accepts(
         self, shown: Authenticated, source_address: str, now: float, *, is_known: bool
     ) -> bool:
-        """Return whether what was shown is accepted now; it is not once its time is over.
+        """Return whether a credential is accepted now; False once it has expired.
 
         Raises AddressNotAllowedError.
         """
@@ -165,13 +166,13 @@ class Authenticator:
         addresses = shown.principal.limits.addresses
         if addresses is not None and not (is_known and source_address in addresses):
             is_recorded = shown.digest in self._recorded
-            if not is_recorded:  # else its minute would begin anew with each attempt
+            if not is_recorded:  # an attempt must not extend the entry's minute
                 self._recorded[shown.digest] = None
             raise AddressNotAllowedError(shown.principal, is_recorded=is_recorded)
         return True
 
     def forget(self, credential: str) -> None:
-        """Look a credential up again: something has changed."""
+        """Drop a changed credential from the cache."""
         self._known.pop(self._fingerprint(credential), None)
 
     def _fingerprint(self, credential: str) -> bytes:
@@ -194,7 +195,9 @@ class Authenticator:
 
     async def _look_up(self, digest: bytes) -> Authenticated | None:
         until = self._clock() + self._rate_limiter.cache_seconds
-        as_of = await self._rate_limiter.changes()  # before the database is asked, never after
+        as_of = (
+            await self._rate_limiter.changes()
+        )  # before the look-up, to notice changes during it
         found = await self._find_api_key(digest)
         if found is None:
             return None
@@ -203,10 +206,10 @@ class Authenticator:
 
 
 PEOPLE_SHARE = 60
-"""Requests of a tenant's rate limit that its programs leave to its people, if it has any; a quarter
-of the limit at the most."""
+"""Requests of a tenant's rate limit that are reserved for its people, if it has any; at most a
+quarter of the limit."""
 ENDING_PART = 5
-"""The part of it that people's other requests leave for what ends access: a fifth."""
+"""The divisor for the part of that reserve which only ENDS_ACCESS operations may use."""
 ENDS_ACCESS: frozenset[GatewayOperation] = frozenset(
     {
         AuditEvent.REVOKE_API_KEY,
@@ -220,31 +223,31 @@ ENDS_ACCESS: frozenset[GatewayOperation] = frozenset(
         Operation.UPDATE_KEYRING,
     }
 )
-"""What people do against whoever uses the rate limit up, and the proof that it needs."""
+"""Operations that stop an abuser of the rate limit, and the step-up that they require."""
 MOST_BUSY = 5
-"""API keys that are named."""
+"""The number of API keys that are named."""
 REMEMBERED_TENANTS = 100_000
 
 
 class UnknownCredentialError(Exception):
-    """Nobody we know shows it."""
+    """The credential is unknown."""
 
 
 class SuspendedError(Exception):
-    """The tenant is known, and allowed nothing."""
+    """The tenant is suspended."""
 
     def __init__(self, principal: TenantPrincipal, usage: Usage) -> None:
-        """Carry who it was, and what there is of its rate limit."""
+        """Take the principal and the state of its rate limit."""
         super().__init__()
         self.principal = principal
         self.usage = usage
 
 
 class RateLimitedError(Exception):
-    """The tenant has used its rate limit up."""
+    """The tenant has used up its rate limit."""
 
     def __init__(self, limit: Limit, wait: float, busiest: "Busy | None" = None) -> None:
-        """Carry the limit, and the seconds until a request would be admitted.
+        """Take the limit, and the seconds until the next request is admitted.
 
         ``busiest``: for a person, the API key that sent the most requests.
         """
@@ -255,7 +258,7 @@ class RateLimitedError(Exception):
 
 
 class Busy(NamedTuple):
-    """How many requests an API key has sent to this gateway, in this minute and the one before."""
+    """The requests of an API key to this gateway, in this minute and the previous one."""
 
     api_key_version: int
     name: str | None
@@ -263,35 +266,35 @@ class Busy(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """Who is asking, and what there is of their rate limit; the operator has none."""
+    """The principal and the state of its rate limit; an operator has no rate limit."""
 
     principal: ApiKeyPrincipal | SessionPrincipal | OperatorPrincipal
     usage: Usage | None
 
 
 class BatchOverLimitError(Exception):
-    """A batch has more items than the tenant's rate limit lets happen in its whole time."""
+    """A batch has more items than the rate limit's window can hold."""
 
     def __init__(self, limit: Limit) -> None:
-        """Carry the limit."""
+        """Take the limit."""
         super().__init__()
         self.limit = limit
 
 
 FindSession = Callable[[str, str], Awaitable[SessionPrincipal | None]]
-"""Returns the person whose session an access token opens, shown from an address.
+"""Takes an access token and a source address; returns the session's person.
 
 Raises TooManyUnknownCredentialsError, UnavailableError.
 """
 FindOperatorSession = Callable[[str, str], Awaitable[OperatorPrincipal | None]]
-"""Returns the operator whose session a token opens, shown from an address.
+"""Takes a session token and a source address; returns the operator.
 
 Raises TooManyUnknownCredentialsError, UnavailableError.
 """
 
 
 class Admission:
-    """Admits requests. Every one that is admitted counts, whatever becomes of it."""
+    """Admits requests. Every admitted request counts, even if it fails later."""
 
     def __init__(
         self,
@@ -305,9 +308,9 @@ class Admission:
         *,
         clock: Clock,
     ) -> None:
-        """Take the tiers' rate limits; the operator has none.
+        """Take the rate limit of each tier; operators have no limit.
 
-        ``departures``: of tenants from one shard to another, where there are several shards.
+        ``departures``: the tenants that move between shards, if there are several shards.
         """
         self._authenticator = authenticator
         self._rate_limiter = rate_limiter
@@ -318,18 +321,19 @@ class Admission:
         self._clock = clock
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
         self._with_people: LRUCache[TenantId, None] = LRUCache(REMEMBERED_TENANTS)
-        """Those whose people this gateway has admitted, whatever an API key's look-up said before."""
+        """Tenants with signed-in people in this gateway. It may be newer than an API key's cached
+        look-up."""
         self._with_people_as_of = 1
-        """Changes when one is added: limits that were decided before are decided again."""
+        """Increases with each addition, so that cached limits are calculated again."""
         self._sent = _Sent(clock)
 
     async def admit(
         self, credential: str, source_address: str, *, is_known: bool = True
     ) -> Admitted:
-        """Return who is asking. ``is_known``: whether the address is the client's.
+        """Return the caller. ``is_known``: whether the address is the client's.
 
         Raises UnknownCredentialError, TooManyUnknownCredentialsError, AddressNotAllowedError,
-        SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
+        SuspendedError, RateLimitedError; UnavailableError if storage or the counts are unavailable.
         """
         while True:
             shown = self._recall(credential, self._clock()) or await self._authenticator.look_up(
@@ -354,9 +358,9 @@ class Admission:
     def recall(
         self, credential: str, source_address: str, *, is_known: bool = True
     ) -> Admitted | None:
-        """Return who is asking, from memory alone; None: nothing was counted, and ``admit`` can tell.
+        """Return the caller from memory; None: nothing was counted, and ``admit`` must decide.
 
-        Raises what ``admit`` raises, but for UnavailableError.
+        Raises the errors of ``admit``, except UnavailableError.
         """
         now = self._clock()
         shown = self._recall(credential, now)
@@ -374,7 +378,7 @@ class Admission:
         return None if usage is None else self._counted(shown, usage, source_address, now)
 
     def _recall(self, credential: str, now: float) -> Authenticated | None:
-        """Return what is remembered of a credential, unless its tenant has left its shard since."""
+        """Return the cached credential, unless its tenant has left its shard since."""
         shown = self._authenticator.recall(credential, now)
         if (
             shown is not None
@@ -388,7 +392,7 @@ class Admission:
     def _counted(
         self, shown: Authenticated, usage: Usage, source_address: str, now: float
     ) -> Admitted:
-        """Note a request of an API key that was counted, and admit or refuse it."""
+        """Record an API key's counted request, and admit or refuse it."""
         principal = shown.principal
         self._sent.add(principal, now)
         if usage.is_refused:
@@ -401,9 +405,9 @@ class Admission:
     async def admit_session(
         self, access_token: str, source_address: str, *, ends_access: bool = False
     ) -> Admitted:
-        """Return who is signed in. ``ends_access``: for one of ENDS_ACCESS.
+        """Return the signed-in person. ``ends_access``: True for an operation in ENDS_ACCESS.
 
-        Raises what ``admit`` raises.
+        Raises the errors of ``admit``.
         """
         principal = await self._find_session(access_token, source_address)
         if principal is None:
@@ -421,14 +425,14 @@ class Admission:
         return Admitted(principal, usage)
 
     async def admit_operator_session(self, token: str, source_address: str) -> Admitted:
-        """Return which operator has signed in. Raises what ``admit`` raises."""
+        """Return the signed-in operator. Raises the errors of ``admit``."""
         principal = await self._find_operator_session(token, source_address)
         if principal is None:
             raise UnknownCredentialError
         return Admitted(principal, None)
 
     async def count_items(self, principal: TenantPrincipal, items: int) -> Usage | None:
-        """Count the items of a batch, all or none; the first is the request, which was counted.
+        """Count all items of a batch or none. The first item is the request, already counted.
 
         Raises RateLimitedError, BatchOverLimitError, UnavailableError.
         """
@@ -446,11 +450,11 @@ class Admission:
         return usage
 
     def busiest(self, tenant: TenantId) -> Sequence[Busy]:
-        """Return which of a tenant's API keys sent the most, the most first, refusals with them."""
+        """Return the tenant's API keys with the most requests (refused ones included) first."""
         return self._sent.of(tenant)
 
     def _share_of(self, principal: ApiKeyPrincipal) -> Limit:
-        """Return what of the tenant's rate limit is for its programs: all but the people's share.
+        """Return the limit of the tenant's API keys: without the reserve for people.
 
         All requests of a tenant count in one window.
         """
@@ -465,7 +469,7 @@ class Admission:
         return limit
 
     def _share_of_people(self, principal: SessionPrincipal, *, ends_access: bool = False) -> Limit:
-        """Return what of the tenant's rate limit is for its people: all but what ends access."""
+        """Return the limit of the tenant's people: without the ENDS_ACCESS reserve."""
         limit = self.limit_of(principal.entitlements)
         left = 0 if ends_access else _people_share(limit) // ENDING_PART
         return Limit(limit.events - left, limit.seconds)
@@ -482,13 +486,13 @@ def _people_share(limit: Limit) -> int:
 
 
 class _Sent:
-    """Counts the requests of API keys, by the minute, in memory."""
+    """Counts the requests of API keys by the minute, in memory."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._minute = 0
         self._now: dict[int, Counter[tuple[int, str | None]]] = {}
-        """By the tenant's number: the hash of a UUID is a function in Python."""
+        """By the tenant's number: Python computes the hash of a UUID in a slow Python function."""
         self._before = self._now
 
     def add(self, principal: ApiKeyPrincipal, now: float) -> None:

@@ -1,6 +1,6 @@
-"""What limits an API key beside its tenant's plan: scopes, an expiry, addresses.
+"""The limits of an API key beside its tenant's plan: scopes, an expiry, addresses.
 
-An API key can be made or rotated by another one only within the other's limits.
+An API key can create or rotate an API key only within its own limits.
 """
 
 from dataclasses import dataclass, replace
@@ -11,26 +11,26 @@ from pqkeep_gateway.access.scopes import Scopes
 
 
 class BeyondOwnLimitsError(Exception):
-    """An API key asked for an API key that may do more than itself."""
+    """An API key requested an API key with wider limits than its own."""
 
     def __init__(self, field: str) -> None:
-        """Take the name of the limit that would be wider."""
+        """Take the name of the wider limit."""
         super().__init__()
         self.field = field
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyLimits:
-    """The limits of one API key, which never change. None: no limit."""
+    """The immutable limits of one API key. None: no limit."""
 
     scopes: Scopes | None = None
     expires_at: datetime | None = None
-    """From then on it is accepted no longer."""
+    """The time from which the key is refused."""
     addresses: Networks | None = None
-    """Where it is accepted from."""
+    """The networks from which the key is accepted."""
 
     def with_changes(self, changes: "ApiKeyLimits") -> "ApiKeyLimits":
-        """Return these limits, with those in their place that are not None."""
+        """Return these limits, replaced by the changes that are not None."""
         return replace(
             self,
             scopes=changes.scopes or self.scopes,
@@ -39,7 +39,7 @@ class ApiKeyLimits:
         )
 
     def check_covers(self, others: "ApiKeyLimits") -> None:
-        """Check that others allow nothing that these do not. Raises BeyondOwnLimitsError."""
+        """Check that other limits are at most as wide as these. Raises BeyondOwnLimitsError."""
         if self.scopes is not None and (
             others.scopes is None or not self.scopes.cover(others.scopes)
         ):

@@ -1,7 +1,7 @@
-"""Who may ask for what: one table of permissions and callers. What is not in it is denied.
+"""The access table: permissions and the callers that have them. Anything else is denied.
 
-Each endpoint names one permission, and the request pipeline asks this table before it reads a body.
-A permission is necessary, not sufficient: a plan's policies decide beside it.
+Each endpoint names one permission, and the request pipeline checks it before it reads a body. A
+permission is necessary, not sufficient: the policies of the plan decide too.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pqkeep_protocol.algorithms import Operation
 
 
 class Role(StrEnum):
-    """From most to least."""
+    """The roles of people, the most powerful first."""
 
     OWNER = "owner"
     ADMIN = "admin"
@@ -20,28 +20,29 @@ class Role(StrEnum):
 
 
 class Credential(StrEnum):
-    """What a caller without a session sends."""
+    """The credential of a caller without a session."""
 
     API_KEY = "API key"
     ROTATED_API_KEY = "rotated API key"
-    """One that is still accepted for its overlap: it uses keys, so that programs can change over."""
+    """A rotated key, still accepted during its overlap. It may use keys, so that programs can
+    switch."""
     OPERATOR = "operator"
     NONE = "anyone"
 
 
 Caller = Credential | Role
-"""A column of the table: a signed-in person is their role."""
+"""A column of the table. A signed-in person's column is their role."""
 
 CALLERS: tuple[Caller, ...] = (*Credential, *Role)
 
 
 class Permission(StrEnum):
-    """A row of the table: what an endpoint asks of its caller."""
+    """A row of the table: the permission that an endpoint requires."""
 
     PUBLIC = "public"
-    """Signing in, and what is shown to everybody."""
+    """Signing in, and public information."""
     OWN_ACCOUNT = "own-account"
-    """One's own password, factors and sessions."""
+    """The caller's own password, factors and sessions."""
     VIEW_KEYS = "view-keys"
     USE_KEYS = "use-keys"
     MANAGE_KEYS = "manage-keys"
@@ -50,7 +51,7 @@ class Permission(StrEnum):
     """The tenant, its API keys' metadata and its audit log."""
     MANAGE_API_KEYS = "manage-api-keys"
     ROTATE_API_KEYS = "rotate-api-keys"
-    """Also with a rotated API key: asked again, a rotation gives its first answer again."""
+    """A rotated API key has it too: a repeated rotation returns its first response."""
     MANAGE_TEAM = "manage-team"
     """Members and invitations, except owners."""
     MANAGE_OWNERS = "manage-owners"
@@ -132,17 +133,17 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.GET_KEYRING: Permission.VIEW_KEYS,
     Operation.LIST_KEYRINGS: Permission.VIEW_KEYS,
 }
-"""What each operation of the key service asks for. An operation without a row cannot be served."""
+"""The permission for each operation of the key service. An operation without a row is denied."""
 
 COVERED_BY_PROOF: frozenset[str] = frozenset(
     {
-        # Access that is granted, and that an owner can take away again.
+        # Granted access, which an owner can revoke.
         "invite",
         "change_role",
-        # Access that ends. In an incident many members and API keys are removed one after another.
+        # Revoked access. An incident may require many removals of members and API keys.
         "remove_member",
         "revoke_api_key",
-        # Keys: nothing becomes unreadable. Where keys are to be archived, see Endpoint.step_up_for.
+        # Keys: nothing becomes unreadable. For archiving, see Endpoint.step_up_for.
         "rotate_key",
         "import_key",
         "update_keyring",
@@ -153,14 +154,13 @@ COVERED_BY_PROOF: frozenset[str] = frozenset(
 )
 """Sensitive operations for which a session's proof of identity is enough for five minutes.
 
-Every other sensitive operation takes a step-up token, which is used up: those that destroy keys,
-and those that change credentials and factors. A password, a second factor, a tenant's demand for
-one, and an API key that is made or rotated outlast the session and its proof, so that somebody who
-sits down at a browser in these five minutes could stay. An operation is not covered unless it is
-named here.
+Every other sensitive operation takes a single-use step-up token: destruction of keys, and changes
+of credentials and factors. A password, a second factor, a tenant's MFA requirement and a new API
+key outlast the session and its proof. Without the token, an intruder at an unattended browser could
+keep access for longer than these five minutes.
 """
 
 
 def may(caller: Caller | None, permission: Permission) -> bool:
-    """Return whether a caller has a permission. Nobody (None) has none."""
+    """Return whether a caller has a permission. None is no caller and has no permission."""
     return caller in GRANTS.get(permission, frozenset())

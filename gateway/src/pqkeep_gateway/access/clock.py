@@ -1,4 +1,4 @@
-"""The time that decisions are made by: it runs on steadily when the machine's clock is changed."""
+"""A steady clock for decisions: changes of the machine's clock do not affect it."""
 
 import time
 from collections.abc import Callable
@@ -9,12 +9,11 @@ Clock = Callable[[], float]
 
 
 def steady_clock() -> Clock:
-    """Return a clock that is right now, and never jumps afterwards.
+    """Return a clock that starts at the current time and never jumps.
 
-    An hour back, or a day on, would otherwise open rate limits or shut tenants out, and give
-    credentials more time than they have, or less.
+    A jump would open rate limits, lock tenants out, or change the lifetime of credentials.
     """
-    # The time since boot goes on while the machine sleeps.
+    # CLOCK_BOOTTIME advances while the machine sleeps.
     read, since_boot = time.clock_gettime, time.CLOCK_BOOTTIME
     offset = time.time() - read(since_boot)
     return lambda: offset + read(since_boot)

@@ -1,4 +1,4 @@
-"""How much of one kind may run at once in a gateway: of a tenant, and in all."""
+"""Limits for concurrent work of one kind in a gateway: per tenant, and in total."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pqkeep_protocol.keys import TenantId
 
 
 class ConcurrencyLimit:
-    """Counts what runs."""
+    """Counts running work."""
 
     def __init__(self, of_a_tenant: int, in_all: int) -> None:
         self._of_a_tenant = of_a_tenant
@@ -21,7 +21,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def run(self, tenant: TenantId) -> Iterator[None]:
-        """Count one more for as long as a block lasts. Raises OverloadedError."""
+        """Count one more while a block runs. Raises OverloadedError."""
         if self._running[tenant] >= self._of_a_tenant or len(self) >= self._in_all:
             raise OverloadedError
         self._running[tenant] += 1

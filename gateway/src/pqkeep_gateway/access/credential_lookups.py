@@ -1,7 +1,8 @@
-"""Looking credentials up in the database, so that unknown ones cost it little.
+"""Credential look-ups in the database, with a limit for unknown credentials.
 
-An address whose credentials are unknown has a budget, which is asked before the database is. What
-has been accepted before is outside the budget: an address may be a whole company's.
+Each source address has a budget of unknown credentials, which is checked before the database.
+Credentials that were accepted before are outside the budget, because many clients can share an
+address.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,10 +17,10 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 T = TypeVar("T")
 
 UNKNOWN_CREDENTIALS = Limit(300, MINUTE)
-"""Of one source address, each counted once in UNKNOWN_SECONDS."""
+"""Per source address. A credential counts once in UNKNOWN_SECONDS."""
 UNKNOWN_SECONDS = 5.0
-"""For how long a credential stays unknown. Its owner never waits for that: credentials are shown
-after they have been stored, and this gateway's own are accepted at once."""
+"""The time for which a credential is remembered as unknown. It never delays the owner: a credential
+is stored before it is shown, and this gateway accepts its own at once."""
 UNKNOWN_CAPACITY = 10_000
 ACCEPTED_CAPACITY = 100_000
 
@@ -28,16 +29,16 @@ class TooManyUnknownCredentialsError(Exception):
     """An address has used up its budget of unknown credentials."""
 
     def __init__(self, limit: Limit, wait: float) -> None:
-        """Carry the limit, and the seconds until the next look-up is allowed."""
+        """Take the limit, and the seconds until the next look-up is allowed."""
         super().__init__()
         self.limit = limit
         self.wait = wait
 
 
 class CredentialLookups:
-    """Bounds how often credentials that nobody has reach the database.
+    """Limits how often unknown credentials reach the database.
 
-    Credentials are known by their digests (32 bytes).
+    Credentials are identified by their digests (32 bytes).
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -48,9 +49,9 @@ class CredentialLookups:
     async def find(
         self, digest: bytes, source_address: str, look_up: Callable[[bytes], Awaitable[T | None]]
     ) -> T | None:
-        """Return what ``look_up`` finds; None without asking it if it has just found nothing.
+        """Return the result of ``look_up``; None without a call if it recently returned None.
 
-        Raises TooManyUnknownCredentialsError, and what ``look_up`` raises.
+        Raises TooManyUnknownCredentialsError, and the errors of ``look_up``.
         """
         if digest in self._unknown:
             return None
@@ -68,7 +69,7 @@ class CredentialLookups:
     async def is_known(
         self, digest: bytes, source_address: str, look_up: Callable[[bytes], Awaitable[bool]]
     ) -> bool:
-        """Return likewise whether a credential is known."""
+        """Return whether a credential is known, within the same limits as ``find``."""
 
         async def found(digest: bytes) -> bool | None:
             return await look_up(digest) or None
@@ -76,14 +77,17 @@ class CredentialLookups:
         return await self.find(digest, source_address, found) is not None
 
     def accept(self, digest: bytes) -> None:
-        """Look a new credential up whenever it is shown, from now on."""
+        """Mark a new credential as known, so that it is looked up at once."""
         self._unknown.pop(digest, None)
         self._accepted[digest] = None
 
     async def _look_up_new(
         self, digest: bytes, source_address: str, look_up: Callable[[bytes], Awaitable[T | None]]
     ) -> T | None:
-        """Count before the look-up, so that many at once are bounded too; uncount if it is known."""
+        """Count the attempt before the look-up, so that concurrent attempts are limited too.
+
+        A known credential is not counted.
+        """
         wait = self._budget.spend(source_address)
         if wait is not None:
             raise TooManyUnknownCredentialsError(self._budget.limit, wait)

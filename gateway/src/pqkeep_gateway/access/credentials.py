@@ -1,7 +1,7 @@
-"""Credentials and tokens: how they look, and the only form they are stored in.
+"""Credentials and tokens: their format, and the digest that is stored.
 
-A credential is a prefix, 32 random bytes in base62 (43 characters) and a CRC-32 of what stands
-before it (6 characters), which tells a typing error from a credential that never existed.
+A credential is a prefix, 32 random bytes in base62 (43 characters) and a CRC-32 of both (6
+characters). The checksum distinguishes a typing error from an unknown credential.
 """
 
 import hmac
@@ -23,7 +23,7 @@ _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 class CredentialKind(StrEnum):
-    """What a credential begins with."""
+    """The prefix of a credential."""
 
     API_KEY = "pqk_"
     OPERATOR = "pqo_"
@@ -36,30 +36,30 @@ class CredentialKind(StrEnum):
     STEP_UP = "pqu_"
     OPERATOR_SESSION = "pqb_"
     PROOF = "pqd_"
-    """Of the cookie that a step-up sets: see ``pqkeep_gateway.people.step_up``."""
+    """For the cookie that a step-up sets: see ``pqkeep_gateway.people.step_up``."""
     REAUTHENTICATION = "pqg_"
-    """Of the cookie that a provider of single sign-on's callback sets at a step-up."""
+    """For the cookie that the single sign-on callback sets at a step-up."""
 
 
 def new_credential(kind: CredentialKind, random: bytes | None = None) -> str:
-    """Return a credential that nobody has (53 characters), from 32 random bytes."""
+    """Return a new credential (53 characters) from 32 random bytes."""
     number = int.from_bytes(random or secrets.token_bytes(_RANDOM_BYTES), "big")
     body = kind + _base62(number, _RANDOM_DIGITS)
     return body + _checksum(body)
 
 
 def kind_of(credential: str) -> CredentialKind | None:
-    """Return what a credential is for; None if it cannot be one."""
+    """Return the kind of a credential; None if the format is wrong."""
     body, checksum = credential[:-_CHECKSUM_DIGITS], credential[-_CHECKSUM_DIGITS:]
     for kind in CredentialKind:
         if body.startswith(kind) and len(body) == len(kind) + _RANDOM_DIGITS:
-            # The checksum is public arithmetic: nothing is learned from how long this takes.
+            # The checksum is public arithmetic, so its timing reveals nothing.
             return kind if body.isascii() and checksum == _checksum(body) else None
     return None
 
 
 class Purpose(StrEnum):
-    """What values are derived from the pepper for: the labels of its subkeys."""
+    """The labels of the pepper's subkeys, one for each purpose."""
 
     ACCOUNT = "pqkeep/v1/account"
     API_KEY = "pqkeep/v1/api-key"
@@ -79,13 +79,13 @@ class Purpose(StrEnum):
 
 
 _DIGEST = "pqkeep/v1/digest/"
-"""The label of the subkey for digests of a kind of credential: this, and the kind's prefix."""
+"""The label of a digest subkey: this text and the prefix of the credential kind."""
 
 
 class Pepper:
-    """A server-side secret, without which a stolen digest cannot be tested against guesses.
+    """A server-side secret; without it a stolen digest cannot be tested against guesses.
 
-    It is used for nothing itself: each purpose, and each kind of credential, has a subkey.
+    It is never used directly: each purpose, and each kind of credential, has a subkey.
     """
 
     def __init__(self, pepper: bytes) -> None:
@@ -98,13 +98,13 @@ class Pepper:
         }
 
     def digest(self, credential: str) -> bytes:
-        """Return HMAC-SHA-256 (32 bytes) of a credential, or of whatever was sent as one."""
+        """Return HMAC-SHA-256 (32 bytes) of a credential, or of any text sent as one."""
         label = _DIGEST + credential[:_PREFIX]
         subkey = self._subkeys.get(label) or self._subkeys[_DIGEST]
         return hmac.digest(subkey, credential.encode("utf-8", "surrogatepass"), "sha256")
 
     def derive(self, purpose: Purpose, *parts: bytes) -> bytes:
-        """Return 32 bytes that only this pepper, purpose and parts lead to."""
+        """Return 32 bytes that depend on this pepper, the purpose and the parts."""
         text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(self._subkeys[purpose], text, "sha256")
 

@@ -1,4 +1,4 @@
-"""What a tenant subscribes to, and whether it still does."""
+"""A tenant's tier and the state of its subscription."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ class TenantStatus(StrEnum):
     ACTIVE = "active"
     SUSPENDED = "suspended"
     DELETING = "deleting"
-    """Its keys are being destroyed: there is no way back."""
+    """Its keys are being destroyed. This cannot be undone."""
     DELETED = "deleted"
 
 
 class TenantNotFoundError(Exception):
-    """There is no such tenant."""
+    """The tenant does not exist."""
 
 
 class Plan(StrEnum):
@@ -30,7 +30,7 @@ class Plan(StrEnum):
 
 
 class Tier(StrEnum):
-    """What is sold: the plans, and Growth, which is the professional plan with less of it."""
+    """The tiers on sale: the plans, and Growth, a smaller professional plan."""
 
     FREE = "free"
     STARTER = "starter"
@@ -41,11 +41,11 @@ class Tier(StrEnum):
 
 
 WITH_REQUIRED_MFA = frozenset({Plan.PROFESSIONAL, Plan.ENTERPRISE, Plan.ENTERPRISE_PLUS})
-"""Plans on which a tenant can require a second factor of its people."""
+"""Plans on which a tenant can require a second factor for its people."""
 
 
 class MfaNotInPlanError(Exception):
-    """The plan does not let a tenant require a second factor."""
+    """The plan does not include requiring a second factor."""
 
 
 PLAN_OF: Mapping[Tier, Plan] = {
@@ -54,28 +54,28 @@ PLAN_OF: Mapping[Tier, Plan] = {
 
 
 class Subscription(StrEnum):
-    """Whether a tenant's subscription runs."""
+    """The state of a tenant's subscription."""
 
     ACTIVE = "active"
     ENDED = "ended"
-    """The tenant is on the free plan, and can still read with every algorithm."""
+    """The tenant has the free plan, and can still read with every algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entitlements:
-    """One tenant's tier, its subscription's state, and what the operator granted beside."""
+    """A tenant's tier, the state of its subscription, and its own rate limit."""
 
     tier: Tier
     subscription: Subscription = Subscription.ACTIVE
     requests_per_minute: int | None = None
-    """The tenant's own rate limit; None: its tier's."""
+    """The tenant's own rate limit; None: that of its tier."""
 
     @property
     def effective_tier(self) -> Tier:
-        """The tier whose limits hold."""
+        """The tier with the limits that apply."""
         return Tier.FREE if self.subscription is Subscription.ENDED else self.tier
 
     @property
     def plan(self) -> Plan:
-        """What the API says of it."""
+        """The plan that the API shows."""
         return PLAN_OF[self.effective_tier]

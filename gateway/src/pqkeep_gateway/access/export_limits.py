@@ -1,6 +1,6 @@
-"""How many exports of the audit log a tenant may begin, and how many may run at once.
+"""Limits for exports of the audit log: how many may begin, and how many may run at once.
 
-An export costs as much as it is long, and counts as one request against the rate limit.
+The cost of an export grows with its length, but it counts as one request of the rate limit.
 """
 
 from contextlib import AbstractContextManager
@@ -11,11 +11,11 @@ from pqkeep_gateway.access.rate_limit import HOUR, Limit, RateLimiter
 from pqkeep_protocol.keys import TenantId
 
 EXPORTS = Limit(120, HOUR)
-"""That a tenant, or the operator, may begin."""
+"""Per tenant, and for the operator."""
 MAX_AT_ONCE = 2
-"""Of one tenant, or of the operator, in one gateway."""
+"""Per tenant or operator, in one gateway."""
 MAX_RUNNING = 64
-"""Of all together, in one gateway."""
+"""In total, in one gateway."""
 
 
 class ExportLimits:
@@ -26,7 +26,7 @@ class ExportLimits:
         self._running = ConcurrencyLimit(MAX_AT_ONCE, MAX_RUNNING)
 
     async def count(self, tenant: TenantId) -> None:
-        """Count an export that is asked for. Raises RateLimitedError."""
+        """Count a requested export. Raises RateLimitedError."""
         wait = await self._rate_limiter.enter(f"exports of {tenant}", EXPORTS)
         if wait is not None:
             raise RateLimitedError(EXPORTS, wait)

@@ -1,4 +1,4 @@
-"""Idempotency keys: for asking again, safely, when no answer came."""
+"""Idempotency keys: a client can safely repeat a request that got no response."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,28 +19,28 @@ class IdempotencyKeyReusedError(Exception):
 
 
 class IdempotencyKey(RedactedRepr, Struct, frozen=True):
-    """What a client chose, and what is kept of it."""
+    """The client's key, and the digests that are stored."""
 
     text: str
     idempotency: Idempotency
 
 
 def idempotency_of(key: IdempotencyKey | None) -> Idempotency | None:
-    """Return what is kept of a key, if there is one."""
+    """Return the stored digests of a key; None without a key."""
     return None if key is None else key.idempotency
 
 
 def is_idempotency_key(text: str) -> bool:
-    """Return whether it is 1 to 255 printable ASCII characters."""
+    """Return whether the text is 1 to 255 printable ASCII characters."""
     return 0 < len(text) <= MAX_LENGTH and text.isascii() and text.isprintable()
 
 
 def idempotency_key(
     text: str, principal: Principal, source_address: str, request: Sequence[object]
 ) -> IdempotencyKey:
-    """Return the key of a request, which is another one if anything in it is.
+    """Return the idempotency key of a request; any difference in the request gives another digest.
 
-    A tenant's keys are its own, whoever asks for it.
+    All principals of a tenant share its keys.
     """
     owner = f"{principal} {source_address}" if principal.tenant is None else str(principal.tenant)
     return IdempotencyKey(text, Idempotency(_digest([owner, text]), _digest(request)))

@@ -1,7 +1,7 @@
-"""When and from where credentials were used last: noted in memory, and stored now and then.
+"""The last use of each credential: its time and source address.
 
-A request writes one entry of a dictionary. What was noted since it was stored last is lost with a
-process that is killed; a newer use, of another gateway's, is never replaced by an older one.
+A request writes one dictionary entry, and the entries are stored every STORE_SECONDS. A killed
+process loses the entries since. A newer use by another gateway is never overwritten.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +14,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 
 STORE_SECONDS = 30.0
 BATCH = 100
-"""How many are stored in one transaction, between which others have their turn."""
+"""Uses per transaction, so that other transactions can run in between."""
 
 
 class LastUse(NamedTuple):
@@ -26,7 +26,7 @@ class LastUse(NamedTuple):
 
 
 SaveUses = Callable[[Mapping[bytes, LastUse]], Awaitable[None]]
-"""Stores uses by the credentials' digests, where no newer one is. Raises UnavailableError."""
+"""Stores uses by credential digest, unless a newer use is stored. Raises UnavailableError."""
 
 
 class LastUses:
@@ -39,10 +39,10 @@ class LastUses:
 
     def note(self, digest: bytes, source_address: str) -> None:
         """Note that the credential with this digest (32 bytes) was accepted now."""
-        self._noted[digest] = self._clock(), source_address  # in every request
+        self._noted[digest] = self._clock(), source_address  # in each request
 
     async def run(self) -> None:
-        """Store what was noted every STORE_SECONDS, and at the end."""
+        """Store the noted uses every STORE_SECONDS, and at the end."""
         try:
             await repeat(self.store, STORE_SECONDS)
         finally:
@@ -50,9 +50,9 @@ class LastUses:
                 await self.store()
 
     async def store(self) -> None:
-        """Store what was noted. Raises UnavailableError, and keeps it for the next time."""
+        """Store the noted uses. After UnavailableError they are kept for the next time."""
         noted, self._noted = self._noted, {}
-        digests = sorted(noted)  # gateways that store the same ones lock them in the same order
+        digests = sorted(noted)  # the same order in all gateways avoids deadlocks
         try:
             for first in range(0, len(digests), BATCH):
                 batch = digests[first : first + BATCH]

@@ -1,4 +1,4 @@
-"""Sets of networks: whether an address is in one, and whether one holds another."""
+"""Sets of networks: whether an address is in a set, and whether a set contains another."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -15,11 +15,11 @@ Network = IPv4Network | IPv6Network
 
 _REMEMBERED = 1024
 _MAPPED = IPv6Network("::ffff:0:0/96")
-"""IPv4 addresses as IPv6 writes them. An address of it counts as the IPv4 address."""
+"""IPv4 addresses in IPv6 notation. They count as IPv4 addresses."""
 
 
 class Networks:
-    """Networks in CIDR notation, IPv4 and IPv6. Without any, no address is in it."""
+    """Networks in CIDR notation, IPv4 and IPv6. An empty set contains no address."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         """Take networks in CIDR notation, or single addresses. Raises ValueError."""
@@ -34,11 +34,11 @@ class Networks:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The networks in canonical CIDR notation, in the order in which they were given."""
+        """The networks in canonical CIDR notation, in their given order."""
         return tuple(map(str, self.networks))
 
     def covers(self, other: "Networks") -> bool:
-        """Return whether every address of the other is in this one."""
+        """Return whether this set contains every address of the other."""
         mine = _collapsed(self.networks)
         return all(
             any(_is_within(inner, network) for network in mine)
@@ -48,7 +48,7 @@ class Networks:
     def _is_in_a_network(self, text: str) -> bool:
         try:
             address = ip_address(text)
-        except ValueError:  # of a Unix socket
+        except ValueError:  # a Unix socket
             return False
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -56,9 +56,9 @@ class Networks:
 
 
 def network_in(text: str) -> Network:
-    """Return a network in CIDR notation; one of mapped IPv4 addresses as IPv4. Raises ValueError.
+    """Return a network in CIDR notation; a mapped IPv4 network as IPv4. Raises ValueError.
 
-    A network has no zone (RFC 4007): what stands behind its % would be any text.
+    A zone (RFC 4007) is refused: any text could follow its %.
     """
     if "%" in text:
         raise ValueError("a network has no zone")
@@ -89,7 +89,7 @@ _HOST_BITS = 64
 
 
 def network_of(source_address: str) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the unit that limits count: an IPv4 address, or the /64 of an IPv6 address."""
     if ":" not in source_address:
         return source_address
     address = ip_address(source_address)

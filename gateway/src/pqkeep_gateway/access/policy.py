@@ -1,4 +1,4 @@
-"""May a tenant do this with that algorithm? A table; what is not in it is denied."""
+"""The policy table: the operations and algorithms of each tier. Anything else is denied."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from pqkeep_protocol.algorithms import ALGORITHMS, LISTING, ON_KEYRINGS, Algorit
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Yes, by the named policy."""
+    """Allowed by the named policy."""
 
     policy: str
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No, by the named policy."""
+    """Denied by the named policy."""
 
     policy: str
 
@@ -29,7 +29,7 @@ NOT_IN_TABLE = Denied("not-in-the-table")
 
 
 class Question(NamedTuple):
-    """What is asked of the policies; ``algorithm`` None: about all algorithms at once."""
+    """A key of the policy table; ``algorithm`` None: for operations on all algorithms."""
 
     tier: Tier
     subscription: Subscription
@@ -38,10 +38,10 @@ class Question(NamedTuple):
 
 
 class Policy:
-    """The answers to all questions there are; to any other, no."""
+    """The decision for every question; an unknown question is denied."""
 
     def __init__(self, table: Mapping[Question, Decision]) -> None:
-        """Take the answers."""
+        """Take the decisions."""
         self._table = table
 
     def decide(

@@ -1,4 +1,4 @@
-"""Who is asking. Every kind of principal says the same of itself, so that no code has to ask which."""
+"""Principals: the authenticated callers. All kinds have the same attributes."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, NewType
@@ -19,57 +19,57 @@ SessionId = NewType("SessionId", UUID)
 
 
 class Grant(NamedTuple):
-    """Why an operation with keys is allowed."""
+    """The reason why a key operation is allowed."""
 
     policy: str
     is_counted: bool
-    """Whether it counts against the month's allowance of operations."""
+    """Whether it counts against the monthly quota of operations."""
 
 
 class Decided:
-    """What was decided about a principal since it was looked up, and depends on nothing else.
+    """Cached decisions about a principal that depend only on its look-up.
 
-    A change of the tenant or the credential is followed by a new look-up, and so by a new principal:
-    what was decided about the old one ends with it. What depends on time or on counts is not here.
+    A change of the tenant or credential causes a new look-up, and so a new principal without cached
+    decisions. Decisions that depend on time or counts are not cached here.
     """
 
     __slots__ = ("grants", "limit", "limit_as_of", "permitted", "subject", "text")
 
     def __init__(self) -> None:
         self.text = ""
-        """The principal as the audit log names it; empty: not made yet."""
+        """The principal's name in the audit log; empty until it is needed."""
         self.subject = ""
-        """Whose rate limit counts."""
+        """The rate limiter's subject."""
         self.limit: Limit | None = None
         self.limit_as_of = 0
-        """Of which state of the admission the limit is."""
+        """The admission's state when the limit was calculated."""
         self.permitted: set[str] = set()
-        """The names of endpoints which access table and scopes have granted."""
+        """Names of endpoints that the access table and the scopes have granted."""
         self.grants: dict[tuple[Operation, Algorithm, KeyringName], Grant] = {}
-        """What scopes and policies have allowed, at most GRANTS."""
+        """Operations that scopes and policies have allowed, at most GRANTS."""
 
 
 GRANTS = 64
-"""Callers choose the names of keyrings."""
+"""A limit is needed because callers choose the names of keyrings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyPrincipal:
-    """A tenant's program, by the API key it sent."""
+    """A tenant's program, authenticated by its API key."""
 
     tenant: TenantId
     entitlements: Entitlements
     api_key_version: int
     suspended: bool
     is_rotated: bool = False
-    """Whether another API key has taken its place, and it is in its overlap."""
+    """Whether another API key has replaced it, and its overlap runs."""
     name: str | None = None
-    """What its owner calls it."""
+    """The name that its owner gave it."""
     limits: ApiKeyLimits = UNLIMITED
     placement: Placement = HERE
-    """Which key service has the tenant's keys."""
+    """The key service with the tenant's keys."""
     has_people: bool = False
-    """Whether somebody may sign in to its tenant: they have a share of its rate limit."""
+    """Whether people can sign in to its tenant: they have a share of the rate limit."""
     decided: Decided = field(default_factory=Decided, init=False, repr=False, compare=False)
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class ApiKeyPrincipal:
 
     @property
     def scopes(self) -> Scopes | None:
-        """What it may do; None: all that the access table grants."""
+        """The key's scopes; None: everything that the access table grants."""
         return self.limits.scopes
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class ApiKeyPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class SessionPrincipal:
-    """A person of a tenant, by their session."""
+    """A person of a tenant, authenticated by a session."""
 
     tenant: TenantId
     entitlements: Entitlements
@@ -103,9 +103,9 @@ class SessionPrincipal:
     session: SessionId
     suspended: bool
     must_enroll: bool = False
-    """Whether their tenant requires a second factor that they do not have yet."""
+    """Whether the tenant requires a second factor that the person does not have yet."""
     placement: Placement = HERE
-    """Which key service has the tenant's keys."""
+    """The key service with the tenant's keys."""
     decided: Decided = field(default_factory=Decided, init=False, repr=False, compare=False)
     api_key_version: ClassVar[None] = None
     limits: ClassVar[ApiKeyLimits] = UNLIMITED
@@ -123,12 +123,12 @@ class SessionPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPrincipal:
-    """Whoever runs the installation. Administers every tenant, and uses no tenant's keys."""
+    """An operator of the installation. Administers all tenants, but cannot use their keys."""
 
     name: str | None = None
-    """None: the operator whose credential's digest is in the settings."""
+    """None: the operator with the credential digest in the settings."""
     is_read_only: bool = False
-    """Whether a browser's session shows it, and not the credential: it changes nothing then."""
+    """Whether it was authenticated by a browser session, which cannot change anything."""
     caller: ClassVar[Caller] = Credential.OPERATOR
     tenant: ClassVar[None] = None
     placement: ClassVar[Placement] = HERE
@@ -144,7 +144,7 @@ class OperatorPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class AnonymousPrincipal:
-    """Somebody without a credential, at an endpoint that is open to anyone."""
+    """A caller without a credential, at a public endpoint."""
 
     caller: ClassVar[Caller] = Credential.NONE
     tenant: ClassVar[None] = None
@@ -161,10 +161,10 @@ class AnonymousPrincipal:
 
 
 TenantPrincipal = ApiKeyPrincipal | SessionPrincipal
-"""Somebody who acts for one tenant."""
+"""A principal of one tenant."""
 
 Principal = TenantPrincipal | OperatorPrincipal | AnonymousPrincipal
 
 
 class OperatorError(Exception):
-    """The operators stay as they are. The message is for the person who wants them changed."""
+    """A change of the operators was refused. The message is for the person at the command line."""

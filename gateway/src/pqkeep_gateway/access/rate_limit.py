@@ -1,7 +1,6 @@
-"""How often: exact sliding windows.
+"""Rate limits with exact sliding windows.
 
-Every window of so many seconds, wherever it begins, holds at most so many events; events that
-were refused do not count.
+Any period of the window's length holds at most the limit's events. Refused events do not count.
 """
 
 import math
@@ -17,14 +16,14 @@ MINUTE = 60
 HOUR = 3600
 
 MAX_WINDOWS = 65_536
-"""Subjects that a gateway's memory has a window of: about 70 MB, if each has one event."""
+"""The most windows in a gateway's memory: about 70 MB with one event each."""
 EXAMINED = 4
-"""Windows that are examined for each new one: more than one, so that empty ones do not add up."""
+"""Windows that are examined for each new window. With only one, empty windows would accumulate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many events in so many seconds."""
+    """The most events in a number of seconds."""
 
     events: int
     seconds: int
@@ -35,25 +34,25 @@ SIGN_UPS = Limit(20, HOUR)
 
 
 class Usage(NamedTuple):
-    """What one event finds of its limit."""
+    """The state of a limit after an event."""
 
     limit: Limit
     remaining: int
-    """How many more events may happen now, at the least."""
+    """The least number of further events that are allowed now."""
     reset: float
-    """Seconds until an event leaves the window; if they were refused, until they may happen."""
+    """Seconds until an event leaves the window; after a refusal, until the events are allowed."""
     is_refused: bool = False
 
 
 class ChangedError(Exception):
-    """Something changed since; nothing was counted."""
+    """A change was announced since; nothing was counted."""
 
 
 class TooManyAttemptsError(Exception):
-    """A limit of this file is reached."""
+    """A limit on attempts is reached."""
 
     def __init__(self, limit: Limit, wait: float) -> None:
-        """Carry the limit, and the seconds until the next attempt is allowed."""
+        """Take the limit, and the seconds until the next attempt is allowed."""
         super().__init__()
         self.limit = limit
         self.wait = wait
@@ -66,43 +65,43 @@ class RateLimiter(Protocol):
     """
 
     cache_seconds: float
-    """For how long a gateway may remember what it looked up, whatever the number of changes says:
-    who can write that number could keep it where it was."""
+    """How long a gateway may cache a look-up even if the change counter stays the same. An attacker
+    with write access to the counter could keep it unchanged."""
 
     async def count(
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
-        """Count events of a subject, if all may happen; return what there is of the limit.
+        """Count all events of a subject or none; return the state of the limit.
 
-        There are at most as many as the limit has. Raises ChangedError unless there have been
-        exactly ``as_of`` changes so far; None: whatever there have been.
+        ``events`` is at most the limit. Raises ChangedError if the change counter is not ``as_of``;
+        None skips the comparison.
         """
         ...
 
     def count_now(
         self, subject: str, limit: Limit, as_of: int | None, now: float, *, events: int = 1
     ) -> Usage | None:
-        """Count events as ``count`` does, from this process's memory alone.
+        """Count events like ``count``, from this process's memory alone.
 
-        ``now`` is by the limiter's clock. None: the counts are elsewhere, and nothing was counted.
-        Raises ChangedError.
+        ``now`` is by the limiter's clock. Returns None, without counting, if the counts are
+        elsewhere. Raises ChangedError.
         """
         ...
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event likewise; return None, or the seconds until one may happen."""
+        """Count one event; return None, or the seconds until an event is allowed."""
         ...
 
     async def withdraw(self, subject: str) -> None:
-        """Take one event of a subject back: it does not count after all."""
+        """Take back one counted event of a subject."""
         ...
 
     async def changes(self) -> int:
-        """Return how often something changed that gateways remember."""
+        """Return the change counter."""
         ...
 
     async def announce_change(self) -> None:
-        """Make every gateway look up again what it remembers, from now on."""
+        """Make all gateways discard their cached look-ups."""
         ...
 
     async def close(self) -> None:
@@ -111,11 +110,11 @@ class RateLimiter(Protocol):
 
 
 class MemoryRateLimiter:
-    """The counts of a single gateway, in memory. They are empty when it starts.
+    """The counts of a single gateway, in memory. They start empty.
 
-    With each new window some others are examined, in turn, and removed if they are over. If there
-    are too many in spite of that, the one with the fewest events of those is removed: a flood of
-    subjects that come once makes no subject's many events forgotten.
+    For each new window some others are examined in turn, and removed if they are empty. If the
+    memory is still full, the examined window with the fewest events is removed. So a flood of new
+    subjects does not evict a subject with many events.
     """
 
     cache_seconds = math.inf
@@ -130,7 +129,7 @@ class MemoryRateLimiter:
     async def count(
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
-        """Count events of a subject, if all may happen; return what there is of the limit."""
+        """Count all events of a subject or none; return the state of the limit."""
         return self.count_now(subject, limit, as_of, self._clock(), events=events)
 
     def count_now(
@@ -154,12 +153,12 @@ class MemoryRateLimiter:
         return Usage(limit, limit.events - len(times), times[0] - begin)
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event likewise; return None, or the seconds until one may happen."""
+        """Count one event; return None, or the seconds until an event is allowed."""
         usage = await self.count(subject, limit, as_of)
         return usage.reset if usage.is_refused else None
 
     async def withdraw(self, subject: str) -> None:
-        """Take one event of a subject back: it does not count after all."""
+        """Take back one counted event of a subject."""
         times, _ = self._windows.get(subject, (deque(), 0))
         if times:
             times.pop()
@@ -167,11 +166,11 @@ class MemoryRateLimiter:
             self._windows.pop(subject, None)
 
     async def changes(self) -> int:
-        """Return how often something changed that gateways remember."""
+        """Return the change counter."""
         return self._changes
 
     async def announce_change(self) -> None:
-        """Make this gateway look up again what it remembers."""
+        """Make this gateway discard its cached look-ups."""
         if not is_rehearsal():
             self._changes += 1
 
@@ -179,7 +178,7 @@ class MemoryRateLimiter:
         """Do nothing: there are no connections."""
 
     def _make_room(self, now: float) -> None:
-        """Remove those of the windows whose turn it is that are over, or one if there are too many."""
+        """Remove the examined windows that are empty, or one window at capacity."""
         examined = list(islice(self._windows.items(), EXAMINED))
         for subject, (times, seconds) in examined:
             if times[-1] <= now - seconds:

@@ -1,8 +1,8 @@
-"""What an API key may do: some operations, with keys of some keyrings and algorithms.
+"""Scopes of an API key: operations, on keys of some keyrings and algorithms.
 
-An API key without scopes may do what the access table grants it. One with scopes may do only what
-one of them names. Scopes are compiled when the key is looked up, and a request costs a look-up in a
-set, and one more where it concerns keys.
+An API key without scopes has everything that the access table grants. With scopes, it has only the
+operations that a scope names. Scopes are compiled at the key's look-up. A request then costs one
+set look-up, and another one for operations on keys.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ ALL = "*"
 
 
 class Group(StrEnum):
-    """Operations that scopes can name together."""
+    """Groups of operations that scopes can name."""
 
     USE = "use"
     ENCRYPT_ONLY = "encrypt-only"
@@ -84,7 +84,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
         }
     ),
 }
-"""The operations of each group. What an API key may call is in one of them, or no scope names it."""
+"""The operations of each group. An operation outside all groups cannot be in a scope."""
 
 OPERATIONS: Mapping[str, GatewayOperation] = {
     operation.value: operation for group in GROUPS.values() for operation in sorted(group)
@@ -92,17 +92,17 @@ OPERATIONS: Mapping[str, GatewayOperation] = {
 """The operations that scopes can name, by name."""
 
 ON_KEYS: frozenset[GatewayOperation] = frozenset(Operation)
-"""The operations that concern keys of a keyring and an algorithm. Every other concerns the tenant as
-a whole, and a scope that is limited to some keyrings or algorithms does not grant it."""
+"""Operations on the keys of a keyring and an algorithm. All others concern the whole tenant, and a
+scope that is limited to some keyrings or algorithms does not grant them."""
 
 
 class ScopeDeniedError(Exception):
-    """The scopes of an API key do not allow this."""
+    """The API key's scopes do not allow this."""
 
     def __init__(self, algorithm: Algorithm | None = None, keyring: str | None = None) -> None:
-        """Take the algorithm whose keys were asked for, if that is known.
+        """Take the requested keys' algorithm, if it is known.
 
-        The keyring is that of a second key, which the request itself is not recorded with.
+        ``keyring``: that of a second key, which is not the keyring in the request's own record.
         """
         super().__init__()
         self.algorithm = algorithm
@@ -110,12 +110,12 @@ class ScopeDeniedError(Exception):
 
 
 class Scope(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One scope as it was stated. None: all."""
+    """One scope as stated. None: all."""
 
     operations: tuple[str, ...] | None = None
     """Names of operations and groups, or ``*``."""
     keyrings: tuple[str, ...] | None = None
-    """Names of keyrings, or how names begin, followed by ``*``."""
+    """Names of keyrings, or prefixes of names followed by ``*``."""
     algorithms: tuple[Algorithm, ...] | None = None
 
 
@@ -135,7 +135,7 @@ class _Grant:
 
     @property
     def is_of_whole_tenant(self) -> bool:
-        """Whether it is limited to no keyrings and no algorithms."""
+        """Whether it includes all keyrings and all algorithms."""
         return self.algorithms is None and "" in self.beginnings
 
     def allows(
@@ -154,17 +154,17 @@ class _Grant:
 
     @property
     def patterns(self) -> frozenset[str]:
-        """Its keyrings as they were stated."""
+        """Its keyrings as stated."""
         return self.keyrings | {beginning + ALL for beginning in self.beginnings}
 
 
 class Scopes:
-    """The scopes of an API key: as they were stated, and compiled."""
+    """The scopes of an API key, as stated and compiled."""
 
     __slots__ = ("_callable", "grants", "stated")
 
     def __init__(self, stated: Iterable[Scope]) -> None:
-        """Take scopes. A name that is no operation and no group grants nothing."""
+        """Take scopes. An unknown name of an operation grants nothing."""
         self.stated = tuple(stated)
         self.grants = tuple(map(_Grant, self.stated))
         self._callable = frozenset(
@@ -175,7 +175,7 @@ class Scopes:
         )
 
     def may_call(self, operation: GatewayOperation) -> bool:
-        """Return whether they name an operation, on whichever keys."""
+        """Return whether any scope names the operation, on any keys."""
         return operation in self._callable
 
     def allow(
@@ -185,12 +185,12 @@ class Scopes:
         return any(grant.allows(operation, keyring, algorithm) for grant in self.grants)
 
     def keyrings(self, operation: GatewayOperation, algorithm: Algorithm) -> KeyringPatterns | None:
-        """Return in which keyrings they allow an operation with an algorithm; None: in all."""
+        """Return the keyrings on which an operation with an algorithm is allowed; None: all."""
         names, beginnings = self._keyrings(operation, algorithm)
         return None if "" in beginnings else KeyringPatterns(tuple(names), beginnings)
 
     def cover(self, others: "Scopes") -> bool:
-        """Return whether they allow whatever the others do."""
+        """Return whether these scopes allow everything that the others allow."""
         asked: dict[tuple[GatewayOperation, Algorithm | None], set[str]] = {}
         for grant in others.grants:
             for operation in grant.operations:
@@ -210,7 +210,7 @@ class Scopes:
     def _keyrings(
         self, operation: GatewayOperation, algorithm: Algorithm | None
     ) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Return the names, and the beginnings of names, of the keyrings of an operation."""
+        """Return the names and name prefixes of the keyrings on which an operation is allowed."""
         mine = [
             grant
             for grant in self.grants
@@ -233,10 +233,9 @@ def check_scope(
     keyring: str | None,
     algorithm: Algorithm | None,
 ) -> None:
-    """Check an operation with keys, as soon as the request says which; None: with all of them.
+    """Check an operation on keys once their keyring and algorithm are known; None: on all keys.
 
-    Whoever carries out several operations for one request checks each, with each of its keyrings.
-    Raises ScopeDeniedError.
+    A request with several operations or keyrings needs one check for each. Raises ScopeDeniedError.
     """
     if scopes is not None and not scopes.allow(operation, keyring, algorithm):
         raise ScopeDeniedError(algorithm)
@@ -245,14 +244,14 @@ def check_scope(
 def keyrings_in_scope(
     scopes: Scopes | None, operation: GatewayOperation, algorithm: Algorithm
 ) -> KeyringPatterns | None:
-    """Return in which keyrings scopes allow an operation with an algorithm's keys; None: in all."""
+    """Return the keyrings on which scopes allow an operation with an algorithm; None: all."""
     return None if scopes is None else scopes.keyrings(operation, algorithm)
 
 
 def other_algorithms_in_scope(
     scopes: Scopes | None, operation: GatewayOperation, keyring: str, named: Algorithm
 ) -> tuple[Algorithm, ...] | None:
-    """Return which other algorithms' keys scopes allow an operation with; None: all."""
+    """Return the other algorithms with which scopes allow an operation; None: all."""
     if scopes is None:
         return None
     others = (algorithm for algorithm in Algorithm if algorithm is not named)
@@ -265,9 +264,9 @@ def algorithms_in_scope(
     keyring: str,
     algorithms: Iterable[Algorithm],
 ) -> tuple[Algorithm, ...]:
-    """Return those algorithms of which a keyring's keys are within a principal's scopes.
+    """Return the algorithms with keys in a keyring that a principal's scopes allow.
 
-    Raises ScopeDeniedError where there are none.
+    Raises ScopeDeniedError if there are none.
     """
     found = tuple(
         algorithm
@@ -286,7 +285,7 @@ def _operations_of(scope: Scope) -> frozenset[GatewayOperation]:
 
 
 def operations_named(name: str) -> frozenset[GatewayOperation]:
-    """Return the operations that a name in a scope stands for; none for an unknown name."""
+    """Return the operations of a name in a scope; an unknown name has none."""
     if name == ALL:
         return frozenset(OPERATIONS.values())
     if name in _GROUPS:
@@ -299,11 +298,11 @@ _DECODER = msgspec.json.Decoder(tuple[Scope, ...])
 
 
 def scopes_text(stated: Sequence[Scope]) -> str:
-    """Return scopes as they are stored."""
+    """Return scopes in their stored form."""
     return msgspec.json.encode(stated).decode()
 
 
 @lru_cache(1024)
 def scopes_in(text: str) -> Scopes:
-    """Return stored scopes, compiled. API keys with the same ones share them."""
+    """Return stored scopes, compiled. API keys with equal scopes share one object."""
     return Scopes(_DECODER.decode(text))

@@ -1,18 +1,18 @@
-"""A budget for each source address: cheap enough to be asked before anything else is done."""
+"""A budget for each source address, cheap enough for a check before all others."""
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.rate_limit import Limit
 
 CAPACITY = 100_000
-"""Source addresses that are counted at a time. One more, and all counts begin anew."""
+"""Source addresses with a count. One more resets all counts."""
 
 
 class SourceBudget:
-    """At most so many events of each source address in each period, in this process.
+    """Limits the events of each source address in each period, in this process.
 
-    Periods follow each other, so that a period's counts are discarded at its end. The exact windows
-    of a RateLimiter keep the time of each event, and can be in another process.
+    Periods are consecutive, and all counts are discarded when a period ends. A RateLimiter has
+    exact windows instead: it keeps the time of each event, and may be in another process.
     """
 
     def __init__(self, limit: Limit, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class SourceBudget:
         return None
 
     def release(self, source_address: str) -> None:
-        """Take one event back: it does not count after all."""
+        """Take back one counted event."""
         network = network_of(source_address)
         count = self._counts.get(network, 0)
         if count > 1:

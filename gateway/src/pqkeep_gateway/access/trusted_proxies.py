@@ -1,9 +1,9 @@
-"""The client's address where requests come through reverse proxies that the operator trusts.
+"""The client's address behind reverse proxies that the operator trusts.
 
-A proxy adds the address that it was asked from to ``X-Forwarded-For`` or to ``Forwarded``
-(RFC 7239) at the right; what is further left can be the client's invention. So the client is the
-right-most address that is no trusted proxy's. Where that cannot be told, the address is the peer's
-own: a proxy's address for many clients limits too much, and an invented one would limit nothing.
+A proxy appends its peer's address at the right of ``X-Forwarded-For`` or ``Forwarded`` (RFC 7239).
+Everything further left can be invented by the client. So the client is the right-most address that
+does not belong to a trusted proxy. If the headers are ambiguous, the address is the peer's own. A
+proxy's address may limit many clients together, but an invented address would evade the limits.
 """
 
 import re
@@ -19,22 +19,22 @@ X_FORWARDED_FOR = b"x-forwarded-for"
 _NODE = re.compile(
     r"\[(?P<v6>[0-9A-Fa-f:.]+)\](?::\d{1,5})?|(?P<v4>[0-9.]+)(?::\d{1,5})?|(?P<bare>[0-9A-Fa-f:.]+)"
 )
-"""An address, with a port or without one. IPv6 is in brackets, but not in every X-Forwarded-For."""
+"""An address, with or without a port. Some X-Forwarded-For headers have IPv6 without brackets."""
 _PAIR = re.compile(r'[ \t]*([A-Za-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^",; \t]+))[ \t]*([,;]|\Z)')
-"""One parameter of Forwarded, and what separates it from the next one."""
+"""One parameter of Forwarded, and its separator."""
 
 
 class Client(NamedTuple):
-    """Whose request it is."""
+    """The client of a request."""
 
     address: str
     is_known: bool = True
-    """False: a proxy's address, since what it says of the client is unclear. A client can send such
-    headers, so that nothing may be allowed to it for the address."""
+    """False for a proxy's address, when its headers are ambiguous. A client can send such headers,
+    so the address must not grant anything."""
 
 
 class TrustedProxies:
-    """Networks whose addresses are believed to say who asked them."""
+    """Networks of proxies with trusted forwarding headers."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         """Take networks in CIDR notation. Raises ValueError."""
@@ -44,7 +44,7 @@ class TrustedProxies:
         return address in self._networks
 
     def client_of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> Client:
-        """Return who sent a request: the peer, unless that is a trusted proxy."""
+        """Return the client of a request: the peer, unless that is a trusted proxy."""
         if not self._networks.networks or peer not in self:
             return Client(peer)
         nodes = _forwarding_nodes(headers)
@@ -62,10 +62,10 @@ class TrustedProxies:
 
 
 def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str] | None:
-    """Return what the headers name, the nearest last; None if they are not unambiguous.
+    """Return the nodes in the headers, the nearest last; None if the headers are ambiguous.
 
-    A header may be there several times. Both headers together are ambiguous: a proxy adds to one
-    of them, and lets a client's own through as the other.
+    A header may occur several times. Both headers together are ambiguous: a proxy appends to one of
+    them, and may pass on a client's own version of the other.
     """
     found = {
         name: ",".join(value.decode("latin-1") for header, value in headers if header == name)
@@ -82,7 +82,7 @@ def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str] |
 
 
 def _nodes_of_forwarded(text: str) -> Sequence[str] | None:
-    """Return the "for" of each element, "" where an element has none; None if it is malformed."""
+    """Return the "for" of each element, "" for an element without one; None if it is malformed."""
     nodes: list[str] = []
     node = ""
     position = 0
@@ -104,7 +104,7 @@ def _nodes_of_forwarded(text: str) -> Sequence[str] | None:
 
 
 def _address(node: str) -> str | None:
-    """Return a node's address in canonical form; None for a name, or for what is no address."""
+    """Return a node's address in canonical form; None for a name or an invalid address."""
     match = _NODE.fullmatch(node)
     if match is None:
         return None

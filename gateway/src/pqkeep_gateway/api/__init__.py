@@ -1,1 +1,1 @@
-"""The HTTP API: one file a part of the interface, one row an endpoint."""
+"""The HTTP API: one module for each part of the interface, one row for each endpoint."""

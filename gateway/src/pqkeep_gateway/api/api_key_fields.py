@@ -47,7 +47,7 @@ _ALGORITHMS: Mapping[object, Algorithm] = {algorithm.value: algorithm for algori
 
 
 class ScopeData(Data, frozen=True, kw_only=True):
-    """What an API key may do. A list that is left out means all."""
+    """Permissions of an API key. An omitted list means all."""
 
     operations: Annotated[
         tuple[str, ...] | UnsetType,
@@ -55,7 +55,7 @@ class ScopeData(Data, frozen=True, kw_only=True):
     ] = UNSET
     keyrings: Annotated[
         tuple[str, ...] | UnsetType,
-        Meta(description="Names of keyrings, or how they begin, followed by `*`."),
+        Meta(description="Names of keyrings, or prefixes followed by `*`."),
     ] = UNSET
     algorithms: tuple[Algorithm, ...] | UnsetType = UNSET
 
@@ -63,21 +63,19 @@ class ScopeData(Data, frozen=True, kw_only=True):
 def _list_of(
     values: object, parse: Callable[[object], T], at_most: int, message: str
 ) -> tuple[T, ...]:
-    """Return the parsed members of a list with 1 to at_most of them. Raises InvalidValueError."""
+    """Return the parsed members of a list with 1 to at_most members. Raises InvalidValueError."""
     if not isinstance(values, list) or not 0 < len(values) <= at_most:
         raise InvalidValueError(message)
     return tuple(parse(value) for value in cast("list[object]", values))
 
 
 _EACH_SCOPE = (
-    f"must be a list of 1 to {MAX_SCOPES} scopes: objects that have no fields but operations,"
+    f"must be a list of 1 to {MAX_SCOPES} scopes: objects with no other fields than operations,"
     " keyrings and algorithms"
 )
-_EACH_OPERATION = (
-    f"must have lists of 1 to {MAX_OPERATIONS} operations: names of operations or groups"
-)
+_EACH_OPERATION = f"must have lists of 1 to {MAX_OPERATIONS} names of operations or groups"
 _EACH_KEYRING = (
-    f"must have lists of 1 to {MAX_KEYRINGS} keyrings: names, or how names begin and then *"
+    f"must have lists of 1 to {MAX_KEYRINGS} names of keyrings, or prefixes followed by *"
 )
 _EACH_ALGORITHM = "must have lists of algorithms: " + ", ".join(Algorithm)
 _EACH_ADDRESS = (
@@ -167,7 +165,7 @@ _SCOPE_SCHEMA: Mapping[str, object] = {
 
 NAME = text_field(
     "name",
-    "What you call the API key. The audit log has it.",
+    "Your name for the API key. The audit log shows it.",
     "payments-worker",
     at_most=MAX_NAME,
     pattern=f"^{_NAME}$",
@@ -176,14 +174,14 @@ NAME = text_field(
 ).optional()
 SCOPES = Field(
     name="scopes",
-    description="What the API key may do. Left out: all that an API key may do.",
+    description="Permissions of the API key. Left out: everything that an API key may do.",
     schema=_schema_of(_SCOPE_SCHEMA, MAX_SCOPES),
     example=[{"operations": ["use"], "keyrings": ["payments.*"]}],
     parse=_scopes,
 ).optional()
 _TIME = time_field(
     "expires_at",
-    "From when on the API key is accepted no longer. Left out: it does not expire.",
+    "The time from which the API key is refused. Left out: it does not expire.",
     "2026-04-30T12:00:00Z",
 )
 
@@ -204,7 +202,7 @@ EXPIRES_AT = Field(
 ).optional()
 ALLOWED_ADDRESSES = Field(
     name="allowed_addresses",
-    description="From which networks the API key is accepted. Left out: from everywhere.",
+    description="The networks from which the API key is accepted. Left out: all networks.",
     schema=_schema_of({"type": "string", "maxLength": MAX_NETWORK_TEXT}, MAX_ADDRESSES),
     example=["192.0.2.0/24", "2001:db8::/32"],
     parse=_addresses,
@@ -212,14 +210,14 @@ ALLOWED_ADDRESSES = Field(
 
 ALLOW_ABSENT_KEYRINGS = boolean_field(
     "allow_absent_keyrings",
-    "Whether scopes may name keyrings that do not exist. A beginning with `*` may always stand for"
-    " keyrings to come.",
+    "Whether scopes may name keyrings that do not exist. A prefix with `*` may always match "
+    "future keyrings.",
     example=True,
 ).or_default(default=False)
 
 _LIMITS: tuple[Field[Any], ...] = (NAME, SCOPES, EXPIRES_AT, ALLOWED_ADDRESSES)
 LIMIT_FIELDS: tuple[Field[Any], ...] = (*_LIMITS, ALLOW_ABSENT_KEYRINGS)
-"""When an API key is made."""
+"""For a new API key."""
 KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
     *(
         limit.described(limit.description.partition(" Left out:")[0] + " Left out: as before.")
@@ -227,21 +225,21 @@ KEPT_LIMIT_FIELDS: tuple[Field[Any], ...] = (
     ),
     ALLOW_ABSENT_KEYRINGS,
 )
-"""When it is rotated."""
+"""For a rotation."""
 
 
 def limits_in(call: ApiCall) -> ApiKeyLimits:
-    """Return the limits that a request names. Raises FieldError."""
+    """Return the limits in a request. Raises FieldError."""
     return ApiKeyLimits(
         scopes=call[SCOPES], expires_at=call[EXPIRES_AT], addresses=call[ALLOWED_ADDRESSES]
     )
 
 
 async def require_keyrings(call: ApiCall, tenant: TenantId, keys: TenantKeyService) -> None:
-    """Refuse scopes that name a keyring which does not exist, unless the request allows that.
+    """Refuse scopes with a keyring that does not exist, unless the request allows it.
 
-    An API key is told of no keyring beyond its own scopes.
-    Raises FieldError, BeyondOwnLimitsError, KeyServiceError.
+    An API key does not learn about keyrings outside its own scopes. Raises FieldError,
+    BeyondOwnLimitsError, KeyServiceError.
     """
     scopes, may_be_absent = call[SCOPES], call[ALLOW_ABSENT_KEYRINGS]
     if scopes is None or may_be_absent:
@@ -261,14 +259,14 @@ async def require_keyrings(call: ApiCall, tenant: TenantId, keys: TenantKeyServi
         after = page.keyrings[-1].name
     if absent:
         message = (
-            "scopes name a keyring that does not exist: create it first, or send"
+            "scopes name a keyring that does not exist: create the keyring first, or send"
             f" {ALLOW_ABSENT_KEYRINGS.name}"
         )
         raise FieldError(SCOPES.name, Problem.MALFORMED, message)
 
 
 def shown_scopes(scopes: Scopes | None) -> tuple[ScopeData, ...] | None:
-    """Return scopes as they were stated."""
+    """Return scopes as stated."""
     if scopes is None:
         return None
     return tuple(
@@ -282,10 +280,10 @@ def shown_scopes(scopes: Scopes | None) -> tuple[ScopeData, ...] | None:
 
 
 def shown_time(when: datetime | None) -> Timestamp | None:
-    """Return a time, if there is one."""
+    """Return a timestamp; None for None."""
     return None if when is None else timestamp(when)
 
 
 def shown_addresses(addresses: Networks | None) -> tuple[str, ...] | None:
-    """Return networks, if there are any."""
+    """Return the networks in CIDR notation; None for None."""
     return None if addresses is None else addresses.texts

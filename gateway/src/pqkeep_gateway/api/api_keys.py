@@ -1,4 +1,4 @@
-"""/api/v1/tenants/{tenant_id}/api-keys: made, listed, rotated, revoked."""
+"""/api/v1/tenants/{tenant_id}/api-keys: create, list, rotate and revoke API keys."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -43,34 +43,34 @@ from pqkeep_gateway.tenancy.api_keys import ApiKeys, ExpiryPassedError, NewApiKe
 from pqkeep_protocol.keys import TenantId
 
 MAX_VERSION = 10**9 - 1
-"""No tenant has an API key of a larger version."""
+"""The largest version of an API key."""
 MAX_KEY_ID = 32
 _VERSION_TEXT = re.compile(r"[1-9][0-9]{0,8}")
 """A version up to MAX_VERSION."""
 MAX_OVERLAP = 86_400
 """Seconds; an installation may allow less."""
 
-Last4 = Annotated[str, Meta(min_length=4, max_length=4, description="The last characters of it.")]
+Last4 = Annotated[str, Meta(min_length=4, max_length=4, description="The last four characters.")]
 ApiKeyVersion = Annotated[int, Meta(ge=1, description="Counted from 1 for each tenant.")]
 
 
-_Name = Annotated[str | UnsetType | None, Meta(description="What its owner calls it.")]
+_Name = Annotated[str | UnsetType | None, Meta(description="The owner's name for it.")]
 _Scopes = Annotated[
     tuple[ScopeData, ...] | UnsetType | None,
-    Meta(description="What it may do; null: all that an API key may do."),
+    Meta(description="Its permissions; null: everything that an API key may do."),
 ]
 _ExpiresAt = Annotated[
     Timestamp | UnsetType | None,
-    Meta(description="From when on it is accepted no longer; null: it does not expire."),
+    Meta(description="The time from which it is refused; null: it does not expire."),
 ]
 _AllowedAddresses = Annotated[
     tuple[str, ...] | UnsetType | None,
-    Meta(description="The networks that it is accepted from; null: from everywhere."),
+    Meta(description="The networks from which it is accepted; null: all networks."),
 ]
 
 
 class NewApiKeyData(Data, frozen=True, kw_only=True):
-    """An API key, shown this once. The last four are there where the request names them."""
+    """A new API key, shown only once. The last four fields are present if the request has them."""
 
     api_key: Annotated[str, Meta(description="The API key itself. It is never shown again.")]
     key_last4: Last4
@@ -84,7 +84,7 @@ class NewApiKeyData(Data, frozen=True, kw_only=True):
 
 
 class ApiKeyData(Data, frozen=True, kw_only=True):
-    """What can be told of an API key. Name, scopes, expiry and addresses: with details."""
+    """The metadata of an API key. Name, scopes, expiry and addresses: with details."""
 
     key_last4: Last4
     version: ApiKeyVersion
@@ -93,14 +93,15 @@ class ApiKeyData(Data, frozen=True, kw_only=True):
     revoked_at: Annotated[Timestamp | None, Meta(description="null while it is active.")]
     last_used_at: Annotated[
         Timestamp | UnsetType | None,
-        Meta(description="With details: null where it never was; up to 30 seconds late."),
+        Meta(description="With details: null if it was never used. Updated within 30 seconds."),
     ] = UNSET
     last_used_from: Annotated[
-        str | UnsetType | None, Meta(description="With details: the last use's source address.")
+        str | UnsetType | None,
+        Meta(description=("With details: the source address of the last use.")),
     ] = UNSET
     overlap_ends_at: Annotated[
         Timestamp | UnsetType | None,
-        Meta(description="With details: until when a rotated API key is still accepted."),
+        Meta(description="With details: the end of a rotated API key's overlap."),
     ] = UNSET
     name: _Name = UNSET
     scopes: _Scopes = UNSET
@@ -112,18 +113,19 @@ class ApiKeysData(Data, frozen=True, kw_only=True):
     """A tenant's API keys, by version."""
 
     api_keys: tuple[ApiKeyData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="The number of API keys.")]
     max_overlap_seconds: Annotated[
-        int | UnsetType, Meta(description="The longest overlap, and that of whoever names none.")
+        int | UnsetType,
+        Meta(description=("The longest overlap in seconds, which is also the default.")),
     ] = UNSET
 
 
 class RotatedApiKey(Data, frozen=True, kw_only=True):
-    """A new API key, and the one whose place it takes."""
+    """A new API key, and the version that it replaces."""
 
     new_key: NewApiKeyData
     revoked_version: Annotated[
-        int | None, Meta(description="The version that is revoked now; null where none was active.")
+        int | None, Meta(description="The replaced version; null if no API key was active.")
     ]
 
 
@@ -137,20 +139,21 @@ _VERSION = integer_field(
 )
 _KEY_ID = text_field(
     "key_id",
-    "From a signed-in person or the operator: the version to replace. Left out: the newest active"
-    " one. An API key replaces itself, and names none.",
+    "For signed-in people and operators: the version to replace. Left out: the newest active "
+    "version. An API key replaces itself and omits it.",
     "1",
     at_most=MAX_KEY_ID,
 ).optional()
 _OVERLAP = integer_field(
     "overlap_seconds",
-    "How long the old API key is still accepted, if not as long as the service allows.",
+    "Seconds for which the old API key is still accepted. Left out: the installation's longest"
+    " overlap.",
     0,
     at_least=0,
     at_most=MAX_OVERLAP,
 ).optional()
 _DETAILS = DETAILS.described(
-    "Whether to say when and from where each was used last, and when an overlap ends."
+    "Whether to include each API key's last use, limits and end of overlap."
 )
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
@@ -258,9 +261,10 @@ class _ApiKeys:
         self._keys = keys
 
     async def create(self, call: ApiCall) -> NewApiKeyData:
-        """Create one more API key. It is shown this once.
+        """Create an API key. The key is shown only once.
 
-        An API key that has scopes, an expiry or allowed addresses creates only what these cover.
+        An API key with scopes, an expiry or allowed addresses can create only keys within these
+        limits.
         """
         tenant = await visible_tenant(call, self._tenants)
         await require_keyrings(call, tenant.id, self._keys)
@@ -275,9 +279,10 @@ class _ApiKeys:
         return _new_api_key(made, call)
 
     async def list_keys(self, call: ApiCall) -> ApiKeysData:
-        """List a tenant's API keys, by version, without the keys themselves.
+        """List a tenant's API keys by version, without the keys themselves.
 
-        Of more than 1,000, the valid ones and the newest others; total counts all.
+        If there are more than 1,000, the list has the valid keys and the newest others; total
+        counts all.
         """
         tenant = await visible_tenant(call, self._tenants)
         listed, total = await self._api_keys.list(tenant.id), await self._stored.count(tenant.id)
@@ -290,11 +295,11 @@ class _ApiKeys:
         )
 
     async def rotate(self, call: ApiCall) -> RotatedApiKey:
-        """Put a new API key in the place of an old one, which is accepted for a short while longer.
+        """Replace an API key with a new one. The old one is accepted for a short overlap.
 
-        With an API key, of that one; a signed-in person names one; otherwise the newest active one.
-        It has the name and the limits of the old one, but for what the request names; an API key
-        can narrow its own limits so, and not widen them.
+        An API key replaces itself. A signed-in person or an operator names a version, or replaces
+        the newest active one. The new key keeps the name and limits of the old one, except for
+        those in the request. An API key can narrow its own limits, but not widen them.
         """
         tenant = await visible_tenant(call, self._tenants)
         version = await self._replaced(call, tenant.id)
@@ -312,7 +317,7 @@ class _ApiKeys:
         return RotatedApiKey(new_key=_new_api_key(created, call), revoked_version=revoked)
 
     async def revoke(self, call: ApiCall) -> ApiKeyData:
-        """Accept an API key no longer, from now on. It may be done again."""
+        """Revoke an API key immediately. The request may be repeated."""
         tenant = await visible_tenant(call, self._tenants)
         return _api_key(await self._api_keys.revoke(tenant.id, call[_VERSION], call.attribution))
 
@@ -322,7 +327,7 @@ class _ApiKeys:
         return self._api_keys.overlap // timedelta(seconds=1)
 
     def _overlap(self, call: ApiCall) -> timedelta | None:
-        """Return the overlap that a caller wants, at most the installation's. Raises FieldError."""
+        """Return the requested overlap, at most the installation's. Raises FieldError."""
         wanted, longest = call[_OVERLAP], self._longest_overlap
         if wanted is None:
             return None
@@ -333,7 +338,7 @@ class _ApiKeys:
         return timedelta(seconds=wanted)
 
     async def _replaced(self, call: ApiCall, tenant: TenantId) -> int | None:
-        """Return the version that a caller wants replaced; None: the newest active one."""
+        """Return the version to replace; None: the newest active one."""
         own, named = call.principal.api_key_version, call[_KEY_ID]
         if own is not None and named is not None:
             raise FieldError(_KEY_ID.name, Problem.MALFORMED, "an API key replaces only itself")
@@ -346,7 +351,10 @@ class _ApiKeys:
 
 
 def _new_api_key(made: NewApiKey, call: ApiCall) -> NewApiKeyData:
-    """Return a new API key. Of what limits it, what the request names: others do not expect it."""
+    """Return a new API key, with only those limits that the request has.
+
+    Clients that do not send these fields may not expect them.
+    """
     key, limits = made.metadata, made.metadata.limits
     return NewApiKeyData(
         api_key=made.plaintext,

@@ -1,6 +1,6 @@
-"""/api/v1/audit: the audit log, and what proves that nobody changed it.
+"""/api/v1/audit: the audit log, and the proofs that it is unchanged.
 
-The operator sees everybody's records, everybody else those of their tenant. Reading leaves no record.
+An operator sees all records, every other caller those of their tenant. Reading leaves no record.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ def _reading(
     *fields: Field[Any],
     content_type: str = JSON,
 ) -> Endpoint:
-    """Return a row that reads the log."""
+    """Return an endpoint that reads the log."""
     return Endpoint(
         method="GET",
         path=path,
@@ -187,8 +187,8 @@ class _Audit:
     async def list_records(self, call: ApiCall) -> RecordsData:
         """List records, by id or the newest first.
 
-        A page can be empty and still say from where to go on. Records of a tenant that was moved
-        between shards are in several logs, and are listed by time; the answer has ``logs`` then.
+        An empty page can still have a `next`. The records of a tenant that moved between shards are
+        in several logs. They are listed by time, and the response has `logs`.
         """
         tenant = await self._named_tenant(call)
         principal = await self._named_principal(call)
@@ -234,12 +234,12 @@ class _Audit:
         )
 
     async def _named_tenant(self, call: ApiCall) -> TenantId:
-        """Return whose records are listed; INSTALLATION: everybody's."""
+        """Return the tenant to list the records of; INSTALLATION: all tenants."""
         named, own = call[TENANT], _tenant_of(call)
         if named is None:
             return own
         if own != INSTALLATION:
-            raise forbidden("the operator alone names a tenant")
+            raise forbidden("only an operator may send tenant")
         try:
             found = (await self._tenants.get(TenantId(UUID(named)))).id
         except ValueError:
@@ -248,29 +248,29 @@ class _Audit:
         except TenantNotFoundError:
             found = INSTALLATION
         if found == INSTALLATION:
-            raise not_found("there is no such tenant", TENANT.name)
+            raise not_found("no such tenant", TENANT.name)
         return found
 
     async def _named_principal(self, call: ApiCall) -> str | None:
-        """Return a principal as records have it: of an e-mail address its member's."""
+        """Return the principal to search for; for an e-mail address, its member's principal."""
         named = call[PRINCIPAL]
         if named is None or "@" not in named:
             return named
         account = await self._users.find_by_email(named)
         if account is None or call.principal.tenant not in {None, account.user.tenant}:
             raise not_found(
-                "no member has this e-mail address; records of a removed member have user:ID",
+                "no member has this e-mail address; search for a removed member by user:ID",
                 PRINCIPAL.name,
             )
         return str(account.user)
 
     async def prove(self, call: ApiCall) -> ProofData:
-        """Prove that a record is in the log that a checkpoint signs."""
+        """Prove that a record is in the log of a signed checkpoint."""
         record_id = call[RECORD_ID]
         log = await self._logs.one(call)
         checkpoint = await log.newest()
         if record_id > checkpoint.size:
-            raise not_found("no such record in a checkpoint yet", "id")
+            raise not_found("no such record, or no checkpoint covers it yet", "id")
         request = ProveRecords(
             tenant=_tenant_of(call), after=record_id - 1, size=checkpoint.size, limit=1
         )
@@ -279,7 +279,7 @@ class _Audit:
         if proven is None or proven.id != record_id:
             raise not_found("no such record", "id")
         if checkpoint.size > 1 and not found[0].path:
-            raise not_found("the log is damaged, and has no proof of it", "id")
+            raise not_found("the log is damaged and has no proof for this record", "id")
         return ProofData(
             record=proven,
             leaf_index=record_id - 1,
@@ -289,7 +289,7 @@ class _Audit:
         )
 
     async def list_checkpoints(self, call: ApiCall) -> CheckpointsData:
-        """List checkpoints after a size, or the newest of each algorithm."""
+        """List checkpoints after a size, or the newest one for each algorithm."""
         request = ListCheckpoints(
             tenant=INSTALLATION,
             after=call[SIZE_AFTER],
@@ -301,7 +301,7 @@ class _Audit:
         return CheckpointsData(checkpoints=tuple(map(shown, found)))
 
     async def sign(self, call: ApiCall) -> CheckpointData:
-        """Sign what the log is now."""
+        """Sign the current state of the log."""
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=call[SIGNING])
         log = await self._logs.one(call)
         return shown((await log.ask(request)).checkpoint)
@@ -309,14 +309,14 @@ class _Audit:
     async def note(self, call: ApiCall) -> Document:
         """Return the newest checkpoint as a signed note, for witnesses of transparency logs.
 
-        Text without the envelope: a C2SP checkpoint, signed with ML-DSA-44. note_key of /audit/keys
-        verifies it.
+        The body is text without the envelope: a C2SP checkpoint, signed with ML-DSA-44. Verify it
+        with note_key of /audit/keys.
         """
         log = await self._logs.one(call)
         return Document(TEXT, (await log.ask(GetNote(tenant=INSTALLATION))).text.encode())
 
     async def prove_consistency(self, call: ApiCall) -> ConsistencyData:
-        """Prove that the log of one size grew into that of another."""
+        """Prove that the log at one size is a prefix of the log at a larger size."""
         first, second = call[FIRST], call[SECOND]
         request = ProveConsistency(tenant=INSTALLATION, first=first, second=second)
         log = await self._logs.one(call)
@@ -324,7 +324,7 @@ class _Audit:
         return ConsistencyData(first=first, second=second, path=tuple(map(base64, path)))
 
     async def list_keys(self, call: ApiCall) -> AuditKeysData:
-        """List the keys that checkpoints are verified with."""
+        """List the public keys that verify checkpoints."""
         log, logs = await self._logs.one(call), await self._logs.all(call)
         found = shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
         if len(logs) == 1:
@@ -333,18 +333,19 @@ class _Audit:
         return msgspec.structs.replace(found, logs=tuple(ids))
 
     async def export(self, call: ApiCall) -> JsonLines:
-        """Export records with their proofs, as JSON lines: everything up to a new checkpoint.
+        """Export records with their proofs, up to a new checkpoint, as JSON lines.
 
-        What ``pqkeep audit verify`` reads. Records that came after the checkpoint are not in it,
-        and are named before its end. Where a tenant's records are in several logs there is an export
-        of each, one after the other. With ``after``, the operator's records have no proofs: the
-        first line has what the tree of all of them is built from. gzip, to who accepts that.
+        `pqkeep audit verify` reads this format. Records after the checkpoint are not included; a
+        line before the end gives their range. If the records are in several logs, one export for
+        each log follows the other. With `after`, an operator gets records without proofs. The first
+        line then has the subtrees of the Merkle tree up to there. The response uses gzip if the
+        client accepts it.
         """
         tenant, logs, beyond = _tenant_of(call), await self._logs.all(call), call[EXPORTED_AFTER]
         if beyond is not None and tenant != INSTALLATION:
-            raise forbidden("after is for the whole log, which the operator alone exports")
+            raise forbidden("only an operator may send after, which exports the whole log")
         await self._exports.count(tenant)
-        began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
+        began_us = time.time_ns() // 1000  # every checkpoint kept before this time is searched
         exports = [AuditExport(log, tenant, beyond) for log in logs]
         heads = [await export.head(began_us) for export in exports]
 
@@ -360,7 +361,7 @@ class _Audit:
 
 
 def _canonical(address: str | None) -> str | None:
-    """Return an address as records have it."""
+    """Return an address in the form that records have."""
     try:
         return str(ip_address(address)) if address else None
     except ValueError:
@@ -368,5 +369,5 @@ def _canonical(address: str | None) -> str | None:
 
 
 def _tenant_of(call: ApiCall) -> TenantId:
-    """Return whose records are shown: of INSTALLATION, everybody's."""
+    """Return the tenant to show the records of; INSTALLATION: all tenants."""
     return call.principal.tenant or INSTALLATION

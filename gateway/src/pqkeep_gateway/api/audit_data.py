@@ -1,4 +1,4 @@
-"""The audit log's values as the API shows them."""
+"""The audit log's data types in the API."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -17,16 +17,18 @@ KeyVersion = Annotated[int, Meta(ge=1)]
 
 
 class RecordData(Data, frozen=True, kw_only=True):
-    """One operation, action or refusal."""
+    """The record of one operation, action or refusal."""
 
     algorithm: str | None
     event_id: str | None
-    format: Annotated[int, Meta(ge=1, description="Which format the record has.")]
+    format: Annotated[int, Meta(ge=1, description="The version of the record's format.")]
     happened_at: Instant | None
-    id: Annotated[int, Meta(ge=1, description="Counts all records.")]
+    id: Annotated[int, Meta(ge=1, description="The record's position in the log.")]
     key_version: int | None
     nonce: Annotated[str, Meta(description="16 random bytes, so that a hash reveals nothing.")]
-    number: Annotated[int, Meta(ge=1, description="Counts the tenant's own records.")]
+    number: Annotated[
+        int, Meta(ge=1, description=("The record's position among the tenant's records."))
+    ]
     operation: str
     outcome: str
     policy: str
@@ -36,18 +38,18 @@ class RecordData(Data, frozen=True, kw_only=True):
     source_address: str
     tenant_id: str
     keyring_revision: Annotated[
-        int | None, Meta(description="Of the key or keyring that was changed, afterwards.")
+        int | None, Meta(description="The revision of the key or keyring after the change.")
     ]
     public_key_sha256: Annotated[
         str | None,
-        Meta(description="Fingerprint of the key that was generated, or that the caller brought."),
+        Meta(description="Fingerprint of the generated key, or of the caller's public key."),
     ]
     keyring: Annotated[str | None, Meta(description="The key's keyring.")]
     target: Annotated[
         str | None,
         Meta(
-            description="What re-encrypt encrypted to, or with which other algorithms' keys a failed "
-            "decryption was tried: keyring/algorithm/version."
+            description="The target of a re-encryption, or the other keys that a failed "
+            "decryption tried: keyring/algorithm/version."
         ),
     ]
 
@@ -59,24 +61,24 @@ class RecordsData(Data, frozen=True, kw_only=True):
     next: Annotated[
         int | str | None,
         Meta(
-            description="Go on after (or before) this; null at the end. A record's id, or, where the"
-            " records are in several logs, a text."
+            description="Send this as `after` (or `before`) for the next page; null at the "
+            "end. A record's id, or a text if the records are in several logs."
         ),
     ]
     logs: (
         Annotated[
             tuple[str, ...],
-            Meta(description="The id of each record's log, where they are in several."),
+            Meta(description="The log id of each record, if they are in several logs."),
         ]
         | UnsetType
     ) = UNSET
 
 
 class CheckpointData(Data, frozen=True, kw_only=True):
-    """Size and root of the log at a time, signed."""
+    """The signed size and root of the log at a time."""
 
     log_id: str
-    size: Annotated[int, Meta(ge=0, description="How many records it covers.")]
+    size: Annotated[int, Meta(ge=0, description="The number of records that it covers.")]
     root: Hash
     at: Instant
     algorithm: Algorithm
@@ -109,7 +111,7 @@ class ConsistencyData(Data, frozen=True, kw_only=True):
 
 
 class AuditKeyData(Data, frozen=True, kw_only=True):
-    """A key that checkpoints are verified with."""
+    """A public key that verifies checkpoints."""
 
     algorithm: Algorithm
     key_version: KeyVersion
@@ -117,20 +119,25 @@ class AuditKeyData(Data, frozen=True, kw_only=True):
 
 
 class AuditKeysData(Data, frozen=True, kw_only=True):
-    """All keys that ever signed checkpoints of this log."""
+    """All keys that have signed checkpoints of this log."""
 
     log_id: str
     keys: tuple[AuditKeyData, ...]
     note_key: Annotated[
         str | None,
-        Meta(description="What verifies notes, as C2SP signed-note has it; null before the first."),
+        Meta(
+            description=(
+                "The key that verifies notes, in C2SP signed-note format; null before"
+                " the first note."
+            )
+        ),
     ]
     logs: (
         Annotated[
             tuple[str, ...],
             Meta(
-                description="The ids of all logs with the tenant's records, the first one first,"
-                " where there are several: it was moved between shards."
+                description="The ids of all logs with the tenant's records, the oldest first, "
+                "if it was moved between shards."
             ),
         ]
         | UnsetType
@@ -138,12 +145,12 @@ class AuditKeysData(Data, frozen=True, kw_only=True):
 
 
 def record(line: bytes) -> RecordData:
-    """Return a record from its text."""
+    """Decode a record from its stored text."""
     return _RECORDS.decode(line)
 
 
 def shown(checkpoint: Checkpoint) -> CheckpointData:
-    """Return a checkpoint as it is shown."""
+    """Return a checkpoint in its API form."""
     return CheckpointData(
         log_id=str(checkpoint.log_id),
         size=checkpoint.size,
@@ -156,7 +163,7 @@ def shown(checkpoint: Checkpoint) -> CheckpointData:
 
 
 def shown_keys(found: AuditKeys) -> AuditKeysData:
-    """Return the keys as they are shown."""
+    """Return the keys in their API form."""
     return AuditKeysData(
         log_id=str(found.log_id),
         keys=tuple(

@@ -1,4 +1,4 @@
-"""The lines of an export: a log up to a checkpoint, and what its records are verified with."""
+"""The lines of an export: a log up to a checkpoint, and the data that verify its records."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -32,18 +32,18 @@ from pqkeep_protocol.keys import INSTALLATION, TenantId
 FORMAT = "pqkeep/v1/audit-export"
 FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"
 EXPORTED_AT_ONCE = MAX_PAGE
-"""Records and proofs that are asked of the key service at a time."""
+"""Records with proofs in one request to the key service."""
 
 EXPORTED_WITHOUT_PROOFS = 1_000
-"""Records alone, likewise."""
+"""Records without proofs in one request to the key service."""
 
 _ENCODER = msgspec.json.Encoder()
 
 
 class AuditExport:
-    """A tenant's records in one log, or everybody's, up to what a checkpoint signs.
+    """The records of one tenant, or of all tenants, in one log up to a signed checkpoint.
 
-    With ``beyond``, everybody's after that id, without proofs.
+    With ``beyond``: the records of all tenants after that id, without proofs.
     """
 
     def __init__(self, log: AuditLog, tenant: TenantId, beyond: int | None) -> None:
@@ -52,21 +52,21 @@ class AuditExport:
         self._beyond = beyond
 
     async def head(self, began_us: int) -> tuple[int, bytes]:
-        """Have the log signed; return its size, and the lines that the export begins with."""
+        """Sign the log; return its size and the first lines of the export."""
         sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
         checkpoint = (await self._log.ask(sign)).checkpoint
         signing = shown_keys(await self._log.ask(ListAuditKeys(tenant=INSTALLATION)))
         form: dict[str, Any] = {"format": FORMAT}
         if self._beyond is not None:
             if self._beyond > checkpoint.size:
-                raise not_found("no such record in a checkpoint yet", "after")
+                raise not_found("no such record, or no checkpoint covers it yet", "after")
             trees = await self._log.ask(GetSubtrees(tenant=INSTALLATION, size=self._beyond))
             subtrees = list(map(base64, trees.hashes))
             form = {"format": FORMAT_WITHOUT_PROOFS, "after": self._beyond, "subtrees": subtrees}
         return checkpoint.size, _head(form, self._tenant, checkpoint, signing, began_us)
 
     async def after_head(self, size: int) -> AsyncGenerator[bytes, None]:
-        """Yield the lines that follow, many at a time."""
+        """Yield the remaining lines, in chunks."""
         yield await self._successions(size)
         count = 0
         async with aclosing(self._records(size)) as pages:
@@ -81,7 +81,7 @@ class AuditExport:
         yield _line(type="end", records=count)
 
     async def _successions(self, size: int) -> bytes:
-        """Return the lines that show which logs the log continues, each with its consistency."""
+        """Return the succession records of the log with their consistency proofs."""
         proofs = (await self._log.ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
         lines = []
         for proof in proofs:
@@ -109,7 +109,7 @@ class AuditExport:
                 yield [_proof("record", proof) for proof in page.proofs]
 
     async def _unproven(self, after: int, size: int) -> AsyncGenerator[list[bytes], None]:
-        """Yield the lines of everybody's records after an id, without proofs."""
+        """Yield the lines of all records after an id, without proofs."""
         if after == size:
             return
         first = ExportRecords(

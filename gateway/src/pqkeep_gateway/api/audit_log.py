@@ -1,4 +1,4 @@
-"""The log of each shard, and whose a request means."""
+"""The audit log of each shard, and the choice of logs for a request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -19,31 +19,31 @@ _ATTRIBUTION = Attribution("", "gateway", "")
 
 
 class AuditLog:
-    """One shard's log."""
+    """The audit log of one shard."""
 
     def __init__(self, keys: KeyService) -> None:
         self._keys = keys
 
     async def ask(self, request: Request[R]) -> R:
-        """Ask its key service."""
+        """Send a request to the shard's key service."""
         return await self._keys.execute(request, _ATTRIBUTION)
 
     async def id(self) -> str:
-        """Return its id."""
+        """Return the log's id."""
         return str((await self.ask(ListAuditKeys(tenant=INSTALLATION))).log_id)
 
     async def newest(self) -> Checkpoint:
-        """Return its newest checkpoint."""
+        """Return the newest checkpoint."""
         request = ListCheckpoints(tenant=INSTALLATION, after=None, algorithm=Algorithm.ML_DSA_65)
         found = (await self.ask(request)).checkpoints
         if not found:
-            raise not_found("there is no checkpoint yet; ask again in a second")
+            raise not_found("there is no checkpoint yet; try again in a second")
         return found[0]
 
     async def pages(
         self, first: Request[R], following: Callable[[R], Request[R] | None]
     ) -> AsyncGenerator[R, None]:
-        """Yield answers, each of which is asked for while the one before it is used."""
+        """Yield responses. The next one is requested while the caller uses the current one."""
         asked: asyncio.Task[R] | None = asyncio.create_task(self.ask(first))
         try:
             while asked is not None:
@@ -58,13 +58,13 @@ class AuditLog:
 
 
 class AuditLogs:
-    """The logs of all shards."""
+    """The audit logs of all shards."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
     async def one(self, call: ApiCall) -> AuditLog:
-        """Return the log that is meant: where the tenant is, if none is named.
+        """Return the log of the request: the named one, or the one of the tenant's shard.
 
         Raises ShardNotFoundError.
         """
@@ -74,15 +74,16 @@ class AuditLogs:
         return AuditLog(self._shards.of(await self._shards.residence(tenant)))
 
     async def all(self, call: ApiCall, of: TenantId = INSTALLATION) -> Sequence[AuditLog]:
-        """Return the log that is named, or all that have the tenant's records, the first one first.
+        """Return the named log, or all logs with the tenant's records, the oldest first.
 
-        For an operator that of a shard, or all that have a tenant's. Raises ShardNotFoundError.
+        For an operator: the log of a shard, or all logs with a tenant's records. Raises
+        ShardNotFoundError.
         """
         tenant, shard = call.principal.tenant, call[SHARD]
         named = call[LOG]
         if tenant is not None:
             if shard is not None:
-                raise forbidden("the operator alone names a shard")
+                raise forbidden("only an operator may send shard")
             shards: Sequence[str] = await self._shards.recorded(tenant, call.principal.placement)
         elif of != INSTALLATION and shard is None:
             shards = await self._shards.recorded(of)

@@ -1,8 +1,8 @@
-"""Pages of records from the logs of all shards where a tenant has been, as one list by time.
+"""Pages of records from several shards' logs, merged into one list by time.
 
-A place in the list is a place in each log, in the order in which the tenant came to their shards:
-``120.33``. It stays one when the tenant moves on: a log that is not in it comes after it, wholly.
-In a tenant's only log a place is a record's id.
+A place in the list is a place in each log, in the order in which the tenant came to the shards:
+``120.33``. It remains valid when the tenant moves again: the records of a later log are all after
+it. With one log, a place is a record's id.
 """
 
 import re
@@ -23,22 +23,22 @@ LAST = 10**15 - 1
 
 
 class MergedPage(NamedTuple):
-    """A page of the list."""
+    """A page of the merged list."""
 
     records: tuple[RecordData, ...]
     logs: tuple[int, ...]
-    """Which log each of them is in."""
+    """The index of each record's log."""
     next: str | None
-    """Where the next page begins; None at the end."""
+    """The place of the next page; None at the end."""
 
 
 def place_field(name: str, description: str, example: int) -> Field[Place]:
-    """Return a field of a place in a list of records."""
+    """Return a field for a place in a list of records."""
 
     def parse(value: object) -> Place:
         text = str(value) if type(value) is int else value
         if not isinstance(text, str) or _is_place(text) is None:
-            raise InvalidValueError("must be a record's id, or what next was in an answer")
+            raise InvalidValueError("must be a record's id, or the next of an earlier response")
         return tuple(map(int, text.split(".")))
 
     return Field(
@@ -51,12 +51,12 @@ def place_field(name: str, description: str, example: int) -> Field[Place]:
 
 
 def after_in(place: Place | None, log: int) -> int | None:
-    """Return after which of a log's records a place in the list is; None: before all of them."""
+    """Return the record of a log after which a place is; None: before all records."""
     return place[log] if place is not None and log < len(place) else None
 
 
 def before_in(place: Place | None, log: int) -> int | None:
-    """Return before which of a log's records a place in the list is; None: after all of them."""
+    """Return the record of a log before which a place is; None: after all records."""
     if place is None:
         return None
     return place[log] if log < len(place) else 0
@@ -65,10 +65,11 @@ def before_in(place: Place | None, log: int) -> int | None:
 def merged(
     pages: Sequence[Records], begin: Sequence[int | None], *, newest_first: bool, limit: int
 ) -> MergedPage:
-    """Return the first records of several logs' pages, and where to go on.
+    """Return the first records of several logs' pages, and the next place.
 
-    ``begin`` is where each of them began. Of a page that is not the log's last one, nothing is known of
-    what follows it: what comes after that in the list is not in this page either.
+    ``begin`` has the place where each page began. The list ends at the last record of a page that
+    has a successor: the following records of that log are unknown, and come before later ones of
+    others.
     """
     at = [LAST if newest_first and start is None else start or 0 for start in begin]
     waiting = [list(map(record, page.lines)) for page in pages]

@@ -1,7 +1,7 @@
-"""Batches: up to 128 calls of one operation in one request, each with its own result or error.
+"""Batches: up to 128 calls of one operation in one request, with a result or error for each item.
 
-Each item is asked for and answered by the endpoint of the single call. One frame asks the key service
-for all of them.
+The endpoint of the single call prepares each item's request and response. One frame carries all
+items to the key service.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,13 +57,13 @@ BATCHED = frozenset(
         Operation.VERIFY_MU,
     }
 )
-"""The operations whose requests can be items of a batch: see ``messages.ItemRequest``."""
+"""The operations whose requests can be batch items: see ``messages.ItemRequest``."""
 MAX_COMMON = 4096
-"""Bytes of a field that may stand beside the items: it is sent once, and used for each."""
+"""Bytes of a field that may be outside the items: it is sent once and used for each item."""
 ITEMS = "items"
 
 New = Callable[..., Data]
-"""A type that is made here, of which checkers of types know nothing."""
+"""A type created at run time, which type checkers do not know."""
 
 
 _LOG = logger(__name__)
@@ -73,14 +73,14 @@ Answer = Callable[[ApiCall, Question, object], Response]
 
 REFERENCE = text_field(
     "reference",
-    "Any text that tells this item from the others. It is given back with its result.",
+    "Any text that identifies this item. Its result has the same text.",
     "invoice-17",
     at_most=128,
 ).optional()
 
 
 class ItemCall:
-    """The call of one item: its question to the key service, and then its answer or error."""
+    """The call of one item: its request to the key service, and its result or error."""
 
     __slots__ = ("_call", "_endpoint", "answer", "question", "reference", "values")
 
@@ -90,17 +90,17 @@ class ItemCall:
         self._call: ApiCall | None = None
         self.reference: str | None = None
         self.values = _NO_FIELDS
-        """Its fields, and those that count for all items."""
+        """The item's fields, and those that apply to all items."""
         self.question: Question | None = None
         self.answer: Data | ApiError | None = None
 
     def begin(
         self, call: ApiCall, common: Mapping[str, object], item: object, known: AbstractSet[str]
     ) -> None:
-        """Find out what to ask the key service, or what is wrong.
+        """Prepare the request to the key service, or the item's error.
 
-        ``call`` is that of the whole batch, ``common`` the fields beside the items that are not
-        null; ``known`` are the names of an item's fields.
+        ``call`` is the whole batch's call, ``common`` the fields outside the items that are not
+        null, and ``known`` the names of an item's fields.
         """
         try:
             self._read(common, item, known)
@@ -110,7 +110,7 @@ class ItemCall:
             self._fail(error)
 
     def _read(self, common: Mapping[str, object], item: object, known: AbstractSet[str]) -> None:
-        """Take the item's reference and fields. Raises FieldError."""
+        """Read the item's reference and fields. Raises FieldError."""
         if not isinstance(item, dict):
             raise FieldError("items", Problem.MALFORMED, "an item must be an object")
         given = cast("dict[str, object]", item)
@@ -123,7 +123,7 @@ class ItemCall:
         self.values = _merged(common, given)
 
     def end(self, result: Result) -> None:
-        """Make the answer from what the key service has answered."""
+        """Convert the key service's result to the item's result."""
         if self.question is None or self._call is None:
             return
         outcome: Result | KeyServiceError = result
@@ -139,12 +139,12 @@ class ItemCall:
             self.answer = cast("Data", answer)
 
     def close(self) -> None:
-        """Overwrite what must not stay in memory, also if there is no answer."""
+        """Overwrite secrets in memory, even if there is no result."""
         if self.question is not None:
             overwrite(self.question.request)
 
     def _fail(self, error: Exception) -> None:
-        """End with an error."""
+        """Store an error as the item's result."""
         if isinstance(error, ApiError):
             self.answer = error.without_frames()
             return
@@ -155,7 +155,7 @@ class ItemCall:
 
 
 def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery) -> Endpoint:
-    """Return the endpoint that does up to 128 times at once what a row does."""
+    """Return the batch endpoint of an operation."""
     single = replace(key_operation.endpoint(row, access), ask=Steps(row, access).ask_uncounted)
     items = _items_field(single)
     item_type, answer_type = _types(row)
@@ -222,7 +222,7 @@ the rate limit and the month's allowance: if not all of them fit, nothing is don
 
 
 async def _ask(access: KeyAccess, call: ApiCall, waiting: Sequence[ItemCall]) -> tuple[None, int]:
-    """Have all questions answered at once; return how many items succeeded."""
+    """Send all items in one request; return the number of successful items."""
     questions = [pending.question for pending in waiting if pending.question is not None]
     batch = Batch(
         tenant=call.tenant.tenant,
@@ -243,7 +243,7 @@ async def _ask(access: KeyAccess, call: ApiCall, waiting: Sequence[ItemCall]) ->
 async def _record_refusals(
     audit_delivery: AuditDelivery, single: Endpoint, call: ApiCall, calls: Sequence[ItemCall]
 ) -> None:
-    """Record each item that was refused here, as the request would be whose only one it was."""
+    """Record each item that the gateway refused, as for a single call."""
     refusals = [
         refusal_event(item_call.answer, single, call.principal, item_call.values, call.attribution)
         for item_call in calls
@@ -261,7 +261,7 @@ def _result(item_type: New, call: ItemCall) -> Data:
 
 
 def _algorithm(calls: Sequence[ItemCall]) -> str | None:
-    """Return the algorithm of all these calls, if they have the same."""
+    """Return the algorithm of these calls; None if they differ."""
     found = {
         getattr(item_call.question and item_call.question.request, "algorithm", None)
         for item_call in calls
@@ -297,32 +297,36 @@ def _may_be_common(field: Field[Any]) -> bool:
 
 
 def _common(field: Field[Any]) -> Field[Any]:
-    """Return a field as one that may count for all items."""
+    """Return a field that may apply to all items."""
     schema = {name: value for name, value in field.schema.items() if name != "default"}
-    described = f"{field.description} For all items, none of which has it then."
+    described = f"{field.description} Applies to all items; an item may not have it too."
     return replace(field, required=False, default=None, schema=schema, description=described)
 
 
 def _types(row: KeyOperation) -> tuple[New, New]:
-    """Return the types of one result, and of the answer that has all of them."""
+    """Return the types of one result and of the whole response."""
     name = "".join(map(str.capitalize, row.name.split("_")))
     item = defstruct(
         f"{name}Item",
         [
-            ("reference", Annotated[str, Meta(description="The item's.")] | UnsetType, UNSET),
+            (
+                "reference",
+                Annotated[str, Meta(description="The item's reference.")] | UnsetType,
+                UNSET,
+            ),
             ("data", type(row.example) | UnsetType, UNSET),
             ("error", Fault | UnsetType, UNSET),
         ],
         bases=(Data,),
-        namespace={"__doc__": f"What became of one item: what {row.name} answers, or an error."},
+        namespace={"__doc__": f"The result of one item: the data of {row.name}, or an error."},
         frozen=True,
         kw_only=True,
     )
     answer = defstruct(
         f"{name}Batch",
-        [("results", list[item])],  # type: ignore[valid-type]  # it is made here
+        [("results", list[item])],  # type: ignore[valid-type]  # created at run time
         bases=(Data,),
-        namespace={"__doc__": "A result for each item, in their order."},
+        namespace={"__doc__": "The results, in the order of the items."},
         frozen=True,
         kw_only=True,
     )
@@ -330,12 +334,12 @@ def _types(row: KeyOperation) -> tuple[New, New]:
 
 
 def _merged(common: Mapping[str, object], item: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the fields of an item and those that count for all. Raises FieldError for one in both."""
+    """Return an item's fields with the common fields. Raises FieldError for a field in both."""
     values = dict(common)
     for name, value in item.items():
         if value is None or name == REFERENCE.name:
             continue
         if name in values:
-            raise sent_twice(name, ": in the item, and beside all items")
+            raise sent_twice(name, ": in the item and outside the items")
         values[name] = value
     return values

@@ -1,4 +1,4 @@
-"""/api/v1/billing: what is sold, what a tenant has bought, and what it owes."""
+"""/api/v1/billing: plans, subscriptions and invoices."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -37,22 +37,25 @@ from pqkeep_gateway.tenancy.plans import Plans, PlanTerms, bound
 from pqkeep_protocol.algorithms import Algorithm
 
 _SIGNATURE = "Stripe-Signature"
-_NOTHING_SOLD = "nothing is sold here; the operator sets plans"
-ANY_NUMBER = "null: any number."
+_NOTHING_SOLD = "this installation sells no plans; the operator sets a tenant's plan"
+ANY_NUMBER = "null: unlimited."
 Cents = Annotated[int, Meta(description="In hundredths of the currency.")]
-Currency = Annotated[str, Meta(description="Three small letters.")]
+Currency = Annotated[str, Meta(description="Three lower-case letters.")]
 
 
 class PlanData(Data, frozen=True, kw_only=True):
-    """One tier that is sold, and what it includes."""
+    """A tier and its limits."""
 
     tier: Tier
-    plan: Annotated[Plan, Meta(description="What a tenant's plan is on this tier.")]
+    plan: Annotated[Plan, Meta(description="The plan of a tenant on this tier.")]
     monthly_price_cents: Annotated[
-        int, Meta(ge=0, description="In hundredths; of the enterprise tiers the least.")
+        int,
+        Meta(
+            ge=0, description=("In hundredths of the currency; for enterprise tiers the minimum.")
+        ),
     ]
     currency: Currency
-    self_service: Annotated[bool, Meta(description="Whether checkout takes it.")]
+    self_service: Annotated[bool, Meta(description="Whether it can be bought at checkout.")]
     requests_per_minute: Annotated[int, Meta(ge=1)]
     operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
     pqc_keys: Annotated[int | None, Meta(description=ANY_NUMBER)]
@@ -64,19 +67,19 @@ class PlanData(Data, frozen=True, kw_only=True):
 
 
 class PlansData(Data, frozen=True, kw_only=True):
-    """Everything that is sold."""
+    """All tiers."""
 
     plans: tuple[PlanData, ...]
     total: Annotated[int, Meta(ge=0)]
 
 
 class SubscriptionData(Data, frozen=True, kw_only=True):
-    """What a tenant subscribes to. Without a period it was not bought: the operator granted it."""
+    """A tenant's subscription. Without a period, the operator granted it."""
 
     tier: Tier
-    plan: Annotated[Plan, Meta(description="What is in force.")]
+    plan: Annotated[Plan, Meta(description="The plan in force.")]
     status: Annotated[
-        ContractStatus, Meta(description="Unless it is active, the plan free is in force.")
+        ContractStatus, Meta(description="The free plan is in force unless this is active.")
     ]
     period_start: Timestamp | None
     period_end: Timestamp | None
@@ -84,28 +87,28 @@ class SubscriptionData(Data, frozen=True, kw_only=True):
 
 
 class CurrentSubscriptionData(SubscriptionData, frozen=True, kw_only=True):
-    """What a tenant subscribes to, and what it has used in this calendar month (UTC)."""
+    """A tenant's subscription, and its usage in this calendar month (UTC)."""
 
     operations_used: Annotated[
-        int | None, Meta(description="null where there is no allowance: nothing is counted.")
+        int | None, Meta(description="null without a quota: operations are not counted.")
     ]
     operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
 
 
 class BillingAnswerData(Data, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of a checkout or cancellation."""
 
     pending: Annotated[
-        bool, Meta(description="Whether it holds only when whoever takes payments confirms it.")
+        bool, Meta(description="Whether the payment provider still has to confirm it.")
     ]
-    checkout_url: Annotated[str | None, Meta(description="Where to pay, if that has to be done.")]
-    subscription: Annotated[
-        SubscriptionData | None, Meta(description="What was bought, as it is in force now.")
+    checkout_url: Annotated[
+        str | None, Meta(description=("The payment page, if a payment is needed."))
     ]
+    subscription: Annotated[SubscriptionData | None, Meta(description="The subscription in force.")]
 
 
 class InvoiceData(Data, frozen=True, kw_only=True):
-    """One line of what is owed; with a negative amount, of what is given back."""
+    """An invoice line. A negative amount is a refund."""
 
     id: Identifier
     tier: Tier
@@ -240,7 +243,7 @@ def notices(stripe: StripeBilling) -> tuple[Endpoint, ...]:
     """Return the endpoint of Stripe's webhooks."""
 
     async def receive(call: ApiCall) -> ReceivedData:
-        """Take a webhook of Stripe's. What has no valid signature changes nothing."""
+        """Receive a Stripe webhook. Without a valid signature it changes nothing."""
         await stripe.receive(call.signed.body, call.signed.signature, call.attribution)
         return ReceivedData(received=True)
 
@@ -271,15 +274,15 @@ class _Billing:
         self._plans = PlansData(plans=tuple(_plans(plans, provider.sold)), total=len(plans))
         sold = tuple(tier for tier in Tier if tier in provider.sold) or tuple(Tier)
         self.tier = choice_field(
-            "tier", "One that is sold: see GET /billing/plans.", sold, Tier.STARTER
+            "tier", "A tier on sale: see GET /billing/plans.", sold, Tier.STARTER
         )
 
     async def list_plans(self, call: ApiCall) -> PlansData:
-        """List what is sold, with prices and limits."""
+        """List all tiers with prices and limits."""
         return self._plans
 
     async def get_subscription(self, call: ApiCall) -> CurrentSubscriptionData:
-        """Tell what the tenant subscribes to, and what it has used of its allowance."""
+        """Return the tenant's subscription and its usage of the monthly quota."""
         principal = call.tenant
         contract = await self._store.find_running(principal.tenant)
         used, allowance = await self._allowances.used(principal.tenant, principal.entitlements) or (
@@ -306,9 +309,9 @@ class _Billing:
         )
 
     async def check_out(self, call: ApiCall) -> BillingAnswerData:
-        """Subscribe to a tier, change to another, or go on with what was cancelled.
+        """Subscribe to a tier, change the tier, or resume a cancelled subscription.
 
-        Where payments are taken, the tier is in force when the payment is confirmed.
+        If the installation takes payments, the tier takes effect when the payment is confirmed.
         """
         answer = await self._provider.check_out(
             call.person.tenant, call[self.tier], call.attribution, call.idempotency_key
@@ -316,9 +319,9 @@ class _Billing:
         return _answer(answer)
 
     async def cancel(self, call: ApiCall) -> BillingAnswerData:
-        """Let the subscription end with its period. Until then everything goes on.
+        """Cancel the subscription at the end of its period. Until then nothing changes.
 
-        After it the plan is free: what was protected can still be read with every algorithm.
+        Afterwards the plan is free. Existing data can still be read with every algorithm.
         """
         answer = await self._provider.cancel(
             call.person.tenant, call.attribution, call.idempotency_key
@@ -347,7 +350,7 @@ def _plan(tier: Tier, terms: PlanTerms, *, is_sold: bool) -> PlanData:
 
 
 def _granted(entitlements: Entitlements) -> SubscriptionData:
-    """Return what was not bought, or is over."""
+    """Return a subscription that was granted, or has ended."""
     return SubscriptionData(
         tier=entitlements.tier,
         plan=entitlements.plan,
@@ -359,7 +362,7 @@ def _granted(entitlements: Entitlements) -> SubscriptionData:
 
 
 def _contract(contract: Contract) -> SubscriptionData:
-    """Return what was bought."""
+    """Return a bought subscription."""
     return SubscriptionData(
         tier=contract.tier,
         plan=Entitlements(contract.tier, contract.subscription).plan,

@@ -14,15 +14,15 @@ from pqkeep_protocol.keys import KeyVersion
 
 _URL_SAFE = b"-_"
 _NOT_URL_SAFE = frozenset("+/")
-"""Characters of Base64 that pybase64 takes even where others replace them."""
+"""Base64 characters that pybase64 accepts in spite of their replacements."""
 _MAX_TEXT = len(PREFIX) + base64_size(MAX_HEADER + MAX_CIPHERTEXT)
 _HEADER_TEXT = len(PREFIX) + base64_size(MAX_HEADER)
 """Characters that hold the longest header."""
-_NONE = "is no envelope"
+_NONE = "is not an envelope"
 
 
 class Envelope(NamedTuple):
-    """A ciphertext, and which key it is for."""
+    """A ciphertext and the header that names its key."""
 
     header: Header
     blob: bytes
@@ -38,7 +38,7 @@ def _encoded(data: bytes) -> str:
 
 
 def _parse(value: object) -> Envelope:
-    """Return an envelope; it has one text. Raises InvalidValueError."""
+    """Return an envelope. Only its canonical text is accepted. Raises InvalidValueError."""
     data = _decoded(value)
     header = _header_of(data)
     blob = data[len(header.encoded()) :]
@@ -48,7 +48,7 @@ def _parse(value: object) -> Envelope:
 
 
 def _parse_header(value: object) -> Header:
-    """Return what an envelope begins with. The rest is not looked at. Raises InvalidValueError."""
+    """Return the header of an envelope, without reading the rest. Raises InvalidValueError."""
     start = value[:_HEADER_TEXT] if isinstance(value, str) else value
     return _header_of(_decoded(start))
 
@@ -79,7 +79,7 @@ def _header_of(data: bytes) -> Header:
 
 ENVELOPE: Field[Envelope] = Field(
     name="envelope",
-    description="What encrypt returned as `envelope`: it names keyring, algorithm and version.",
+    description="The `envelope` that encrypt returned. It names keyring, algorithm and version.",
     schema={
         "type": "string",
         "pattern": f"^{PREFIX.replace('.', '[.]')}[A-Za-z0-9_-]+$",
@@ -91,4 +91,4 @@ ENVELOPE: Field[Envelope] = Field(
     made_by="encrypt",
 )
 ENVELOPE_HEADER = cast("Field[Header]", replace(ENVELOPE, parse=cast("Any", _parse_header)))
-"""Of the same text, for what has to be known before the rest is read."""
+"""The header of the same text, for decisions that precede the reading of the body."""

@@ -1,8 +1,8 @@
-"""What clients are told when something goes wrong: every error code the API gives is in these tables.
+"""The tables of all error codes and messages of the API.
 
-What a client is told depends on the operation and on what is wrong: bad base64 alone has five
-codes. So there are tables by (operation, field problem), by (operation, key service's error kind)
-and by domain exception.
+The code depends on the operation and the problem: malformed base64 alone has five codes. So there
+are tables by (operation, field problem), by (operation, error kind of the key service) and by
+domain exception.
 """
 
 from collections.abc import Callable, Mapping
@@ -136,21 +136,21 @@ KEY_FIELDS: Mapping[Operation, FieldCodes] = {
     )
     for operation, malformed in _MALFORMED.items()
 }
-"""Of operations with keys, as the specification has them."""
+"""For operations with keys, as the specification requires."""
 
 BAD_REQUEST_FIELDS = FieldCodes(
     malformed=Code.INVALID_001, unknown=Code.INVALID_001, by_problem=_NOT_FOUND, by_field={}
 )
-"""Where the specification says 400 for a bad value."""
+"""For endpoints that return 400 for a bad value, as the specification requires."""
 
 UNPROCESSABLE_FIELDS = FieldCodes(
     malformed=Code.UNPROCESSABLE, unknown=Code.INVALID_001, by_problem=_NOT_FOUND, by_field={}
 )
-"""Where it does not: 422."""
+"""For all other endpoints: 422."""
 
 
 def codes_of_fields(endpoint: Endpoint) -> frozenset[Code]:
-    """Return what an endpoint can be refused with because of its fields."""
+    """Return the codes with which an endpoint can refuse its fields."""
     codes = endpoint.field_codes
     found = {
         codes.code(field.name, problem) for field in endpoint.fields for problem in field.problems
@@ -166,7 +166,7 @@ def codes_of_fields(endpoint: Endpoint) -> frozenset[Code]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Code, message, and the fields that can be at fault: the first that the request has is named."""
+    """Code, message, and candidate fields: the error names the first that the request has."""
 
     code: Code
     message: str
@@ -180,27 +180,27 @@ class Answer:
 
 _UNDECRYPTABLE: Mapping[Operation, Answer] = {
     Operation.DECRYPT: Answer(
-        Code.KEM_002, "it does not open with this key", ("ciphertext", "envelope")
+        Code.KEM_002, "the ciphertext cannot be decrypted with this key", ("ciphertext", "envelope")
     ),
     Operation.DECAPSULATE: Answer(
-        Code.KEM_002, "kem_ciphertext does not open with this key", ("kem_ciphertext",)
+        Code.KEM_002, "kem_ciphertext cannot be decapsulated with this key", ("kem_ciphertext",)
     ),
     Operation.UNWRAP: Answer(
-        Code.KEM_012, "wrapped_key does not open with this key", ("wrapped_key",)
+        Code.KEM_012, "wrapped_key cannot be unwrapped with this key", ("wrapped_key",)
     ),
     Operation.IMPORT_KEY: Answer(
         Code.INVALID_001,
-        "the private key was not wrapped to this import key, or not for this algorithm and keyring",
+        "the private key was not wrapped for this import key, algorithm and keyring",
         ("wrapped_private_key",),
     ),
 }
-"""The right form, but it does not open with this key."""
+"""The form is right, but decryption with this key fails."""
 _LEAST_CIPHERTEXT = BOX_OVERHEAD + min(
     spec.output_size for spec in ALGORITHMS.values() if Operation.DECRYPT in spec.operations
 )
 
-CHANGE_PLAN = "the operator changes the plan by pqkeep tenants update TENANT --plan PLAN"
-"""What to do where a plan is the reason."""
+CHANGE_PLAN = "an operator can change the plan with pqkeep tenants update TENANT --plan PLAN"
+"""The hint where the plan is the reason."""
 
 KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ErrorKind.KEY_NOT_FOUND: (
@@ -219,7 +219,11 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "algorithm",
     ),
     ErrorKind.KEYRING_NOT_FOUND: (Code.NOT_FOUND_001, "no such keyring", "keyring"),
-    ErrorKind.KEYRING_EXISTS: (Code.CONFLICT_001, "there is such a keyring", "name"),
+    ErrorKind.KEYRING_EXISTS: (
+        Code.CONFLICT_001,
+        "a keyring with this name already exists",
+        "name",
+    ),
     ErrorKind.KEYRING_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
         f"a tenant has at most {MAX_KEYRINGS} keyrings",
@@ -227,47 +231,53 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.PURPOSE_DENIED: (
         Code.POLICY_001,
-        "denied by policy keyring-purposes: the keyring's keys are not for this",
+        "denied by policy keyring-purposes: the keyring's purposes do not include this operation",
         None,
     ),
     ErrorKind.TARGET_PURPOSE_DENIED: (
         Code.POLICY_001,
-        "denied by policy keyring-purposes: the target keyring's keys are not for this",
+        (
+            "denied by policy keyring-purposes: the target keyring's purposes do not include this "
+            "operation"
+        ),
         "to",
     ),
     ErrorKind.SCOPE_DENIED: (
         Code.POLICY_001,
-        "denied by policy api-key-scope: the public key is of a keyring that the API key may not use",
+        (
+            "denied by policy api-key-scope: the public key belongs to a keyring outside the API "
+            "key's scopes"
+        ),
         "public_key",
     ),
     ErrorKind.NO_PURPOSE: (
         Code.POLICY_001,
-        "denied by policy keyring-purposes: the keyring has no purpose for keys of this algorithm",
+        "denied by policy keyring-purposes: the keyring's purposes exclude keys of this algorithm",
         "algorithm",
     ),
     ErrorKind.IMPORT_KEY_NOT_FOUND: (
         Code.NOT_FOUND_001,
-        "no such import key, or it was used or is over; get another",
+        "no such import key, or it was used or has expired; get a new one",
         "import_key_id",
     ),
     ErrorKind.PRIVATE_KEY_MALFORMED: (
         Code.INVALID_001,
-        "the private key is in no form of PKCS#8 that is known here",
+        "the private key is not in a supported PKCS#8 format",
         "wrapped_private_key",
     ),
     ErrorKind.PRIVATE_KEY_ALGORITHM: (
         Code.INVALID_001,
-        "the private key is another algorithm's than the import key",
+        "the private key and the import key have different algorithms",
         "wrapped_private_key",
     ),
     ErrorKind.PRIVATE_KEY_WITHOUT_SEED: (
         Code.INVALID_001,
-        "the private key is expanded and has no seed: only with its seed can it be imported",
+        "the private key is expanded and has no seed; export it with its seed and import that",
         "wrapped_private_key",
     ),
     ErrorKind.PRIVATE_KEY_CONTRADICTION: (
         Code.INVALID_001,
-        "the private key contradicts itself: its seed has another expanded or public key",
+        "the private key is inconsistent: its seed does not match its expanded or public key",
         "wrapped_private_key",
     ),
     ErrorKind.KEY_QUOTA_REACHED: (
@@ -292,41 +302,45 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.RECORD_NOT_FOUND: (
         Code.NOT_FOUND_001,
-        "the audit log has no such record, or is not that large",
+        "the audit log has no such record or size",
         None,
     ),
     ErrorKind.UNSUPPORTED: (
         Code.INVALID_001,
-        "the algorithm does not have this operation",
+        "the algorithm does not support this operation",
         "algorithm",
     ),
     ErrorKind.ALGORITHM_MISMATCH: (
         Code.INVALID_001,
-        "it was made with another algorithm's key",
+        "the ciphertext was made with another algorithm's key",
         "algorithm",
     ),
-    ErrorKind.TOO_LARGE: (Code.INVALID_001, "the items are too large together", "items"),
-    ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
+    ErrorKind.TOO_LARGE: (
+        Code.INVALID_001,
+        "the items together are too large; send fewer items",
+        "items",
+    ),
+    ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service is overloaded", None),
     ErrorKind.STANDBY: (Code.SERVICE_001, "the key service is unavailable", None),
     ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
     ErrorKind.TENANT_MOVED: (
         Code.SERVICE_001,
-        "the tenant's keys are being moved; ask again in a moment",
+        "the tenant's keys are being moved; try again in a moment",
         None,
     ),
     ErrorKind.DEADLINE_EXCEEDED: (
         Code.TIMEOUT_001,
-        "the key service did not answer in time",
+        "the key service did not respond in time",
         None,
     ),
     ErrorKind.BAD_ANSWER: (
         Code.BAD_GATEWAY_001,
-        "the key service gave no proper answer",
+        "the key service sent an invalid response",
         None,
     ),
     ErrorKind.INTERNAL: (Code.INTERNAL_001, "internal error", None),
 }
-"""What every operation says when the key service refuses: code, message, field."""
+"""The error for each refusal of the key service: code, message, field."""
 
 _NO_KEYRING = Answer(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
 _OUTAGES = (
@@ -347,7 +361,7 @@ _TAKES_PUBLIC_KEY = frozenset(
         Operation.VERIFY_MU,
     }
 )
-"""Operations that a caller can bring a public key for. What is wrong with it has their own code."""
+"""Operations that accept a caller's public key. An invalid one has their own code."""
 _NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS})
 _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.GENERATE_KEY: (
@@ -380,13 +394,13 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
 }
 
 KEY_SERVICE_OUTAGE = frozenset(KEY_SERVICE_ERRORS[kind][0] for kind in _OUTAGES)
-"""What everything that asks the key service can be answered with."""
+"""Codes of every endpoint that calls the key service."""
 AUDIT_CODES = KEY_SERVICE_OUTAGE | {Code.NOT_FOUND_001}
-"""What questions to the audit log can be answered with."""
+"""Codes of every endpoint that reads the audit log."""
 
 
 def codes_of_operation(operation: Operation) -> frozenset[Code]:
-    """Return what an operation of the key service can be refused with, whatever its fields."""
+    """Return the codes with which the key service can refuse an operation."""
     kinds = _OUTAGES + _KINDS.get(operation, ())
     if operation not in _NAMES_NO_KEYRING:
         kinds += (ErrorKind.KEY_NOT_FOUND, ErrorKind.KEYRING_NOT_FOUND)
@@ -401,19 +415,19 @@ def codes_of_operation(operation: Operation) -> frozenset[Code]:
 def error_for(
     operation: Operation, kind: ErrorKind, values: Mapping[str, object] = MappingProxyType({})
 ) -> ApiError:
-    """Return what to say when the key service refuses an operation with these values."""
+    """Return the error for the key service's refusal of an operation with these values."""
     if kind is ErrorKind.KEYRING_NOT_FOUND:
         return _NO_KEYRING.error(values, is_recorded=True)
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
         return _undecryptable(operation, values)
     if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
-        message = "public_key is no public key of the algorithm"
+        message = "public_key is not a public key of the algorithm"
         return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)
     return key_service_error(kind)
 
 
 def key_service_error(kind: ErrorKind) -> ApiError:
-    """Return what to say when the key service refuses; a kind without a row is no proper answer."""
+    """Return the error for a refusal; a kind without a row is an invalid response."""
     unexpected = KEY_SERVICE_ERRORS[ErrorKind.BAD_ANSWER]
     code, message, field = KEY_SERVICE_ERRORS.get(kind, unexpected)
     if code is Code.SERVICE_001:
@@ -422,7 +436,7 @@ def key_service_error(kind: ErrorKind) -> ApiError:
 
 
 def denied_by(policy: str, algorithm: str | None, hint: str, field: str | None = None) -> ApiError:
-    """Return what to say when a policy denies an operation, and what would do instead."""
+    """Return the error of a policy that denies an operation, with a hint what to do."""
     message = f"denied by policy {policy}: {hint}"
     return ApiError(Code.POLICY_001, message, field, policy=policy, algorithm=algorithm)
 
@@ -432,13 +446,13 @@ ADDRESS_POLICY = "api-key-address"
 
 
 def archived_in_portal() -> ApiError:
-    """Return what to say to programs that want to archive a key."""
-    return ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
+    """Return the error for a program that tries to archive a key."""
+    return ApiError(Code.KMS_020, "keys can be archived only in the portal")
 
 
 # --- By domain exception ------------------------------------------------------------------------
 
-NO_MAIL = "this service is not set up to send e-mail"
+NO_MAIL = "e-mail is not configured in this installation"
 
 _NO_CREDENTIAL = "missing or invalid credential"
 
@@ -453,56 +467,59 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     WrongPasswordError: Answer(Code.AUTH_001, "wrong e-mail address or password"),
     SessionNotFoundError: Answer(Code.NOT_FOUND_001, "no such session", ("id",)),
     AccountChangedError: Answer(Code.AUTH_001, "the account has changed; sign in again"),
-    InvalidRefreshTokenError: Answer(Code.AUTH_001, "the session is over; sign in again"),
+    InvalidRefreshTokenError: Answer(Code.AUTH_001, "the session has ended; sign in again"),
     InvalidInvitationTokenError: Answer(
-        Code.AUTH_001, "no such invitation, or it is over", ("token",)
+        Code.AUTH_001, "no such invitation, or it has expired", ("token",)
     ),
     InvalidRegistrationTokenError: Answer(
-        Code.AUTH_001, "no such registration, or it is over", ("token",)
+        Code.AUTH_001, "no such registration, or it has expired", ("token",)
     ),
     InvalidPasswordResetTokenError: Answer(
-        Code.AUTH_001, "no such password reset, or it is over", ("token",)
+        Code.AUTH_001, "no such password reset, or it has expired", ("token",)
     ),
     InvalidChallengeError: Answer(
-        Code.AUTH_001, "no such challenge, or it is over", ("challenge_token",)
+        Code.AUTH_001, "no such challenge, or it has expired", ("challenge_token",)
     ),
     WrongCodeError: Answer(
         Code.MFA_001,
-        "the code is wrong, or was used already",
+        "the code is wrong or was already used",
         ("email_code", "recovery_code", "totp_code"),
     ),
     WrongPresentPasswordError: Answer(Code.MFA_001, "the password is wrong", ("password",)),
     PasswordsDisabledError: Answer(
-        Code.FORBIDDEN_001, "the tenant's people sign in by their provider, without passwords"
+        Code.FORBIDDEN_001,
+        "people of this tenant sign in through its identity provider, without passwords",
     ),
     MfaNotInPlanError: Answer(
         Code.MFA_011, f"the plan does not let you require a second factor: {CHANGE_PLAN}"
     ),
     MailDisabledError: Answer(Code.FORBIDDEN_001, NO_MAIL),
-    AlreadyEnrolledError: Answer(Code.CONFLICT_001, "there is a second factor already"),
-    NotEnrolledError: Answer(Code.CONFLICT_001, "there is no such second factor"),
+    AlreadyEnrolledError: Answer(Code.CONFLICT_001, "a second factor of this kind already exists"),
+    NotEnrolledError: Answer(Code.CONFLICT_001, "no such second factor"),
     AuthenticatorRequiredError: Answer(
-        Code.CONFLICT_001, "there is an authenticator app: its code is needed"
+        Code.CONFLICT_001, "the code of the authenticator app is required"
     ),
     EmailTakenError: Answer(
-        Code.CONFLICT_001, "there is an account with this e-mail address", ("email", "token")
+        Code.CONFLICT_001, "an account with this e-mail address already exists", ("email", "token")
     ),
     NotPermittedError: Answer(Code.FORBIDDEN_001, "your role does not allow this"),
-    OwnersOnlyError: Answer(Code.FORBIDDEN_001, "only owners decide about owners"),
-    PositionNotFoundError: Answer(
-        Code.NOT_FOUND_001, "there is no such entry to go on after", ("after",)
-    ),
+    OwnersOnlyError: Answer(Code.FORBIDDEN_001, "only an owner can change owners"),
+    PositionNotFoundError: Answer(Code.NOT_FOUND_001, "no entry with the id in after", ("after",)),
     MemberNotFoundError: Answer(Code.NOT_FOUND_001, "no such member", ("id",)),
     InvitationNotFoundError: Answer(Code.NOT_FOUND_001, "no such invitation", ("id",)),
-    LastOwnerError: Answer(Code.CONFLICT_001, "a team keeps its last owner"),
-    NameTakenError: Answer(Code.CONFLICT_001, "a tenant has this name", ("name",)),
-    ShardNotFoundError: Answer(Code.INVALID_001, "the settings name no such shard", ("shard",)),
+    LastOwnerError: Answer(
+        Code.CONFLICT_001, "the last owner cannot be removed; make another member an owner first"
+    ),
+    NameTakenError: Answer(Code.CONFLICT_001, "a tenant with this name already exists", ("name",)),
+    ShardNotFoundError: Answer(Code.INVALID_001, "no such shard in the settings", ("shard",)),
     ShardFullError: Answer(
-        Code.CONFLICT_001, "the shard is being drained, and takes no new tenants", ("shard",)
+        Code.CONFLICT_001, "the shard is being drained and accepts no new tenants", ("shard",)
     ),
     TenantNotFoundError: Answer(Code.NOT_FOUND_001, "no such tenant", ("tenant_id",)),
-    NotSuspendedError: Answer(Code.CONFLICT_001, "only a suspended tenant is deleted"),
-    NoDeletionError: Answer(Code.CONFLICT_001, "no deletion is scheduled, or it has begun"),
+    NotSuspendedError: Answer(
+        Code.CONFLICT_001, "only a suspended tenant can be deleted; suspend it first"
+    ),
+    NoDeletionError: Answer(Code.CONFLICT_001, "no deletion is scheduled, or it has already begun"),
     DeletionScheduledError: Answer(
         Code.CONFLICT_001, "the tenant's deletion is scheduled: cancel it first", ("status",)
     ),
@@ -516,14 +533,14 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     AlreadyRotatedError: Answer(
         Code.CONFLICT_001, "the API key was rotated or revoked, or has expired", ("key_id",)
     ),
-    AlreadySubscribedError: Answer(Code.CONFLICT_001, "you subscribe to this tier", ("tier",)),
+    AlreadySubscribedError: Answer(Code.CONFLICT_001, "you already have this tier", ("tier",)),
     NotSubscribedError: Answer(Code.CONFLICT_001, "there is no subscription to cancel"),
     BilledElsewhereError: Answer(Code.CONFLICT_001, "the subscription is billed elsewhere"),
     PaymentProviderError: Answer(Code.BAD_GATEWAY_001, "the payment provider refused"),
     PaymentTimeoutError: Answer(Code.TIMEOUT_001, "the payment provider did not answer in time"),
     InvalidNoticeError: Answer(Code.UNPROCESSABLE, "the event is not understood"),
 }
-"""What each exception of the rules is answered with, whichever endpoint it comes from."""
+"""The error for each exception of the rules, at every endpoint."""
 
 
 def _wrong_field(error: FieldError, endpoint: Endpoint) -> ApiError:
@@ -532,7 +549,7 @@ def _wrong_field(error: FieldError, endpoint: Endpoint) -> ApiError:
 
 
 def _with_hint(error: ApiError, values: Mapping[str, object]) -> ApiError:
-    """Return an error about binary data that also names what can pass for base64 of it."""
+    """Return an error about binary data with a hint about its text format."""
     form = text_form_of(values.get(error.field or ""))
     if form and IT_IS_HEXADECIMAL not in error.message:
         error.message += f"; {form}"
@@ -540,7 +557,7 @@ def _with_hint(error: ApiError, values: Mapping[str, object]) -> ApiError:
 
 
 def _undecryptable(operation: Operation, values: Mapping[str, object]) -> ApiError:
-    """Return the error for what does not open; a ciphertext that is shorter than any is called that."""
+    """Return the error for a failed decryption; for a ciphertext below the least size, its size."""
     error = _UNDECRYPTABLE[operation].error(values, is_recorded=True)
     text = values.get("ciphertext")
     if operation is Operation.DECRYPT and isinstance(text, str):
@@ -553,7 +570,7 @@ def _undecryptable(operation: Operation, values: Mapping[str, object]) -> ApiErr
 
 def _challenged(error: SecondFactorRequiredError, endpoint: Endpoint) -> ApiError:
     challenge = error.token, error.factor
-    return ApiError(Code.AUTH_MFA_001, "a code is needed too", challenge=challenge)
+    return ApiError(Code.AUTH_MFA_001, "a second factor is required", challenge=challenge)
 
 
 def _invalid_password(error: InvalidPasswordError, endpoint: Endpoint) -> ApiError:
@@ -562,8 +579,8 @@ def _invalid_password(error: InvalidPasswordError, endpoint: Endpoint) -> ApiErr
 
 
 def _used_code(error: UsedCodeError, endpoint: Endpoint) -> ApiError:
-    """Return 401, not 429: clients repeat a request that was 429, and the code stays used."""
-    message = f"this code or a later one was used already; a new one works in {error.wait} seconds"
+    """Return 401, not 429: clients repeat a request after 429, and the code remains used."""
+    message = f"this code or a later one was already used; a new code works in {error.wait} seconds"
     headers = {"Retry-After": str(error.wait)}
     names = {field.name for field in endpoint.fields}
     field = "totp_code" if "totp_code" in names else None
@@ -571,7 +588,7 @@ def _used_code(error: UsedCodeError, endpoint: Endpoint) -> ApiError:
 
 
 def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> ApiError:
-    message = "the signature is not valid, or too old"
+    message = "the signature is invalid or too old"
     return ApiError(Code.INVALID_001, message, endpoint.signature_header)
 
 
@@ -582,12 +599,12 @@ def _outside_scopes(error: ScopeDeniedError, endpoint: Endpoint) -> ApiError:
 
 
 def _beyond_limits(error: BeyondOwnLimitsError, endpoint: Endpoint) -> ApiError:
-    hint = f"an API key gives no more than it has: its own {error.field} must cover these"
+    hint = f"an API key can grant only its own permissions: its own {error.field} must cover these"
     return denied_by(SCOPE_POLICY, None, hint, error.field)
 
 
 def _from_elsewhere(error: AddressNotAllowedError, endpoint: Endpoint) -> ApiError:
-    """Return the same answer as for an unknown credential; the audit log says more."""
+    """Return the same error as for an unknown credential; only the audit log has the reason."""
     return ApiError(
         Code.AUTH_001, _NO_CREDENTIAL, policy=ADDRESS_POLICY, is_recorded=error.is_recorded
     )
@@ -597,7 +614,7 @@ def _rate_limited(error: RateLimitedError, endpoint: Endpoint) -> ApiError:
     message = "too many requests"
     if error.busiest is not None:
         name = f" ({error.busiest.name})" if error.busiest.name else ""
-        message += f"; most of them are of API key {error.busiest.api_key_version}{name}"
+        message += f"; most of them from API key {error.busiest.api_key_version}{name}"
     return too_many(message, error.limit, error.wait)
 
 
@@ -639,13 +656,13 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
     ),
     KeyServiceError: (Code.SERVICE_001, lambda error, _: key_service_error(error.kind)),
 }
-"""The exceptions whose answer depends on what they carry, with the code they have."""
+"""Exceptions with details in their error, and the code."""
 
 
 def answer_to(
     error: Exception, endpoint: Endpoint, values: Mapping[str, object]
 ) -> ApiError | None:
-    """Return what to say of an exception; None for one that no table has: a fault of ours."""
+    """Return the error for an exception; None if no table has it, which is a defect."""
     for kind in type(error).__mro__:
         if kind in DOMAIN_ERRORS:
             return DOMAIN_ERRORS[kind].error(values)
@@ -660,10 +677,10 @@ def answer_to(
 
 
 def code_of(error: type[Exception]) -> Code:
-    """Return the code that an exception is answered with, for the reference."""
+    """Return the code of an exception, for the reference."""
     for kind in error.__mro__:
         if kind in DOMAIN_ERRORS:
             return DOMAIN_ERRORS[kind].code
         if kind in _WITH_DETAILS:
             return _WITH_DETAILS[kind][0]
-    raise LookupError(f"{error.__name__} has no answer")
+    raise LookupError(f"{error.__name__} has no error code")

@@ -1,4 +1,4 @@
-"""/healthz: whether requests would be answered. For supervisors and load balancers."""
+"""/healthz: readiness for supervisors and load balancers."""
 
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -11,7 +11,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 
 
 class Health(Data, frozen=True, kw_only=True):
-    """Requests would be answered."""
+    """The gateway can serve requests."""
 
     status: Literal["ok"]
 
@@ -20,7 +20,7 @@ def endpoint(is_healthy: Callable[[], Awaitable[bool]]) -> Endpoint:
     """Return the endpoint."""
 
     async def check(call: ApiCall) -> Health:
-        """Tell whether requests would be answered. For supervisors and load balancers."""
+        """Check whether the gateway can serve requests. For supervisors and load balancers."""
         if not await is_healthy():
             raise UnavailableError
         return Health(status="ok")

@@ -1,4 +1,4 @@
-"""/api/v1/installation: what its operator wants to know of it, on one page."""
+"""/api/v1/installation: the state of the installation for its operators."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -32,52 +32,54 @@ class PartData(Data, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(description="One of " + ", ".join(NAMES) + ".")]
     ready: bool
-    reason: Annotated[str | None, Meta(description="Why it is not ready.")]
+    reason: Annotated[str | None, Meta(description="The reason if it is not ready.")]
 
 
 class LogData(Data, frozen=True, kw_only=True):
-    """The audit log, and the events that are on their way to it."""
+    """The audit log, and the events that wait for it."""
 
     log_id: str | None
-    size: Annotated[Count | None, Meta(description="How many records it has.")]
+    size: Annotated[Count | None, Meta(description="The number of records.")]
     newest_checkpoint_at: Timestamp | None
     checkpoint_size: Annotated[
-        Count | None, Meta(description="How many records the newest checkpoint covers.")
+        Count | None, Meta(description="The number of records that the newest checkpoint covers.")
     ]
-    outbox_waiting: Annotated[Count | None, Meta(description="Events that are not in it yet.")]
+    outbox_waiting: Annotated[Count | None, Meta(description="Events that are not in the log yet.")]
     outbox_oldest_at: Timestamp | None
-    quarantined: Annotated[Count | None, Meta(description="Events that the log refused.")]
+    quarantined: Annotated[Count | None, Meta(description="Events that the log rejected.")]
 
 
 class RotationData(Data, frozen=True, kw_only=True):
-    """How far older root keys are replaced."""
+    """Progress of a root key rotation."""
 
-    done: Annotated[Count, Meta(description="Keys that are wholly under the newest.")]
-    remaining: Annotated[Count, Meta(description="Keys that are not.")]
+    done: Annotated[Count, Meta(description="Keys that only the newest root key seals.")]
+    remaining: Annotated[Count, Meta(description="Keys that an older root key still seals.")]
 
 
 class RootKeyData(Data, frozen=True, kw_only=True):
-    """The root key that seals new keys. Root keys have numbers, which are no secret."""
+    """The root key that seals new keys. Its number is not a secret."""
 
     id: Count
-    created_at: Annotated[Timestamp, Meta(description="Since when it is used.")]
-    rotation: Annotated[RotationData | None, Meta(description="null: none is under way.")]
+    created_at: Annotated[Timestamp, Meta(description="The time of its first use.")]
+    rotation: Annotated[RotationData | None, Meta(description="null: no rotation is running.")]
 
 
 class MailData(Data, frozen=True, kw_only=True):
-    """E-mail."""
+    """The e-mail queue."""
 
     mode: MailMode
     waiting: Annotated[Count | None, Meta(description="Messages that are not delivered yet.")]
-    failed: Annotated[Count | None, Meta(description="Those of them of which an attempt was made.")]
+    failed: Annotated[Count | None, Meta(description="Waiting messages with a failed attempt.")]
     oldest_at: Timestamp | None
 
 
 class BackupsData(Data, frozen=True, kw_only=True):
-    """The newest backup that ``pqkeepd backup`` has announced; all is null if there is none."""
+    """The newest backup that ``pqkeepd backup`` announced; null values if there is none."""
 
     last_at: Timestamp | None
-    last_number: Annotated[str | None, Meta(description="As ``pqkeepd backup`` printed it.")]
+    last_number: Annotated[
+        str | None, Meta(description=("The number that ``pqkeepd backup`` printed."))
+    ]
     age_seconds: Count | None
 
 
@@ -89,15 +91,17 @@ class NamedOperatorData(Data, frozen=True, kw_only=True):
 
 
 class TenantCountsData(Data, frozen=True, kw_only=True):
-    """How many tenants there are."""
+    """The numbers of tenants."""
 
     total: Annotated[Count, Meta(description="Without deleted ones.")]
     suspended: Count
-    scheduled_for_deletion: Annotated[Count, Meta(description="Of the suspended ones.")]
+    scheduled_for_deletion: Annotated[
+        Count, Meta(description=("Suspended tenants with a scheduled deletion."))
+    ]
 
 
 class CertificateData(Data, frozen=True, kw_only=True):
-    """A certificate that the gateway sees."""
+    """A certificate that the gateway uses."""
 
     name: Annotated[str, Meta(description="https, link.gateway or link.keyservice.")]
     expires_at: Timestamp
@@ -108,27 +112,31 @@ class ShardData(Data, frozen=True, kw_only=True):
 
     name: str
     ready: bool
-    reason: Annotated[str | None, Meta(description="Why it is not ready.")]
-    draining: Annotated[bool | None, Meta(description="Whether it takes no new tenants.")]
+    reason: Annotated[str | None, Meta(description="The reason if it is not ready.")]
+    draining: Annotated[bool | None, Meta(description="Whether it accepts no new tenants.")]
     tenants: Annotated[Count | None, Meta(description="Without deleted ones.")]
     moving: Annotated[
-        Count | None, Meta(description="Those on their way to another shard, and answered 503.")
+        Count | None,
+        Meta(description=("Tenants that move to another shard. Their requests get 503.")),
     ]
     log_id: str | None
-    log_size: Annotated[Count | None, Meta(description="How many records its log has.")]
-    unsigned: Annotated[Count | None, Meta(description="Those no checkpoint covers yet.")]
+    log_size: Annotated[Count | None, Meta(description="The number of records in its log.")]
+    unsigned: Annotated[Count | None, Meta(description="Records that no checkpoint covers yet.")]
     newest_checkpoint_at: Timestamp | None
-    root_key: Annotated[Count | None, Meta(description="The one that seals its new keys.")]
+    root_key: Annotated[
+        Count | None, Meta(description=("The number of the root key that seals its new keys."))
+    ]
     last_backup_at: Timestamp | None
 
 
 class InstallationData(Data, frozen=True, kw_only=True):
-    """The state of the installation. What a part that is missing would tell is null."""
+    """The state of the installation. Values of an unavailable part are null."""
 
     version: str
     parts: tuple[PartData, ...]
     shards: Annotated[
-        tuple[ShardData, ...], Meta(description="The first is default; log and root_key are its.")
+        tuple[ShardData, ...],
+        Meta(description=("The first is `default`; log and root_key belong to it.")),
     ]
     log: LogData
     root_key: RootKeyData | None
@@ -188,9 +196,9 @@ def endpoints(inspection: Inspection) -> tuple[Endpoint, ...]:
     """Return the endpoint of the installation."""
 
     async def get_installation(call: ApiCall) -> InstallationData:
-        """Tell whether each part works, and what an operator has to look after.
+        """Return the state of each part of the installation.
 
-        It answers whatever is missing, as far as the operator can be recognized.
+        The response does not need any part except the one that authenticates operators.
         """
         return _installation(await inspection.inspect())
 
@@ -287,7 +295,7 @@ def _root_key(numbers: Mapping[tuple[str, ...], float]) -> RootKeyData | None:
 
 
 def _backups(shards: Sequence[ShardState], now: float) -> BackupsData:
-    """Return the newest backup of all shards: the oldest, where they were told of different ones."""
+    """Return the newest backup of all shards; the oldest announced one if shards differ."""
     newest = [shard.numbers.get(("pqkeep_last_backup_timestamp_seconds",)) for shard in shards]
     known = [entry for entry in newest if entry is not None]
     if len(known) < len(shards):
@@ -322,5 +330,5 @@ def _at(seconds: float) -> Timestamp:
 
 
 def _at_us(microseconds: int) -> Timestamp | None:
-    """Return a time; None for 0, which means none."""
+    """Return a time; None for 0, which means no time."""
     return _at(microseconds / 1_000_000) if microseconds else None
