@@ -1,18 +1,21 @@
-"""The road of one request of the API, from its head to its answer. The steps carry their numbers.
+"""The steps of one API request in the gateway. The code carries their numbers.
 
-1. The path and the method (404, 405).
-2. Who asks: the credential, the rate limit, suspension (401, 403, 429).
-3. Whether they may: other sites' pages, the access table, scopes, the address's limit (403, 429).
-4. The body, as JSON (400).
-5. The fields, and the other arguments of the call (400).
-6. The operation: what it asks the key service, or a handler that waits for more.
-7. The answer, in one write; or
-8. the refusal, which the audit log gets first, if it is one for it.
-9. The request is counted, once, however it ended.
+1. Find the path and the method (404, 405).
+2. Authenticate the caller: credential, rate limit, suspension (401, 403, 429).
+3. Authorize the caller: cross-site requests, access table, scopes, address limit (403, 429).
+4. Read the body as JSON (400).
+5. Read the fields and the headers of the call (400).
+6. Ask the key service, or await a handler.
 
-A step returns None when all is done or will be told, or a coroutine where something has to be waited
-for, which goes on with the following steps. So a request that finds everything in memory needs no
-task, and one that has to wait takes the same steps, each of which is there once.
+Steps 7 to 12 are in the key service: see ``pqkeep_keyservice.transaction``.
+
+13. Send the response in one write.
+14. Or send an error; a refusal is recorded in the audit log first.
+15. Count the request, once.
+
+A step returns None when all is done or a callback will go on, or a coroutine that waits and then
+takes the following steps. A request that finds everything in memory needs no task. A request that
+waits takes the same steps.
 """
 
 import asyncio
@@ -387,7 +390,7 @@ class Road:
         return None
 
     async def _handle(self, passage: _Passage, call: ApiCall) -> None:
-        """6. Answer by a handler, which waits for what it needs."""
+        """6. Await a handler."""
         endpoint, request, pipeline = passage.row.endpoint, passage.request, self._pipeline
         passage.usage = await pipeline.count_items(endpoint, call) or passage.usage
         response = await pipeline.handle(endpoint, call)
@@ -410,7 +413,7 @@ class Road:
             self._answered(passage, response)
 
     def _told(self, passage: _Passage, outcome: object) -> None:
-        """6. Take what the key service has answered."""
+        """6. Take the outcome from the key service."""
         question, passage.question = passage.question, None
         answer, call = passage.row.endpoint.answer, passage.call
         if answer is None or question is None or call is None:
@@ -421,14 +424,14 @@ class Road:
         self._answered(passage, response)
 
     def _answered(self, passage: _Passage, response: Whole) -> None:
-        """7. Send the answer."""
+        """13. Send the response."""
         status = passage.row.endpoint.status
         answer = answer_of(status, response, passage.request_id, passage.usage)
         passage.request.answer(answer)
         self._finish(passage, answer.status)
 
     def _refused(self, passage: _Passage, raised: Exception) -> Rest | None:
-        """8. Answer what went wrong; a refusal is recorded first."""
+        """14. Send an error; a refusal is recorded first."""
         if passage.large is not None:
             passage.large.answer()
         if isinstance(raised, ClientGoneError):
@@ -464,7 +467,7 @@ class Road:
         self._finish(passage, error.without_frames())
 
     def _finish(self, passage: _Passage, answer: ApiError | int | None) -> None:
-        """9. Count a request that has its answer, or never will, and let go of its body."""
+        """15. Count a request that ended, and release its body."""
         if passage.is_finished:
             return
         passage.is_finished = True
