@@ -261,7 +261,7 @@ class Server:
     def _refusal(
         self, call: Call, requests: frozenset[type[Struct]], in_flight: int
     ) -> ErrorKind | None:
-        """Return why a call is not begun, if it is not."""
+        """7. Return the kind of the refusal of a call that is not begun."""
         is_serving = self._writer.serving or isinstance(call.request, GetMetrics)
         if self._draining or not is_serving:
             return ErrorKind.STANDBY
@@ -305,7 +305,7 @@ class Server:
         self._end(call, outcome)
 
     def _end(self, call: "_Call", outcome: "_Outcome | None") -> None:
-        """Send what became of a call, and count it; None: it is to be executed again, by a task."""
+        """12. Send the outcome of a call, and count it. None: a task executes the call again."""
         if outcome is None:
             self._start(call)
             return

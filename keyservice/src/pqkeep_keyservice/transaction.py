@@ -1,12 +1,19 @@
 """Executes a request as one transaction: the operation, its change and its audit record.
 
-Nothing is answered before its record is durable. Where all that a request needs is in memory, it is
-carried out at once, and the commit of its record calls the answer: no task, lock or future waits.
-Otherwise, and where that form refuses, a task does it from the beginning. Both forms have the same
-checks, in ``operations/table`` and the tenant's gate.
+The steps continue the count of the gateway's ``http/road.py``. The code carries their numbers.
 
-An operation whose change is stale, because
-another change of the key was committed first, is run again on its new versions.
+7. Accept the frame: draining, standby, limits, what the socket takes (``server.py``).
+8. Enter the tenant's gate; a change also takes the key's lock.
+9. Find keyring, algorithm, purpose and key versions, in memory or in the database
+   (``operations/table.py``).
+10. Run the operation: choose the version, check its status, compute (``operations/``).
+11. Commit the audit record with the change.
+12. Send the result, and count the request (``server.py``).
+
+A request that finds everything in memory is executed at once, and the commit of its record sends
+the result: no task, lock or future waits. Otherwise, and where this form refuses, a task executes it
+from the beginning. Both forms have the same checks. An operation on stale versions, because another
+change of the key was committed first, runs again on the new ones.
 """
 
 import asyncio
@@ -91,7 +98,7 @@ class Transactions:
     def execute_from_memory(
         self, request: AnyRequest, attribution: Attribution, deadline: float, then: Then
     ) -> bool:
-        """Execute a request for which nothing is loaded or waited for, and nothing is changed.
+        """8. Execute a request for which nothing is loaded or waited for, and nothing is changed.
 
         ``then`` is called once the record is durable. Where False is returned nothing has happened, and
         ``execute`` does the same from the beginning: it loads what is not in memory, and records what is
@@ -106,9 +113,9 @@ class Transactions:
         done: OperationResult | None = None
         try:
             epoch = self._parts.writer.epoch
-            context = context_in_memory(request, row, self._parts, deadline)
+            context = context_in_memory(request, row, self._parts, deadline)  # 9
             if context is not None:
-                done = row.from_memory(request, context)
+                done = row.from_memory(request, context)  # 10
                 _require_time(deadline)
         except Exception:  # noqa: BLE001 - execute meets it again, and records it
             done = None
@@ -124,13 +131,14 @@ class Transactions:
             _wipe(request)
             then(done.result if outcome is CommitOutcome.DURABLE else ErrorKind.UNAVAILABLE)
 
-        self._log.append(((_record_of(request, attribution, done), None),), epoch, recorded)
+        record = _record_of(request, attribution, done)
+        self._log.append(((record, None),), epoch, recorded)  # 11
         return True
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
     ) -> AnyResult:
-        """Return the result, durably recorded, or raise KeyServiceError, durably recorded.
+        """8. Return the result, durably recorded, or raise KeyServiceError, durably recorded.
 
         The deadline is in the event loop's time. Late work is given up before its change is
         committed, never after.
@@ -179,9 +187,9 @@ class Transactions:
         while True:
             _require_time(deadline)
             epoch = self._parts.writer.epoch
-            done = await answer(request, self._parts, deadline)
+            done = await answer(request, self._parts, deadline)  # 9, 10
             _require_time(deadline)
-            record = _record_of(request, attribution, done)
+            record = _record_of(request, attribution, done)  # 11
             if done.change is None:
                 outcome = await self._log.commit(record, epoch=epoch)
             elif isinstance(done.change, KeyringChange):

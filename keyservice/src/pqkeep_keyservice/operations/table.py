@@ -116,7 +116,7 @@ def row_of(request: AnyRequest) -> Row:
 def context_in_memory(
     request: AnyRequest, row: Row, parts: Parts, deadline: float
 ) -> Context | None:
-    """Return what an operation works with; None where something of it must be loaded first.
+    """9. Return what an operation works with; None where something of it must be loaded first.
 
     Raises UNSUPPORTED and PURPOSE_DENIED.
     """
@@ -143,7 +143,7 @@ def context_in_memory(
 
 
 async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: float) -> Context:
-    """Return what an operation works with, loading it first.
+    """9. Return what an operation works with, loading it first.
 
     Raises what ``context_in_memory`` raises, KEYRING_NOT_FOUND, DamagedKeyError and
     DatabaseUnavailableError.
