@@ -186,7 +186,7 @@ def _read(client: socket.socket) -> Seen | None:
         raw += piece
     head, _, body = raw.partition(END_OF_HEAD)
     line, *rest = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest)}
     missing = int(headers.get("content-length", "0")) - len(body)
     while missing > 0:
         piece = client.recv(missing)

@@ -40,7 +40,7 @@ def test_created_tenant(administrator: Client, tenant: Tenant) -> None:
     assert str(UUID(tenant.id)) == tenant.id
     assert (tenant.tier, tenant.subscription, tenant.requests_per_minute) == (None, None, None)
     assert administrator.tenants.get(tenant.id) == tenant
-    (listed,) = (each for each in administrator.tenants.list() if each.id == tenant.id)
+    (listed,) = (listed for listed in administrator.tenants.list() if listed.id == tenant.id)
     assert (listed.name, listed.tier, listed.subscription) == (tenant.name, "starter", "active")
 
 
@@ -221,4 +221,4 @@ def test_parts_of_lists(administrator: Client, connect: Connect, base_url: str) 
     page = administrator.tenants.list_page(limit=1)
     assert (len(page.items), page.next is None) == (1, False)
     named = administrator.tenants.list_page(name=tenant.name)
-    assert [each.id for each in named.items] == [tenant.id]
+    assert [item.id for item in named.items] == [tenant.id]

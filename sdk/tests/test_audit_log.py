@@ -95,7 +95,7 @@ def test_proof(busy: Client) -> None:
     assert proof.record == record
     assert proof.leaf_index == record.id - 1 < proof.size == proof.checkpoint.size
     assert proof.path
-    assert {len(each) for each in (*proof.path, proof.checkpoint.root)} == {32}
+    assert {len(node) for node in (*proof.path, proof.checkpoint.root)} == {32}
 
 
 def test_consistency(busy: Client) -> None:
@@ -103,7 +103,7 @@ def test_consistency(busy: Client) -> None:
     size = proven(busy, next(iter(busy.audit.records()))).size
     proof = busy.audit.consistency(first=1, second=size)
     assert (proof.first, proof.second) == (1, size)
-    assert {len(each) for each in proof.path} == {32}
+    assert {len(node) for node in proof.path} == {32}
 
 
 def test_checkpoints_and_keys(busy: Client) -> None:
@@ -111,7 +111,7 @@ def test_checkpoints_and_keys(busy: Client) -> None:
     proven(busy, next(iter(busy.audit.records())))
     signing = busy.audit.keys()
     newest = busy.audit.checkpoints(algorithm="Dilithium3")
-    assert [each.algorithm for each in newest] == ["Dilithium3"]
+    assert [checkpoint.algorithm for checkpoint in newest] == ["Dilithium3"]
     (signer,) = (key for key in signing.keys if key.algorithm == "Dilithium3")
     assert (newest[0].log_id, newest[0].key_version) == (signing.log_id, signer.key_version)
     assert (len(signer.public_key), len(newest[0].signature)) == (1952, 3309)

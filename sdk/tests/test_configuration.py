@@ -263,7 +263,7 @@ def test_what_stands_around_a_value_is_no_part_of_it(
     monkeypatch.delenv("PQKEEP_API_KEY_FILE")
     monkeypatch.setenv("PQKEEP_URL", blank)
     written = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    quoted = "".join(written.get(each, each) for each in blank)
+    quoted = "".join(written.get(field, field) for field in blank)
     text = profile("default", base_url + quoted, f'api_key = "{idle_api_key}{quoted}"')
     write_profiles("\ufeff" + text)
     assert connect().keys.list() == ()

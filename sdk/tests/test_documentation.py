@@ -67,7 +67,11 @@ def test_every_method() -> None:
     assert tuple(table) == RESOURCES
     with Client("http://127.0.0.1", "key") as client:
         for name in RESOURCES:
-            public = {each for each in dir(getattr(client, name)) if not each.startswith("_")}
+            public = {
+                attribute
+                for attribute in dir(getattr(client, name))
+                if not attribute.startswith("_")
+            }
             assert set(re.findall(r"`(\w+)`", table[name])) == public
 
 

@@ -156,8 +156,8 @@ def test_administration_through_faults(
     assert operator.api_keys.revoke(tenant.id, version=2).status == "revoked"
     proxy.faults.append(fault)
     assert operator.tenants.suspend(tenant.id).status == "suspended"
-    assert [each.name for each in operator.tenants.list()].count(name) == 1
-    assert [each.version for each in operator.api_keys.list(tenant.id)] == [1, 2]
+    assert [tenant_.name for tenant_ in operator.tenants.list()].count(name) == 1
+    assert [key.version for key in operator.api_keys.list(tenant.id)] == [1, 2]
 
 
 def test_a_rotated_api_key_is_told_once_more(

@@ -198,85 +198,93 @@ PRIVATE_FORMS: Mapping[str, tuple[tuple[Algorithm, ...], Container]] = {
     "PKCS#8": (ALL, pkcs8_of),
     "with the public key": (
         ALL,
-        lambda each: pkcs8(
-            each, content_of(each), der(0x81, b"\0", public_key_of(each)), version=1
+        lambda algorithm: pkcs8(
+            algorithm, content_of(algorithm), der(0x81, b"\0", public_key_of(algorithm)), version=1
         ),
     ),
     "with attributes and the public key, explicit": (
         ALL,
-        lambda each: pkcs8(
-            each,
-            content_of(each),
+        lambda algorithm: pkcs8(
+            algorithm,
+            content_of(algorithm),
             der(0xA0, der(0x30, bytes.fromhex("0603550403"), der(0x31))),
-            der(0xA1, der(3, b"\0", public_key_of(each))),
+            der(0xA1, der(3, b"\0", public_key_of(algorithm))),
             version=1,
         ),
     ),
-    "nested": (ALL, lambda each: pkcs8(each, der(4, content_of(each)))),
-    "nested twice": (ALL, lambda each: pkcs8(each, der(4, der(4, content_of(each))))),
-    "the seed in an OCTET STRING": (ALL, lambda each: pkcs8(each, der(4, seed_of(each)))),
-    "the seed without a tag": (ALL, lambda each: pkcs8(each, seed_of(each))),
+    "nested": (ALL, lambda algorithm: pkcs8(algorithm, der(4, content_of(algorithm)))),
+    "nested twice": (
+        ALL,
+        lambda algorithm: pkcs8(algorithm, der(4, der(4, content_of(algorithm)))),
+    ),
+    "the seed in an OCTET STRING": (
+        ALL,
+        lambda algorithm: pkcs8(algorithm, der(4, seed_of(algorithm))),
+    ),
+    "the seed without a tag": (ALL, lambda algorithm: pkcs8(algorithm, seed_of(algorithm))),
     "the seed in an explicit tag": (
         TAGGED,
-        lambda each: pkcs8(each, der(0xA0, der(4, seed_of(each)))),
+        lambda algorithm: pkcs8(algorithm, der(0xA0, der(4, seed_of(algorithm)))),
     ),
     "both": (
         TAGGED,
-        lambda each: pkcs8(each, der(0x30, der(4, seed_of(each)), der(4, expanded_of(each)))),
+        lambda algorithm: pkcs8(
+            algorithm, der(0x30, der(4, seed_of(algorithm)), der(4, expanded_of(algorithm)))
+        ),
     ),
     "both, nested": (
         TAGGED,
-        lambda each: pkcs8(
-            each, der(4, der(0x30, der(4, seed_of(each)), der(4, expanded_of(each))))
+        lambda algorithm: pkcs8(
+            algorithm, der(4, der(0x30, der(4, seed_of(algorithm)), der(4, expanded_of(algorithm))))
         ),
     ),
     "the seed and the expanded key": (
         TAGGED,
-        lambda each: pkcs8(each, seed_of(each) + expanded_of(each)),
+        lambda algorithm: pkcs8(algorithm, seed_of(algorithm) + expanded_of(algorithm)),
     ),
     "the seed and the public key": (
         TAGGED,
-        lambda each: pkcs8(each, der(4, seed_of(each) + public_key_of(each))),
+        lambda algorithm: pkcs8(algorithm, der(4, seed_of(algorithm) + public_key_of(algorithm))),
     ),
     "the private key without PKCS#8": (ALL, content_of),
     "both without PKCS#8": (
         TAGGED,
-        lambda each: der(0x30, der(4, seed_of(each)), der(4, expanded_of(each))),
+        lambda algorithm: der(0x30, der(4, seed_of(algorithm)), der(4, expanded_of(algorithm))),
     ),
     "the seed": (ALL, seed_of),
     "the half of the curve with its public key": (
         (Algorithm.COMPOSITE_ML_DSA,),
-        lambda each: pkcs8(
-            each, bytes(range(32)) + ec_key(P_256, der(0xA1, der(3, b"\0", point())))
+        lambda algorithm: pkcs8(
+            algorithm, bytes(range(32)) + ec_key(P_256, der(0xA1, der(3, b"\0", point())))
         ),
     ),
     "the half of the curve with its compressed public key": (
         (Algorithm.COMPOSITE_ML_DSA,),
-        lambda each: pkcs8(
-            each,
+        lambda algorithm: pkcs8(
+            algorithm,
             bytes(range(32))
             + ec_key(P_256, der(0xA1, der(3, b"\0", point(PublicFormat.CompressedPoint)))),
         ),
     ),
     "the half of the curve alone": (
         (Algorithm.COMPOSITE_ML_DSA,),
-        lambda each: pkcs8(each, bytes(range(32)) + ec_key()),
+        lambda algorithm: pkcs8(algorithm, bytes(range(32)) + ec_key()),
     ),
     "JWK": (
         tuple(JWK),
-        lambda each: json.dumps(
+        lambda algorithm: json.dumps(
             {
                 "kty": "AKP",
-                "alg": JWK[each],
-                "pub": base64url(public_key_of(each)),
-                "priv": base64url(seed_of(each)),
+                "alg": JWK[algorithm],
+                "pub": base64url(public_key_of(algorithm)),
+                "priv": base64url(seed_of(algorithm)),
             }
         ).encode(),
     ),
     "JWK without pub": (
         tuple(JWK),
-        lambda each: json.dumps(
-            {"kty": "AKP", "alg": JWK[each], "priv": base64url(seed_of(each))}
+        lambda algorithm: json.dumps(
+            {"kty": "AKP", "alg": JWK[algorithm], "priv": base64url(seed_of(algorithm))}
         ).encode(),
     ),
 }
@@ -286,28 +294,37 @@ PUBLIC_FORMS: Mapping[str, tuple[tuple[Algorithm, ...], Container]] = {
     "bytes": (ALL, public_key_of),
     "JWK": (
         tuple(JWK),
-        lambda each: json.dumps(
-            {"kty": "AKP", "alg": JWK[each], "pub": base64url(public_key_of(each)), "kid": "a"}
+        lambda algorithm: json.dumps(
+            {
+                "kty": "AKP",
+                "alg": JWK[algorithm],
+                "pub": base64url(public_key_of(algorithm)),
+                "kid": "a",
+            }
         ).encode(),
     ),
     "JWK Set": (
         tuple(JWK),
-        lambda each: json.dumps(
+        lambda algorithm: json.dumps(
             {
                 "keys": [
-                    {"kty": "AKP", "alg": JWK[each], "pub": base64url(public_key_of(each))},
+                    {
+                        "kty": "AKP",
+                        "alg": JWK[algorithm],
+                        "pub": base64url(public_key_of(algorithm)),
+                    },
                 ]
             }
         ).encode(),
     ),
     "pqkeep": (
         ALL,
-        lambda each: json.dumps(
+        lambda algorithm: json.dumps(
             {
                 "format": "pqkeep/v1/public-key",
-                "algorithm": each.value,
+                "algorithm": algorithm.value,
                 "key_version": 1,
-                "public_key": b64encode(public_key_of(each)).decode(),
+                "public_key": b64encode(public_key_of(algorithm)).decode(),
             }
         ).encode(),
     ),
@@ -420,8 +437,8 @@ def damaged(data: bytes, label: str, head: int) -> Iterator[tuple[str, bytes]]:
 def test_every_container_of_a_private_key(algorithm: Algorithm) -> None:
     """Every form in which a private key is unambiguous gives the key, and never another one."""
     count = 0
-    for name, each, data in private_cases():
-        if each != algorithm:
+    for name, its_algorithm, data in private_cases():
+        if its_algorithm != algorithm:
             continue
         count += 1
         if data == der(4, data[2:]) and "without PKCS#8" not in name:
@@ -436,8 +453,8 @@ def test_every_container_of_a_private_key(algorithm: Algorithm) -> None:
 def test_every_container_of_a_public_key(algorithm: Algorithm) -> None:
     """Every form in which a public key is unambiguous gives the key and its algorithm."""
     count = 0
-    for name, each, data in public_cases():
-        if each != algorithm:
+    for name, its_algorithm, data in public_cases():
+        if its_algorithm != algorithm:
             continue
         count += 1
         key = inputs.read_public_key(data)
@@ -513,8 +530,8 @@ def test_another_public_key(algorithm: Algorithm) -> None:
         jwk = json.dumps(values | {"priv": base64url(seed_of(algorithm))}).encode()
         with pytest.raises(UnreadableInputError, match="another one than its own"):
             read_private_key(jwk, algorithm)
-    for _, each, form in public_cases():
-        if each == algorithm:
+    for _, its_algorithm, form in public_cases():
+        if its_algorithm == algorithm:
             read_private_key(pkcs8_of(algorithm), algorithm, expected_public_key=form)
     with pytest.raises(UnreadableInputError, match="another public key than the expected"):
         read_private_key(pkcs8_of(algorithm), algorithm, expected_public_key=other)
@@ -636,7 +653,7 @@ def test_other_public_keys_are_named() -> None:
         .sign(p_256, SHA256())
     )
     public = p_256.public_key()
-    keys = [pem("PUBLIC KEY", spki_of(each)) for each in ALL[:2]]
+    keys = [pem("PUBLIC KEY", spki_of(algorithm)) for algorithm in ALL[:2]]
     for name, data in (
         ("certificate request", request.public_bytes(Encoding.PEM)),
         ("certificate request", request.public_bytes(Encoding.DER)),
@@ -752,8 +769,13 @@ def test_no_input_takes_long(data: bytes) -> None:
 def test_a_jwk_set_of_several_keys() -> None:
     """Of a JWK Set the key with the id is taken; without one its ids are named."""
     keys = [
-        {"kty": "AKP", "alg": JWK[each], "pub": base64url(public_key_of(each)), "kid": f"key-{at}"}
-        for at, each in enumerate(JWK)
+        {
+            "kty": "AKP",
+            "alg": JWK[algorithm],
+            "pub": base64url(public_key_of(algorithm)),
+            "kid": f"key-{at}",
+        }
+        for at, algorithm in enumerate(JWK)
     ]
     data = json.dumps({"keys": keys}).encode()
     for at, algorithm in enumerate(JWK):

@@ -28,7 +28,7 @@ KEM, SIGNATURE = "Kyber768", "Dilithium3"
 def succeeded(results: Iterable[R | PqkeepError]) -> list[R]:
     """Return results of which none is an error."""
     made = list(results)
-    assert not [each for each in made if isinstance(each, PqkeepError)]
+    assert not [item for item in made if isinstance(item, PqkeepError)]
     return cast("list[R]", made)
 
 
@@ -36,23 +36,23 @@ def test_every_operation(client: Client) -> None:
     """What the many make, the many open; each result is what the call alone returns."""
     for algorithm in (KEM, SIGNATURE):
         client.keys.generate(algorithm)
-    texts = [bytes([each]) * 32 for each in range(3)]
+    texts = [bytes([number]) * 32 for number in range(3)]
 
     def items(name: str, values: Any) -> list[dict[str, Any]]:
-        return [{name: each} for each in values]
+        return [{name: value} for value in values]
 
     kem, signatures, one = client.kem, client.signatures, {"key_version": 1}
-    sealed = [each.ciphertext for each in succeeded(kem.encrypt_many(items("plaintext", texts)))]
+    sealed = [item.ciphertext for item in succeeded(kem.encrypt_many(items("plaintext", texts)))]
     assert list(kem.decrypt_many(items("ciphertext", sealed), **one)) == texts
     wrapped = [
-        each.wrapped_key for each in succeeded(kem.wrap_many(items("symmetric_key", texts), **one))
+        item.wrapped_key for item in succeeded(kem.wrap_many(items("symmetric_key", texts), **one))
     ]
     assert list(kem.unwrap_many(items("wrapped_key", wrapped), **one)) == texts
     made = succeeded(kem.encapsulate_many([one] * 3, algorithm=KEM))
     opened = kem.decapsulate_many(
-        items("kem_ciphertext", [each.kem_ciphertext for each in made]), **one
+        items("kem_ciphertext", [item.kem_ciphertext for item in made]), **one
     )
-    assert list(opened) == [each.shared_secret for each in made]
+    assert list(opened) == [item.shared_secret for item in made]
     for argument, sign, verify, more in (
         ("message", signatures.sign_many, signatures.verify_many, {}),
         (
@@ -63,7 +63,7 @@ def test_every_operation(client: Client) -> None:
         ),
     ):
         signed = [
-            each.signature for each in succeeded(cast("Any", sign)(items(argument, texts), **more))
+            item.signature for item in succeeded(cast("Any", sign)(items(argument, texts), **more))
         ]
         pairs = [
             {argument: text, "signature": signature}
@@ -76,14 +76,14 @@ def test_re_encryption(client: Client) -> None:
     """What many re-encryptions move to another algorithm decrypts there, and nowhere else."""
     for algorithm in (KEM, "X-Wing"):
         client.keys.generate(algorithm)
-    sealed = [client.kem.encrypt(each) for each in (b"one", b"two")]
-    items = [{"ciphertext": each.ciphertext, "key_version": 1} for each in sealed]
+    sealed = [client.kem.encrypt(plaintext) for plaintext in (b"one", b"two")]
+    items = [{"ciphertext": item.ciphertext, "key_version": 1} for item in sealed]
     moved = succeeded(client.kem.re_encrypt_many(items, to_algorithm="X-Wing"))
-    assert [(each.algorithm, each.keyring, each.wrapped_key) for each in moved] == [
+    assert [(item.algorithm, item.keyring, item.wrapped_key) for item in moved] == [
         ("X-Wing", "default", None)
     ] * 2
     opened = client.kem.decrypt_many(
-        [{"ciphertext": each.ciphertext, "key_version": 1} for each in moved], algorithm="X-Wing"
+        [{"ciphertext": item.ciphertext, "key_version": 1} for item in moved], algorithm="X-Wing"
     )
     assert list(opened) == [b"one", b"two"]
 
@@ -97,7 +97,7 @@ def test_re_encryption_after_a_rotation(client: Client) -> None:
         client.kem.re_encrypt(sealed, key_version=1),
         *succeeded(client.kem.re_encrypt_many([{"ciphertext": sealed, "key_version": 1}])),
     ]
-    assert [(each.algorithm, each.key_version) for each in moved] == [(KEM, 2)] * 2
+    assert [(item.algorithm, item.key_version) for item in moved] == [(KEM, 2)] * 2
 
 
 def test_an_item_that_is_refused(client: Client) -> None:
@@ -120,10 +120,10 @@ def test_an_item_that_is_refused(client: Client) -> None:
 def test_more_than_one_request_takes(client: Client) -> None:
     """300 items are three requests, and their results come as the requests are answered."""
     client.keys.generate(KEM)
-    texts = [str(each).encode() for each in range(300)]
+    texts = [str(number).encode() for number in range(300)]
     sealed = [
-        {"ciphertext": each.ciphertext, "key_version": each.key_version}
-        for each in succeeded(client.kem.encrypt_many({"plaintext": each} for each in texts))
+        {"ciphertext": item.ciphertext, "key_version": item.key_version}
+        for item in succeeded(client.kem.encrypt_many({"plaintext": text} for text in texts))
     ]
     assert list(client.kem.decrypt_many(sealed)) == texts
 
@@ -164,7 +164,7 @@ def test_an_answer_that_is_none(
 
 
 def _calls(*sizes: int) -> list[Call[Any]]:
-    return [post("/kem/encrypt", lambda data: data, {"plaintext": "A" * each}) for each in sizes]
+    return [post("/kem/encrypt", lambda data: data, {"plaintext": "A" * size}) for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -181,15 +181,15 @@ def _calls(*sizes: int) -> list[Call[Any]]:
 )
 def test_how_calls_are_split(sizes: list[int], expected: list[int]) -> None:
     """As many as fit go into each request, in order; one that fits nowhere goes alone."""
-    made = [each.content or b"" for each in batches(_calls(*sizes))]
-    bodies = [json.loads(each) for each in made]
-    assert [len(each["items"]) for each in bodies] == expected
-    assert [len(item["plaintext"]) for each in bodies for item in each["items"]] == sizes
-    assert all(len(each) <= MAX_BODY for each in made if len(json.loads(each)["items"]) > 1)
+    made = [batch.content or b"" for batch in batches(_calls(*sizes))]
+    bodies = [json.loads(body) for body in made]
+    assert [len(body["items"]) for body in bodies] == expected
+    assert [len(item["plaintext"]) for body in bodies for item in body["items"]] == sizes
+    assert all(len(body) <= MAX_BODY for body in made if len(json.loads(body)["items"]) > 1)
 
 
 def test_items_are_taken_as_they_are_needed() -> None:
     """An iterator of items without an end is read no further than its first request."""
     endless = iter(lambda: _calls(1)[0], None)
-    bodies = [json.loads(each.content or b"") for each in islice(batches(endless), 2)]
-    assert [len(each["items"]) for each in bodies] == [MAX_ITEMS] * 2
+    bodies = [json.loads(batch.content or b"") for batch in islice(batches(endless), 2)]
+    assert [len(body["items"]) for body in bodies] == [MAX_ITEMS] * 2

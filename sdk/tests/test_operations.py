@@ -261,7 +261,7 @@ def test_disabling(client: Client) -> None:
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"old")
     assert client.keys.disable(KEM, key_version=1).status == "disabled"
-    assert [each.status for each in client.keys.list(status="disabled")] == ["disabled"]
+    assert [key.status for key in client.keys.list(status="disabled")] == ["disabled"]
     for use in (
         lambda: client.kem.encrypt(b"new"),
         lambda: client.kem.decrypt(sealed.ciphertext, key_version=1),
@@ -391,7 +391,7 @@ def test_keyrings(client: Client) -> None:
     changed = client.keyrings.update("payments.cards", description="cards", rotation_days=0)
     assert (changed.description, changed.rotation_days) == ("cards", None)
     assert client.keyrings.get("payments.cards") == changed
-    assert [each.name for each in client.keyrings.list()] == ["default", "payments.cards"]
+    assert [keyring.name for keyring in client.keyrings.list()] == ["default", "payments.cards"]
     assert client.keyrings.list(label="team:payments") == (changed,)
     client.keys.generate(KEM)
     first = client.keys.generate(KEM, keyring="payments.cards")

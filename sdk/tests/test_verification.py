@@ -39,8 +39,11 @@ def test_signatures_of_the_key_service(algorithm: Algorithm) -> None:
             (MESSAGE, signature, public_key, context, True),
             (MESSAGE + b"x", signature, public_key, context, False),
             (MESSAGE, signature, public_key, b"another", False),
-            *((MESSAGE, each, public_key, context, False) for each in no_signatures),
-            *((MESSAGE, signature, each, context, False) for each in no_keys),
+            *(
+                (MESSAGE, no_signature, public_key, context, False)
+                for no_signature in no_signatures
+            ),
+            *((MESSAGE, signature, no_key, context, False) for no_key in no_keys),
         ]
         for message, given, by, bound, holds in cases:
             found = verify(message, given, public_key=by, algorithm=algorithm.value, context=bound)

@@ -55,7 +55,7 @@ def run(pqkeepd_command: Sequence[str | Path]) -> Run:
         ("refused-events", "--help"),
         ("recovery-key", "create", "--help"),
         ("root-key", "rotate", "--help"),
-        *(("operator", each, "--help") for each in ("add", "rotate", "remove", "list")),
+        *(("operator", verb, "--help") for verb in ("add", "rotate", "remove", "list")),
     ],
 )
 def test_help(run: Run, arguments: tuple[str, ...]) -> None:
@@ -177,7 +177,7 @@ def test_a_wrong_path_is_one_line(
     names = {"file": tmp_path / "file", "none": tmp_path / "none", "made": made}
     names["file"].touch()
     (made / "start.toml").touch()
-    status, said = run(*(each.format(**names) for each in arguments))
+    status, said = run(*(argument.format(**names) for argument in arguments))
     assert status == 1
     assert said.startswith(f"pqkeepd: {problem.format(**names)}")
     assert said.count("\n") == 1

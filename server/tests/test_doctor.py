@@ -171,12 +171,12 @@ def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     shard = add_shard(layout, "b").layout
-    assert not any(expected in each for _, found in examine(layout) for each in found)
+    assert not any(expected in finding for _, found in examine(layout) for finding in found)
     keys = [path.read_bytes() for path in (shard.transfer_key, shard.root_key)]
     spoil(layout, shard)
     problems = dict(examine(layout))
-    assert any(expected in each for each in problems[subject]), problems
-    is_lost = any("back from its safe place" in each for each in problems["settings"])
+    assert any(expected in problem for problem in problems[subject]), problems
+    is_lost = any("back from its safe place" in problem for problem in problems["settings"])
     assert is_lost == (what == "root key")
     assert not any(key.hex() in str(problems) for key in keys)
 

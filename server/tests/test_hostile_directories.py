@@ -70,7 +70,7 @@ def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str
 
 
 @pytest.mark.threat("gateway-user")
-@pytest.mark.parametrize("command", [("add", "c"), ("remove", "b")], ids=lambda each: each[0])
+@pytest.mark.parametrize("command", [("add", "c"), ("remove", "b")], ids=lambda pair: pair[0])
 def test_a_command_that_changes_settings_waits_for_nobody(
     tmp_path: Path, command: tuple[str, str]
 ) -> None:

@@ -31,7 +31,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_both_ends_accept_them(tmp_path: Path) -> None:
     """Each folder holds what its end needs, readable by its owner only, and valid as long as asked."""
     directory = tmp_path / "new" / "link"
-    assert [each.is_new for each in issued(directory, *HOSTS)] == [True, True]
+    assert [certificate.is_new for certificate in issued(directory, *HOSTS)] == [True, True]
     for role, name in FOLDERS.items():
         folder = directory / name
         files = {path.name: path for path in folder.iterdir()}
@@ -39,13 +39,13 @@ def test_both_ends_accept_them(tmp_path: Path) -> None:
             Identity(role, files["certificate.pem"], files["key.pem"], files["ca.pem"]),
         )
         assert tls.days_left == 89
-        assert {stat.S_IMODE(each.stat().st_mode) for each in files.values()} == {0o600}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files.values()} == {0o600}
     assert stat.S_IMODE((directory / "ca" / "key.pem").stat().st_mode) == 0o600
     certificate = x509.load_pem_x509_certificate(
         (directory / FOLDERS[Role.KEY_SERVICE] / "certificate.pem").read_bytes()
     )
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(each.value) for each in names] == [Role.KEY_SERVICE.value, "192.0.2.7"]
+    assert [str(name.value) for name in names] == [Role.KEY_SERVICE.value, "192.0.2.7"]
 
 
 def test_made_again_nothing_changes(tmp_path: Path) -> None:
@@ -53,16 +53,20 @@ def test_made_again_nothing_changes(tmp_path: Path) -> None:
     issued(tmp_path, *HOSTS)
     before = contents(tmp_path)
     new = (Role.GATEWAY, "second.example.org")
-    assert [each.is_new for each in issued(tmp_path, *HOSTS, new)] == [False, True, False]
+    assert [certificate.is_new for certificate in issued(tmp_path, *HOSTS, new)] == [
+        False,
+        True,
+        False,
+    ]
     assert contents(tmp_path).items() >= before.items()
-    assert [each.is_new for each in issued(tmp_path)] == [False, False, False]
+    assert [certificate.is_new for certificate in issued(tmp_path)] == [False, False, False]
 
 
 def test_renewal_replaces_keys_and_certificates_and_not_the_ca(tmp_path: Path) -> None:
     """A renewal makes new keys and certificates of every host, of the same CA."""
     issued(tmp_path, *HOSTS)
     before = contents(tmp_path)
-    assert all(each.is_new for each in issued(tmp_path, renew=True))
+    assert all(certificate.is_new for certificate in issued(tmp_path, renew=True))
     after = contents(tmp_path)
     assert before.keys() == after.keys()
     kept = {name for name in before if before[name] == after[name]}
@@ -72,7 +76,7 @@ def test_renewal_replaces_keys_and_certificates_and_not_the_ca(tmp_path: Path) -
     }
     for role, name in FOLDERS.items():
         files = ("certificate.pem", "key.pem", "ca.pem")
-        certificate, key, ca = (tmp_path / name / each for each in files)
+        certificate, key, ca = (tmp_path / name / file for file in files)
         LinkTls(Identity(role, certificate, key, ca))
 
 

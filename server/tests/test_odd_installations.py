@@ -215,7 +215,7 @@ def _problems(
         shutil.copytree(template, own)
         state(Layout(own / "data"))
         command = (COMMANDS | SERVING)[name]
-        words = [each.format(data=own / "data", own=own) for each in command.split()]
+        words = [part.format(data=own / "data", own=own) for part in command.split()]
         ended = subprocess.run(
             [*program, *words],
             stdin=subprocess.DEVNULL,

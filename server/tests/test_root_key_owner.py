@@ -21,7 +21,7 @@ def test_a_command_is_run_as_the_owner(folder: Path) -> None:
     script = f"grep -E '^(Uid|Gid|Groups):' /proc/self/status > {folder}/who; head -c 32 /dev/zero"
     source = RootKeySource(command=("/bin/sh", "-c", script))
     assert bytes(read_root_keys({1: source}, folder)[1].reveal()) == bytes(32)
-    numbers = {each for each in (folder / "who").read_text().split() if each.isdigit()}
+    numbers = {part for part in (folder / "who").read_text().split() if part.isdigit()}
     assert "0" not in numbers
     assert str(unprivileged.UID) in numbers
 

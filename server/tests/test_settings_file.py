@@ -84,7 +84,7 @@ def test_an_edited_file_has_the_new_values_and_all_others(case: str) -> None:
     """Read again, the file has what was set, and of everything else what it had."""
     text, settings = CASES[case]
     plain = {name: value for name, value in settings.items() if value is not None}
-    kept = {name: each for name, each in tomllib.loads(text).items() if name not in settings}
+    kept = {name: value for name, value in tomllib.loads(text).items() if name not in settings}
     assert tomllib.loads(edited(text, settings)) == kept | plain
 
 

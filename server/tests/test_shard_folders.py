@@ -68,14 +68,16 @@ def test_a_shard_has_a_root_key_of_its_own_and_the_common_transfer_key(layout: L
     assert settings.socket == shard.socket.resolve()
     assert settings.operator_socket == shard.operator_socket.resolve()
     sockets = {
-        name: each.sockets
-        for name, each in gateway_config.read(layout.gateway_settings).key_services.items()
+        name: shard.sockets
+        for name, shard in gateway_config.read(layout.gateway_settings).key_services.items()
     }
     assert sockets == {
         "default": (layout.socket.resolve(),),
         "b": (shard.socket.resolve(),),
     }
-    assert [each.name for each in key_service_programs(layout, None)] == [
+    assert [
+        key_service_program.name for key_service_program in key_service_programs(layout, None)
+    ] == [
         "key service",
         "key service b",
     ]
@@ -113,7 +115,7 @@ def test_what_was_begun_is_gone_on_with(layout: Layout) -> None:
 
 def test_as_many_as_are_missing_are_made(layout: Layout) -> None:
     """Shards that are there stay, and the number that is asked for never removes one."""
-    assert [each.layout.shard for each in add_missing(layout, 3)] == ["shard-2", "shard-3"]
+    assert [made.layout.shard for made in add_missing(layout, 3)] == ["shard-2", "shard-3"]
     assert add_missing(layout, 2) == []
     assert layout.shards == ("default", "shard-2", "shard-3")
 
@@ -137,7 +139,9 @@ def test_of_a_removed_shard_the_folder_stays(layout: Layout) -> None:
     layout = Layout(layout.directory)
     assert removed.database == str(shard.key_service.resolve() / "keys.sqlite3")
     assert layout.shards == ("default", "b")
-    assert [each.name for each in key_service_programs(layout, None)][1:] == ["key service b"]
+    assert [key_service_program.name for key_service_program in key_service_programs(layout, None)][
+        1:
+    ] == ["key service b"]
     assert list(gateway_config.read(layout.gateway_settings).key_services) == ["default", "b"]
     assert layout.gateway_settings.read_text() != before
     files["settings.removed.toml"] = files.pop("settings.toml")

@@ -168,7 +168,10 @@ async def test_programs_are_renewed_one_after_another(stage: Stage) -> None:
         before = supervisor.pids()
         supervisor.reload()
         await stage.until(lambda events: len(events) == 6)
-        assert [each[:2] for each in stage.events()[2:5:2]] == [("a", "started"), ("b", "started")]
+        assert [event[:2] for event in stage.events()[2:5:2]] == [
+            ("a", "started"),
+            ("b", "started"),
+        ]
         left = {name: pid for name, what, pid in stage.events() if what == "left"}
         assert left == before
         assert not set(supervisor.pids().values()) & set(before.values())
@@ -318,7 +321,7 @@ async def test_programs_are_removed(stage: Stage) -> None:
         await stage.until(lambda events: len(events) == 4)
         for _ in range(2):
             supervisor.remove("kind", {"a", "c"})
-        await stage.until(lambda events: ("b", "stopped") in {each[:2] for each in events})
+        await stage.until(lambda events: ("b", "stopped") in {event[:2] for event in events})
         os.kill(supervisor.pids()["a"], signal.SIGKILL)
         await stage.until(lambda _: len(_of(stage, "a")) == 2)
         assert sorted(supervisor.pids()) == ["a", "c", "d"]

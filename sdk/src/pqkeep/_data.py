@@ -126,17 +126,17 @@ class Data:
     def integers(self, name: str) -> dict[str, int]:
         """Return a field that is an object of integers."""
         members = self.nested(name)
-        return {each: members.integer(each) for each in members.names()}
+        return {name: members.integer(name) for name in members.names()}
 
     def texts(self, name: str) -> dict[str, str]:
         """Return a field that is an object of strings."""
         members = self.nested(name)
-        return {each: members.text(each) for each in members.names()}
+        return {name: members.text(name) for name in members.names()}
 
     def text_objects(self, name: str) -> tuple[dict[str, str], ...]:
         """Return a field that is a list of objects of strings."""
         return tuple(
-            {each: members.text(each) for each in members.names()} for members in self.objects(name)
+            {name: members.text(name) for name in members.names()} for members in self.objects(name)
         )
 
     def texts_or_none(self, name: str) -> tuple[str, ...] | None:
@@ -144,7 +144,7 @@ class Data:
         if not self.has(name):
             return None
         members = self._members(name)
-        if not all(isinstance(each, str) for each in members):
+        if not all(isinstance(member, str) for member in members):
             raise self._malformed(name)
         return tuple(cast("list[str]", members))
 

@@ -97,7 +97,7 @@ def _batch(items: Sequence[tuple[Call[R], bytes]]) -> Call[Sequence[R | PqkeepEr
         results = data.objects("results")
         if len(results) != len(calls):
             raise MalformedAnswerError("there is not a result for each item", field="results")
-        return [_result(call, each) for call, each in zip(calls, results, strict=True)]
+        return [_result(call, result) for call, result in zip(calls, results, strict=True)]
 
     first = calls[0]
     content = b'{"items": [' + _BETWEEN.join(item for _, item in items) + b"]}"
@@ -119,4 +119,4 @@ def _result(call: Call[R], result: Data) -> R | PqkeepError:
 
 def _given(call: Call[Any]) -> dict[str, object]:
     """Return the fields of a body that are not left out."""
-    return {name: each for name, each in (call.body or {}).items() if each is not None}
+    return {name: value for name, value in (call.body or {}).items() if value is not None}

@@ -219,11 +219,11 @@ class Proxy:
 def _proxy_for(url: httpx2.URL) -> Proxy | None:
     """Return the proxy that the environment names for an address, unless NO_PROXY has its host."""
     proxies = getproxies()
-    scheme = next((each for each in (url.scheme, "all") if proxies.get(each)), None)
+    scheme = next((scheme for scheme in (url.scheme, "all") if proxies.get(scheme)), None)
     if scheme is None or _is_bypassed(url, proxies.get("no", "")):
         return None
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper())
-    variable = next((each for each in names if os.environ.get(each)), "the system's proxy")
+    variable = next((name for name in names if os.environ.get(name)), "the system's proxy")
     return Proxy(_proxy_url(proxies[scheme].strip(BLANK), variable), variable)
 
 
@@ -259,7 +259,7 @@ def _is_bypassed(url: httpx2.URL, no_proxy: str) -> bool:
     host, port = url.host.lower().rstrip("."), url.port or _PORTS[url.scheme]
     address = _address_in(host)
     return any(
-        _bypasses(each, host, port, address) for each in no_proxy.lower().replace(",", " ").split()
+        _bypasses(part, host, port, address) for part in no_proxy.lower().replace(",", " ").split()
     )
 
 

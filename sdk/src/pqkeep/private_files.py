@@ -52,7 +52,7 @@ def _is_of_one_user(group: int) -> bool:
     with suppress(KeyError):
         named = frozenset(grp.getgrgid(group).gr_mem)
     others = {
-        each.pw_uid for each in pwd.getpwall() if each.pw_gid == group or each.pw_name in named
+        user.pw_uid for user in pwd.getpwall() if user.pw_gid == group or user.pw_name in named
     } - {0, user}
     return len(others) <= (user == 0)
 

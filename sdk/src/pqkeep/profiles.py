@@ -42,7 +42,9 @@ class Profile:
 
 LARGEST = 1024 * 1024
 """Bytes of the profile file that are read: much more than any has."""
-_KINDS = {each.name: bool if each.name == "allow_plain_http" else str for each in fields(Profile)}
+_KINDS = {
+    field.name: bool if field.name == "allow_plain_http" else str for field in fields(Profile)
+}
 
 
 def environment(name: str) -> str | None:

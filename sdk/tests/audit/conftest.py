@@ -159,8 +159,8 @@ class Log:
                 begin += 1 << level
         form = {"format": "pqkeep/v2/audit-export", "after": after, "subtrees": subtrees}
         lines = [
-            {"type": "record", "record": copy.deepcopy(each)}
-            for each in self.records[after : header["size"]]
+            {"type": "record", "record": copy.deepcopy(record)}
+            for record in self.records[after : header["size"]]
         ]
         end = {"type": "end", "records": len(lines)}
         return [{**header, **form}, key, checkpoint, *more, *lines, end]

@@ -32,8 +32,8 @@ FIRST_LATER = 11
 def mixed(log: Log) -> Log:
     """A log that was begun in format 1 and went on in a later one."""
     later = [
-        {**each, "format": 2, "region": "eu"} if each["id"] >= FIRST_LATER else each
-        for each in log.records
+        {**record, "format": 2, "region": "eu"} if record["id"] >= FIRST_LATER else record
+        for record in log.records
     ]
     return type(log)(log.signer, later)
 
@@ -46,7 +46,7 @@ def keys(log: Log, save: Save) -> Path:
 
 def found(report: Report) -> list[tuple[str, int | None]]:
     """Return kind and record of each finding."""
-    return [(str(each.kind), each.record) for each in report.findings]
+    return [(str(finding.kind), finding.record) for finding in report.findings]
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: json.loads(known["text"])["operation"])
@@ -89,9 +89,9 @@ def test_a_format_that_is_not_known(
     whose = None if tenant is None else log.records[tenant]["tenant_id"]
     report = verify([save("export.jsonl", mixed.export(tenant=whose))], keys)
     later = [
-        each["id"]
-        for each in mixed.records
-        if each["format"] == 2 and whose in (None, each["tenant_id"])
+        record["id"]
+        for record in mixed.records
+        if record["format"] == 2 and whose in (None, record["tenant_id"])
     ]
     assert found(report) == [("unknown-format", record) for record in later]
     assert not report.is_verified
@@ -177,5 +177,5 @@ def test_a_record_has_the_names_of_its_format(
     lines = mixed.export()
     lines[2 + record]["record"] |= change
     report = verify_formats(LATER, [save("export.jsonl", lines)], keys)
-    assert [str(each.kind) for each in report.findings] == ["malformed", "missing"]
+    assert [str(finding.kind) for finding in report.findings] == ["malformed", "missing"]
     assert report.findings[0].line == 3 + record

@@ -51,7 +51,7 @@ OTHERS: Line = {
 
 def found(report: Report) -> Found:
     """Return kind, line and record of each finding."""
-    return [(str(each.kind), each.line, each.record) for each in report.findings]
+    return [(str(finding.kind), finding.line, finding.record) for finding in report.findings]
 
 
 def line_of(record: int) -> int:
@@ -70,7 +70,7 @@ def check(save: Save, keys: Path) -> Callable[..., Found]:
     """Verify an export, with other files, against the kept keys; return what is found."""
 
     def run(lines: list[Line], *others: list[Line]) -> Found:
-        paths = [save(f"{n}.jsonl", each) for n, each in enumerate((lines, *others))]
+        paths = [save(f"{n}.jsonl", lines_) for n, lines_ in enumerate((lines, *others))]
         return found(verify(paths, keys))
 
     return run
@@ -166,7 +166,7 @@ def test_removed_records(log: Log, save: Save, keys: Path) -> None:
     del lines[line_of(7) - 1 : line_of(10)]
     lines[-1]["records"] = 17
     report = verify([save("export.jsonl", lines)], keys)
-    assert [each.message for each in report.findings] == ["records 7 to 10 are missing"]
+    assert [finding.message for finding in report.findings] == ["records 7 to 10 are missing"]
 
 
 def test_a_removed_record_of_a_tenant(log: Log, save: Save, keys: Path) -> None:
@@ -175,7 +175,9 @@ def test_a_removed_record_of_a_tenant(log: Log, save: Save, keys: Path) -> None:
     del lines[FIRST]
     lines[-1]["records"] -= 1
     report = verify([save("export.jsonl", lines)], keys)
-    assert [each.message for each in report.findings] == ["the tenant's record number 2 is missing"]
+    assert [finding.message for finding in report.findings] == [
+        "the tenant's record number 2 is missing"
+    ]
 
 
 @pytest.mark.parametrize("tenant", [None, 0])
@@ -360,7 +362,7 @@ def test_nothing_that_is_verified(log: Log, save: Save, keys: Path, kind: str) -
     lines = {"keys": [log.signer.key()], "proof": [log.consistency(5, 9)]}
     lines["both"] = [*lines["keys"], *lines["proof"]]
     report = verify([save("kept.jsonl", lines[kind])], keys)
-    assert [each.kind for each in report.findings] == ["nothing"]
+    assert [finding.kind for finding in report.findings] == ["nothing"]
 
 
 def test_a_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:
@@ -418,7 +420,7 @@ def test_another_key_in_another_file(
     """Two files that disagree on a key are found without kept keys."""
     forged = new_log(21, by=new_signer())
     paths = [save("one.jsonl", log.export()), save("two.jsonl", forged.export())]
-    kinds = {each.kind for each in verify(paths).findings}
+    kinds = {finding.kind for finding in verify(paths).findings}
     assert Kind.REPLACED_KEY in kinds
 
 
@@ -432,7 +434,7 @@ def test_an_unknown_key(log: Log, check: Callable[..., Found]) -> None:
 def test_keys_that_are_none(log: Log, save: Save) -> None:
     """A file of keys without keys is a finding, and so is that nothing can be verified."""
     report = verify([save("export.jsonl", log.export())], save("keys.json", [log.checkpoint(3)]))
-    kinds = [each.kind for each in report.findings]
+    kinds = [finding.kind for finding in report.findings]
     assert kinds == [Kind.NO_KEYS, Kind.NO_CHECKPOINT, Kind.UNKNOWN_KEY]
 
 
@@ -655,7 +657,9 @@ def test_any_file(tmp_path: Path, keys: Path, content: bytes) -> None:
 @pytest.mark.parametrize("depth", [2, 100, 300, 480, 900, 1_000, 100_000])
 def test_nesting(tmp_path: Path, keys: Path, opening: str, depth: int) -> None:
     """However deep something is nested, it is a finding."""
-    closing = "".join({"{": "}", "[": "]"}[each] for each in reversed(opening) if each in "{[")
+    closing = "".join(
+        {"{": "}", "[": "]"}[bracket] for bracket in reversed(opening) if bracket in "{["
+    )
     path = tmp_path / "file"
     path.write_text(opening * depth + "1" + closing * depth)
     assert not verify([path], keys).is_verified

@@ -26,14 +26,14 @@ def check(log: Log, save: Save) -> Check:
 
     def run(*files: list[Line]) -> Report:
         keys = save("keys.json", [log.signer.key()])
-        return verify([save(f"{n}.jsonl", each) for n, each in enumerate(files)], keys)
+        return verify([save(f"{n}.jsonl", lines_) for n, lines_ in enumerate(files)], keys)
 
     return run
 
 
 def kinds(report: Report) -> list[tuple[str, int | None]]:
     """Return kind and record of each finding."""
-    return [(str(each.kind), each.record) for each in report.findings]
+    return [(str(finding.kind), finding.record) for finding in report.findings]
 
 
 def test_every_part_is_verified(log: Log, check: Check) -> None:
@@ -151,4 +151,4 @@ def test_a_part_is_no_proof_of_what_came_before(log: Log, check: Check) -> None:
     assert kinds(check(part, kept, [log.consistency(5, 21)])) == []
     assert kinds(check(part, [log.checkpoint(12), log.checkpoint(15)])) == []
     another = [log.checkpoint(5, root=bytes(32))]
-    assert Kind.NOT_CONNECTED in {each.kind for each in check(part, another).findings}
+    assert Kind.NOT_CONNECTED in {finding.kind for finding in check(part, another).findings}

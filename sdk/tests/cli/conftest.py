@@ -81,7 +81,7 @@ class Command:
     def as_(self, **environment: str) -> Command:
         """Return the command with more in its environment, and without what is empty there."""
         values = {**self.environment, **environment}
-        return replace(self, environment={name: each for name, each in values.items() if each})
+        return replace(self, environment={name: value for name, value in values.items() if value})
 
     def names(self) -> set[str]:
         """Return what is in the directory."""

@@ -126,7 +126,7 @@ def test_the_operator_s_tenants(operator_command: Command) -> None:
     assert cancelled["deletion_at"] is None
     assert result(operator_command, "tenants", "resume", tenant)["status"] == "active"
     listed = result(operator_command, "tenants", "list")
-    assert tenant in {each["id"] for each in listed["tenants"]}
+    assert tenant in {tenant_["id"] for tenant_ in listed["tenants"]}
     assert name in operator_command("tenants", "list").out.decode()
     for status, total in (("active", 1), ("suspended", 0)):
         narrowed = ("--name", name.upper(), "--status", status)

@@ -42,7 +42,9 @@ def test_records(command: Command, tenant: Client) -> None:
     assert records[0]["id"] > records[1]["id"]
     ended = command("audit", "records", "--oldest-first", "--limit", "0", "--output", "json")
     everything = [json.loads(line) for line in ended.out.splitlines()]
-    assert [each["id"] for each in everything] == [each.id for each in tenant.audit.records()]
+    assert [record["id"] for record in everything] == [
+        record.id for record in tenant.audit.records()
+    ]
     tenant.keys.list()  # by a program, so that it is no page view
     ended = command("audit", "records", "--no-page-views", "--limit", "1", "--output", "json")
     assert json.loads(ended.out)["operation"] == "list-keys"

@@ -197,7 +197,9 @@ def test_long_arguments(
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     assert file.exists()
-    status, out, said = run(command, '"$@"', *(each.format("a" * 100_000) for each in arguments))
+    status, out, said = run(
+        command, '"$@"', *(argument.format("a" * 100_000) for argument in arguments)
+    )
     assert status in {1, 2, 4}, said
     assert out == b""
     assert len(said) < (5_000 if arguments != ("{}",) else 200_000)

@@ -28,7 +28,7 @@ def test_keyrings(command: Command, tenant: Client) -> None:
     shown = json.loads(command("--output", "json", "keyrings", "show", "payments.cards").out)
     assert (shown["description"], shown["labels"]) == ("cards", {"team": "payments"})
     listed = json.loads(command("--output", "json", "keyrings", "list").out)
-    assert [each["name"] for each in listed["keyrings"]] == ["default", "payments.cards"]
+    assert [keyring["name"] for keyring in listed["keyrings"]] == ["default", "payments.cards"]
     of = ("--keyring", "payments.cards")
     for _ in range(2):
         assert command("keys", "generate", "Kyber768", "--if-absent", *of).status == 0
@@ -40,7 +40,7 @@ def test_keyrings(command: Command, tenant: Client) -> None:
     assert command("keyrings", "create", "x", "--label", "team").status != 0
     every = ("keys", "list", "--all-keyrings")
     found = json.loads(command("--output", "json", *every).out)["keys"]
-    assert [each["keyring"] for each in found] == ["payments.cards"] * 2
+    assert [key["keyring"] for key in found] == ["payments.cards"] * 2
     assert command(*every).out.split()[0] == b"KEYRING"
     assert command(*every, *of).status == 2
     assert tenant.keys.list_page(all_keyrings=True, limit=1).items[0].keyring == "payments.cards"
@@ -77,7 +77,7 @@ def test_files_of_a_keyring(command: Command, tenant: Client) -> None:
     shown = json.loads(command("--output", "json", "keys", "show", "Kyber768", *of).out)
     assert (shown["key_version"], shown["uses"] > 0) == (1, True)
     lines = command("--output", "json", "audit", "records", *of, "--limit", "0").out.splitlines()
-    assert {json.loads(each)["keyring"] for each in lines} == {"cards"}
+    assert {json.loads(line)["keyring"] for line in lines} == {"cards"}
     # nothing was made in the default keyring, and the hint says how to change that
     ended = command("encrypt", "card.txt", "--force")
     assert (ended.status, "pqkeep keys generate Kyber768;" in ended.err) == (4, True)
@@ -104,7 +104,7 @@ def test_moving_to_another_keyring(command: Command, tenant: Client) -> None:
     assert command("encrypt", "card.txt").status == 0
     assert command("re-encrypt", "card.txt.pqk", "--keyring", "cards").status == 0
     shown = json.loads(command("--output", "json", "recipients", "card.txt.pqk").out)
-    assert [each["keyring"] for each in shown["recipients"]] == ["cards"]
+    assert [recipient["keyring"] for recipient in shown["recipients"]] == ["cards"]
     assert command("decrypt", "card.txt.pqk", "--to", "-").out == b"4111-1111"
     private = MLDSA65PrivateKey.generate().private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()

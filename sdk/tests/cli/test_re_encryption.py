@@ -61,8 +61,8 @@ def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Pa
     assert (
         len(
             {
-                each.request_id
-                for each in tenant.audit.records(operation="decapsulate", key_version=1)
+                record.request_id
+                for record in tenant.audit.records(operation="decapsulate", key_version=1)
             }
         )
         == 1
@@ -119,8 +119,8 @@ def test_for_several_at_once(command: Command, friend: Command, tenant: Client, 
     offline = command.as_(PQKEEP_URL="", PQKEEP_API_KEY_FILE="")
     to = ("--public-key", "own.json", "--recipient", "friend.json")
     assert offline("encrypt", file.name, *to).status == 0
-    for each in (command, friend):
-        assert each("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+    for user in (command, friend):
+        assert user("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
     assert command("encrypt", file.name, "--server-side", *to[2:]).status == 2
 
 

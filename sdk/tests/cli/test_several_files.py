@@ -36,7 +36,7 @@ def _files(command: Command) -> dict[str, bytes]:
 
 def _requests(tenant: Client, operation: str) -> list[str]:
     """Return the request of each record of an operation."""
-    return [each.request_id for each in tenant.audit.records(operation=operation)]
+    return [record.request_id for record in tenant.audit.records(operation=operation)]
 
 
 @pytest.mark.parametrize("options", [(), ("--armor",), ("--server-side",), ("--envelope",)])
@@ -58,7 +58,7 @@ def test_encrypt_and_decrypt(command: Command, tenant: Client, options: tuple[st
     ended = command("decrypt", *names, "--output", "json", "--quiet")
     assert ended.status == 2
     results = json.loads(ended.out)["files"]
-    errors = {each["file"]: each.get("error") for each in results}
+    errors = {result["file"]: result.get("error") for result in results}
     bad = errors.pop("bad.pqk")  # an envelope that was cut may still be one
     assert bad in ({"DecryptionError"} if options == () else {"DecryptionError", "Refusal"})
     assert errors == {"a": None, "b": None, "c": None, "plain": "Refusal"}
@@ -124,7 +124,7 @@ def test_a_secret_is_of_the_key_that_its_file_names(tenant: Client) -> None:
     ]
     recovery = Recovery(tenant)
     recovery.ask(encapsulated)
-    first, second = (recovery.decapsulate(**each._asdict()) for each in encapsulated)
+    first, second = (recovery.decapsulate(**request._asdict()) for request in encapsulated)
     assert first == made.shared_secret != second
 
 

@@ -141,7 +141,7 @@ def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None
         header = read_header(BytesIO(data))
         assert header.sequence == file["sequence"]
         assert header.layout == Layout(file["slots"], file["slot_size"])
-        assert [each.algorithm for each in header.recipients] == file["recipients"]
+        assert [recipient.algorithm for recipient in header.recipients] == file["recipients"]
         for recipient in header.recipients:
             key = vectors["keys"][recipient.algorithm]
             assert recipient.key_name() == {
@@ -298,7 +298,7 @@ def test_no_nonce_comes_twice() -> None:
     numbers = [*range(1000), 2**32 - 1]
     nonces = {nonce(number, is_last=is_last) for number in numbers for is_last in (False, True)}
     assert len(nonces) == 2 * len(numbers)
-    assert {len(each) for each in nonces} == {12}
+    assert {len(nonce) for nonce in nonces} == {12}
     with pytest.raises(OverflowError):
         nonce(2**32, is_last=True)
 

@@ -308,7 +308,7 @@ def test_a_large_file(kyber: Pair, other: Pair, tmp_path: Path) -> None:
     assert (after.st_ino, after.st_size) == (before.st_ino, 5 * GIBIBYTE)
     assert after.st_blocks == before.st_blocks
     with path.open("rb") as file:
-        assert [each.algorithm for each in read_header(file).recipients] == ["X-Wing"]
+        assert [recipient.algorithm for recipient in read_header(file).recipients] == ["X-Wing"]
 
 
 def test_one_change_at_a_time(kyber: Pair, other: Pair, tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_the_standard_s_name(kyber: Pair) -> None:
 
 def test_most_recipients(pair_of: Callable[..., Pair]) -> None:
     """32 recipients of the longest kind fit into a header, and each opens the file."""
-    pairs = [pair_of("ML-KEM-1024", keyring="k" * 63 + "ab"[each % 2]) for each in range(32)]
+    pairs = [pair_of("ML-KEM-1024", keyring="k" * 63 + "ab"[number % 2]) for number in range(32)]
     file = encrypt(b"x", recipients=[pair.recipient for pair in pairs], room=32)
     for pair in (pairs[0], pairs[31]):
 

@@ -129,7 +129,9 @@ def test_another_algorithm_and_a_stream(client: Client) -> None:
         client.keys.generate(algorithm)
     sealed = client.local.encrypt(DATA)
     moved = client.local.re_encrypt(sealed, algorithm="ML-KEM-1024")
-    assert [each.algorithm for each in read_header(BytesIO(moved)).recipients] == ["ML-KEM-1024"]
+    assert [recipient.algorithm for recipient in read_header(BytesIO(moved)).recipients] == [
+        "ML-KEM-1024"
+    ]
     key = client.keys.active("Kyber768")
     to = Recipient(public_key=key.public_key, algorithm="Kyber768", key_version=key.key_version)
     back = BytesIO()
@@ -145,8 +147,8 @@ def test_two_tenants(
     """A file for two tenants opens for both, whoever is named first, and then for one."""
     friend, path = connect(base_url, new_api_key()), tmp_path / "file.pqk"
     recipients = []
-    for each in (client, friend):
-        key = each.keys.generate("X-Wing")
+    for reader in (client, friend):
+        key = reader.keys.generate("X-Wing")
         recipients.append(
             Recipient(public_key=key.public_key, algorithm="X-Wing", key_version=key.key_version)
         )

@@ -133,8 +133,10 @@ class Dev:
             self._sockets.close()
             raise DevError(str(error)) from None
         self._url = _url(listeners[0].public)
-        self._management = [_url(each.management) for each in listeners if each.management]
-        self._places = [place_of(each, is_tls=False) for each in listeners]
+        self._management = [
+            _url(listener.management) for listener in listeners if listener.management
+        ]
+        self._places = [place_of(listener, is_tls=False) for listener in listeners]
         self._gateway = GatewayClient(self._url, self._credentials.operator_key)
         try:
             key_services = tuple(key_service_programs(self._layout, None))

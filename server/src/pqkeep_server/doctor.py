@@ -137,7 +137,7 @@ def _roles(layout: Layout) -> frozenset[str]:
 def _settings(host: Host) -> Iterator[str]:
     files = [host.layout.gateway_settings] if GATEWAY in host.roles else []
     if KEY_SERVICE in host.roles:
-        files += [each.key_service_settings for each in _shards(host)]
+        files += [shard.key_service_settings for shard in _shards(host)]
     for file in files:
         link = check_settings(file).link
         if link is not None and link.expires_soon:
@@ -221,7 +221,7 @@ def _users(host: Host) -> Iterator[str]:
 
 def _files(host: Host) -> Iterator[str]:
     layout = host.layout
-    key_services = (each.key_service for each in _shards(host))
+    key_services = (shard.key_service for shard in _shards(host))
     for folder in filter(Path.exists, (layout.gateway, *key_services)):
         owner = folder.stat().st_uid
         for path in (folder, *folder.rglob("*")):
@@ -395,14 +395,14 @@ def _placements(host: Host) -> Iterator[str]:
     except ShardError as error:
         yield str(error)
         return
-    for each in found:
-        name, tenants = each.stored.name, each.stored.tenants
+    for shard in found:
+        name, tenants = shard.stored.name, shard.stored.tenants
         if tenants and name not in gateway.key_services:
             yield (
                 f"the gateway's settings do not name the shard {name}: requests of"
                 f" {counted(tenants, 'tenant')} are answered 503"
             )
-        if waiting := max(each.stored.moving, each.unfinished or 0):
+        if waiting := max(shard.stored.moving, shard.unfinished or 0):
             yield (
                 f"not finished: {counted(waiting, 'move')} away from the shard {name}; pqkeepd shard"
                 " move goes on with each"
@@ -411,7 +411,7 @@ def _placements(host: Host) -> Iterator[str]:
 
 def _rows(gateway: gateway_config.Config, shards: Iterable[Layout]) -> Iterator[str]:
     """Yield how the gateway's settings and the key services of this host do not meet."""
-    here = {each.shard: each for each in shards}
+    here = {shard.shard: shard for shard in shards}
     for name, named in gateway.key_services.items():
         if named.sockets and name not in here:
             yield f"the gateway's settings name the shard {name}, whose folder is not here"

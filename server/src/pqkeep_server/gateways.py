@@ -52,10 +52,10 @@ def listening(
                 opened[-1] = Listeners(first, other)
         yield opened
     finally:
-        for each in opened:
-            each.public.close()
-            if each.management is not None:
-                each.management.close()
+        for gateway in opened:
+            gateway.public.close()
+            if gateway.management is not None:
+                gateway.management.close()
 
 
 def gateway_programs(
@@ -67,14 +67,14 @@ def gateway_programs(
     are_renewed: bool,
 ) -> Iterator[Program]:
     """Yield the gateways as programs to keep running."""
-    for number, each in enumerate(listeners):
-        options = ["--fd", str(each.public.fileno())]
+    for number, own in enumerate(listeners):
+        options = ["--fd", str(own.public.fileno())]
         descriptors = [other.public.fileno() for other in listeners]
         for other in descriptors[:number] + descriptors[number + 1 :]:
             options += ["--other-fd", str(other)]
-        if each.management is not None:
-            options += ["--management-fd", str(each.management.fileno())]
-            descriptors.append(each.management.fileno())
+        if own.management is not None:
+            options += ["--management-fd", str(own.management.fileno())]
+            descriptors.append(own.management.fileno())
         if len(listeners) > 1:
             options += ["--number", str(number)]
         yield Program(

@@ -167,8 +167,8 @@ class Layout:
     def shards(self) -> tuple[str, ...]:
         """The shards whose key services' folders are here, ``default`` first."""
         others = (
-            each.parent.name.removeprefix(_OTHER_SHARD)
-            for each in self.directory.glob(f"{_OTHER_SHARD}*/settings.toml")
+            path.parent.name.removeprefix(_OTHER_SHARD)
+            for path in self.directory.glob(f"{_OTHER_SHARD}*/settings.toml")
         )
         return (DEFAULT_SHARD, *sorted(others))
 
@@ -314,7 +314,7 @@ def write_key_service(
 def _require_own(layout: Layout) -> None:
     """Raise InitialiseError where the directory has other files: its mode is changed."""
     try:
-        names = [each.name for each in layout.directory.iterdir()]
+        names = [path.name for path in layout.directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return
     others = sorted(name for name in names if not name.startswith(_OWN))

@@ -102,7 +102,9 @@ def issue(
         _general_name(host)
     try:
         authority = _Authority.prepare(directory, algorithm, makes=bool(hosts))
-        issued = {each.folder: each for each in authority.renewed(days, renew=renew)}
+        issued = {
+            certificate.folder: certificate for certificate in authority.renewed(days, renew=renew)
+        }
         for role, host in hosts:
             folder = directory / f"{_FOLDERS[role]}-{host}"
             if folder not in issued:
@@ -234,7 +236,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _algorithm(key: PrivateKey) -> Algorithm:
-    return next(each for each in ALGORITHMS.values() if isinstance(key, each.kind))
+    return next(algorithm for algorithm in ALGORITHMS.values() if isinstance(key, algorithm.kind))
 
 
 def _read_ca(folder: Path) -> tuple[PrivateKey, x509.Certificate]:

@@ -65,19 +65,19 @@ class Program:
 
 def written(programs: Iterable[Program]) -> Sequence[Mapping[str, Any]]:
     """Return programs in what JSON can have."""
-    return [asdict(each) for each in programs]
+    return [asdict(program) for program in programs]
 
 
 def read(programs: Iterable[Mapping[str, Any]]) -> Iterator[Program]:
     """Yield the programs that were written."""
-    for each in programs:
-        identity = each["identity"]
+    for program in programs:
+        identity = program["identity"]
         parts = {
-            "arguments": tuple(each["arguments"]),
-            "pass_fds": tuple(each["pass_fds"]),
+            "arguments": tuple(program["arguments"]),
+            "pass_fds": tuple(program["pass_fds"]),
             "identity": None if identity is None else Identity(**identity),
         }
-        yield Program(**{**each, **parts})
+        yield Program(**{**program, **parts})
 
 
 async def start(program: Program, ready: int | None = None) -> Process:

@@ -90,9 +90,9 @@ def rotate(
     except OSError as error:
         raise RootKeyError(f"cannot change the root key: {error}") from None
     return [
-        _described(each)
-        for each in old.values()
-        if not (destroy_old and _is_destroyed(each, settings))
+        _described(source)
+        for source in old.values()
+        if not (destroy_old and _is_destroyed(source, settings))
     ]
 
 

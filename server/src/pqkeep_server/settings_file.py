@@ -62,19 +62,19 @@ def root_key_tables(text: str) -> dict[int, Settings]:
     settings: dict[str, Any] = dict(parse_table(text))
     if "root_key_file" in settings:
         return {1: {"file": settings["root_key_file"]}}
-    return {int(each): table for each, table in settings.get("root_keys", {}).items()}
+    return {int(key_id): table for key_id, table in settings.get("root_keys", {}).items()}
 
 
 def root_key_settings(tables: Mapping[int, Settings]) -> Settings:
     """Return the key service's settings for root keys by id."""
     if tuple(tables) == (1,) and tuple(tables[1]) == ("file",):
         return {"root_key_file": tables[1]["file"], "root_keys": None}
-    return {"root_key_file": None, "root_keys": {str(each): tables[each] for each in tables}}
+    return {"root_key_file": None, "root_keys": {str(key_id): tables[key_id] for key_id in tables}}
 
 
 def _change(table: Table | InlineTable, settings: Settings) -> None:
     """Make a table have these settings, and leave what is the same as it is written."""
-    for name in [each for each in table if each not in settings]:
+    for name in [name for name in table if name not in settings]:
         del table[name]
     for name, value in settings.items():
         if name not in table or table[name] != value:
@@ -83,7 +83,7 @@ def _change(table: Table | InlineTable, settings: Settings) -> None:
 
 def _table(settings: Settings) -> Table | InlineTable:
     """Return a table in one line, or one with a heading for each of the tables in it."""
-    are_tables = all(isinstance(each, Mapping) for each in settings.values())
+    are_tables = all(isinstance(setting, Mapping) for setting in settings.values())
     table = tomlkit.table(is_super_table=True) if are_tables else tomlkit.inline_table()
     table.update(settings)
     return table

@@ -191,7 +191,7 @@ def _without_shard(text: str, name: str) -> str:
             "the gateway's settings file does not name its shards: the environment does. Remove the"
             " shard by hand, as docs/scaling.md says"
         )
-    return edited(text, {"shards": {each: of for each, of in shards.items() if each != name}})
+    return edited(text, {"shards": {other: of for other, of in shards.items() if other != name}})
 
 
 def _settings(

@@ -98,7 +98,7 @@ class ShardMoves:
     def list(self) -> Sequence[ShardHere]:
         """Return all shards but those that were removed. Raises ShardError."""
         with self._accounts_open():
-            found = self._accounts(lambda each: each.list())
+            found = self._accounts(lambda accounts: accounts.list())
         named = self._settings.key_services
         return [
             ShardHere(shard, self._unfinished(shard.name))
@@ -131,7 +131,7 @@ class ShardMoves:
         Refused while the shard is being drained.
         """
         with self._alone():
-            self._accounts(lambda each: each.set_draining(shard, draining=False))
+            self._accounts(lambda accounts: accounts.set_draining(shard, draining=False))
 
     def remove(self, shard: str, *, leaves_records: bool) -> int:
         """Note that a shard is removed which has no tenants; return how many have records there.
@@ -146,7 +146,9 @@ class ShardMoves:
                 )
             try:
                 return self._accounts(
-                    lambda each: each.remove(shard, removal(shard), leaves_records=leaves_records)
+                    lambda accounts: accounts.remove(
+                        shard, removal(shard), leaves_records=leaves_records
+                    )
                 )
             except ShardInUseError as error:
                 raise ShardError(f"the shard {shard} stays: {error}") from None
@@ -155,7 +157,10 @@ class ShardMoves:
     def while_nobody_moves(self) -> Iterator[None]:
         """Keep tenants from being moved here. Raises ShardError where a move is not finished."""
         with self._alone():
-            moving = {each.name: each.moving for each in self._accounts(lambda each: each.list())}
+            moving = {
+                shard.name: shard.moving
+                for shard in self._accounts(lambda accounts: accounts.list())
+            }
             for shard in self._sockets:
                 if unfinished := max(moving.get(shard, 0), len(self._bundles(shard))):
                     raise ShardError(
@@ -196,7 +201,7 @@ class ShardMoves:
             self._require_one_transfer_key(source, target)
             self._require_room(tenant, source, target)
         self._report(f"{shown}: refusing its requests")
-        source = self._accounts(lambda each: each.begin_move(tenant))
+        source = self._accounts(lambda accounts: accounts.begin_move(tenant))
         self._report(f"{shown}: leaving {source}")
         exported = self._export(tenant, source, target)
         self._report(f"{shown}: arriving at {target}")
@@ -225,7 +230,7 @@ class ShardMoves:
 
     def _end_move(self, tenant: TenantId, source: str, target: str) -> None:
         """Serve a tenant in a shard again. Raises ShardError where it is not the one that was moved."""
-        self._accounts(lambda each: each.end_move(tenant, source, target))
+        self._accounts(lambda accounts: accounts.end_move(tenant, source, target))
         if self._placement_of(tenant) != Placement(target):
             raise ShardError(
                 f"tenant {tenant} was moved by somebody else meanwhile; run the command again"
@@ -274,9 +279,9 @@ class ShardMoves:
 
     def _drain(self, shard: str) -> int:
         self._socket(shard)
-        self._accounts(lambda each: each.set_draining(shard, draining=True))
+        self._accounts(lambda accounts: accounts.set_draining(shard, draining=True))
         moved = 0
-        while tenants := self._accounts(lambda each: each.tenants_in(shard)):
+        while tenants := self._accounts(lambda accounts: accounts.tenants_in(shard)):
             for tenant in tenants:
                 self._move_anywhere(tenant, shard)
                 moved += 1
@@ -285,15 +290,15 @@ class ShardMoves:
         return moved
 
     def _placement_of(self, tenant: TenantId) -> Placement:
-        return self._accounts(lambda each: each.find(tenant))
+        return self._accounts(lambda accounts: accounts.find(tenant))
 
     def _move_anywhere(self, tenant: TenantId, source: str) -> None:
         """Move a tenant to the emptiest shard that runs here, or to where it is on its way."""
-        running = [each.stored for each in self.list() if each.unfinished is not None]
+        running = [shard.stored for shard in self.list() if shard.unfinished is not None]
         targets = [
-            each.name
-            for each in sorted(running, key=lambda each: each.tenants)
-            if each.name != source and not each.draining
+            shard.name
+            for shard in sorted(running, key=lambda shard: shard.tenants)
+            if shard.name != source and not shard.draining
         ]
         if not targets:
             raise ShardError("no other shard that runs on this host takes tenants")
@@ -335,7 +340,9 @@ class ShardMoves:
         except MoveRefusedError as error:
             if error.reason is MoveRefusal.OTHER_TARGET:
                 raise OtherTargetError(f"tenant {tenant}: {error}") from None
-            self._accounts(lambda each: each.end_move(tenant, source, source))  # it has not left
+            self._accounts(
+                lambda accounts: accounts.end_move(tenant, source, source)
+            )  # it has not left
             raise ShardError(f"tenant {tenant} stays in {source}: {error}") from None
         except KeyServiceError as error:
             raise ShardError(f"{source}: {error}; run the command again to go on") from None
@@ -367,7 +374,7 @@ class ShardMoves:
         No tenant was ever in a shard that the accounts database does not know yet, and whose key
         service need not run.
         """
-        for source in (each.name for each in self._accounts(lambda each: each.list())):
+        for source in (shard.name for shard in self._accounts(lambda accounts: accounts.list())):
             if source == target or source not in self._sockets:
                 continue
             if tenant not in self._bundles(source):

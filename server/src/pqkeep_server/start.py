@@ -87,7 +87,7 @@ def start(layout: Layout) -> None:
                 str(layout.directory),
                 _fixed(settings),
             )
-            sockets = (socket for each in programs for socket in each.pass_fds)
+            sockets = (socket for program in programs for socket in program.pass_fds)
             become_supervisor(plan, (lock, *sockets))
     except BlockingIOError:
         raise StartError(f"another pqkeepd uses the data directory {layout.directory}") from None

@@ -86,7 +86,7 @@ class Supervisor:
         """Keep every program running until ``stop``. Raises FatalExitError."""
         for program in self._programs:
             self._begin(program)
-        ends = [asyncio.create_task(each.wait()) for each in (stop, self._is_over)]
+        ends = [asyncio.create_task(event.wait()) for event in (stop, self._is_over)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -95,8 +95,8 @@ class Supervisor:
                 task.cancel()
             ended = await asyncio.gather(*self._keepers.values(), return_exceptions=True)
             await asyncio.gather(*changes, return_exceptions=True)
-            await asyncio.gather(*(end(each, of.name) for each, of in self._others.items()))
-            removed = [each for each in self._running if each not in self._programs]
+            await asyncio.gather(*(end(process, of.name) for process, of in self._others.items()))
+            removed = [program for program in self._running if program not in self._programs]
             for program in (*removed, *reversed(self._programs)):
                 if program in self._running:
                     await end(self._running[program], program.name)
@@ -261,8 +261,8 @@ class Supervisor:
     async def _until_mended(self, program: Program, reason: str) -> None:
         """Wait for a reload, if others of its kind go on without it. Raises FatalExitError."""
         mended = self._lost[program] = asyncio.Event()
-        kind = [each for each in self._programs if each.is_one_of == program.is_one_of]
-        if program.is_one_of is None or all(each in self._lost for each in kind):
+        kind = [other for other in self._programs if other.is_one_of == program.is_one_of]
+        if program.is_one_of is None or all(other in self._lost for other in kind):
             raise FatalExitError(f"the {program.name} ended: {reason}")
         _LOG.critical(
             "a process cannot run, and the others go on; SIGHUP has it tried again",
@@ -389,7 +389,7 @@ async def _reload_when_told(supervisor: Supervisor, plan: Plan, hangups: asyncio
             found: Mapping[str, Any] = json.loads(text)
             key_services = tuple(read(found["programs"]))
             supervisor.add(key_services)
-            supervisor.remove(found["kind"], {each.name for each in key_services})
+            supervisor.remove(found["kind"], {key_service.name for key_service in key_services})
             supervisor.reload()
 
 

@@ -81,7 +81,7 @@ def require_program(users: Users) -> None:
     What runs as a user is in the hands of that user's other processes: it gets neither root's
     terminal, into which they could type, nor root's environment.
     """
-    libraries = {each: of for each, of in os.environ.items() if each == "LD_LIBRARY_PATH"}
+    libraries = {name: of for name, of in os.environ.items() if name == "LD_LIBRARY_PATH"}
     for user in (users.gateway, users.key_service):
         try:
             ended = subprocess.run(  # noqa: S603 - itself

@@ -51,7 +51,7 @@ def connect(
             (tree, result.portion.file) for tree in result.not_continued if tree in evidence.trees
         )
     for tree, file in refuted.items():
-        if sum(each in evidence.trees for each in evidence.sizes.get(tree.size, ())) > 1:
+        if sum(fork in evidence.trees for fork in evidence.sizes.get(tree.size, ())) > 1:
             continue  # a fork, which is reported as such
         place = evidence.trees[tree][0].place
         message = f"the log in {file} was another when it had {tree.size} records"
@@ -64,7 +64,7 @@ def connect(
     if not heads:
         notes.append("there is no export: only signatures and proofs of consistency were verified")
         return tuple(notes)
-    head, result = max(heads, key=lambda each: each[0].size)
+    head, result = max(heads, key=lambda head: head[0].size)
     unconnected = sorted(
         tree
         for tree in evidence.trees

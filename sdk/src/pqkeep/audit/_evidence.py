@@ -55,34 +55,37 @@ class Lineage:
     def inherited(self, log_id: str) -> float:
         """Return how many records of a log the last one has; of the last one any number."""
         index = self.logs.index(log_id)
-        return min((each.inherited for each in self.successions[index:]), default=math.inf)
+        return min(
+            (succession.inherited for succession in self.successions[index:]), default=math.inf
+        )
 
     def signs(self, log_id: str, version: int) -> bool:
         """Return whether keys of a version sign a log: each has keys of its own."""
         index = self.logs.index(log_id)
-        bounds = [1, *(each.first_version for each in self.successions), math.inf]
+        bounds = [1, *(succession.first_version for succession in self.successions), math.inf]
         return bounds[index] <= version < bounds[index + 1]
 
 
 def find_lineage(log_id: str | None, located: Sequence[Located]) -> Lineage | None:
     """Return the longest lineage that an export gives to a log."""
-    lineages = [each for each in _of_exports(located) if log_id in each.logs]
+    lineages = [lineage for lineage in _of_exports(located) if log_id in lineage.logs]
     if log_id is not None:
         lineages.append(Lineage((log_id,)))
-    return max(lineages, key=lambda each: len(each.logs), default=None)
+    return max(lineages, key=lambda lineage: len(lineage.logs), default=None)
 
 
 def _of_exports(located: Sequence[Located]) -> Iterable[Lineage]:
     for place, header in located:
         if isinstance(header, Header):
             successions = [
-                each
-                for other, each in located
-                if other.order == place.order and isinstance(each, Succession)
+                statement
+                for other, statement in located
+                if other.order == place.order and isinstance(statement, Succession)
             ]
-            successions.sort(key=lambda each: each.entry.id)
+            successions.sort(key=lambda succession: succession.entry.id)
             yield Lineage(
-                (*(each.log_id for each in successions), header.log_id), tuple(successions)
+                (*(succession.log_id for succession in successions), header.log_id),
+                tuple(successions),
             )
 
 
@@ -186,7 +189,7 @@ def log_of(located: Located) -> str | None:
 
 
 def _firstlog_of(located: Iterable[Located]) -> str | None:
-    return next((log_id for each in located if (log_id := log_of(each)) is not None), None)
+    return next((log_id for item in located if (log_id := log_of(item)) is not None), None)
 
 
 def _of_lineage(
@@ -196,19 +199,19 @@ def _of_lineage(
     logs = () if lineage is None else lineage.logs
     reported: set[tuple[int, str]] = set()
     foreign_exports: set[int] = set()
-    for each in located:
-        about = log_of(each)
-        order = each.place.order
+    for item in located:
+        about = log_of(item)
+        order = item.place.order
         if about is None or about in logs:
             if order not in foreign_exports:
-                yield each
+                yield item
             continue
-        if isinstance(each.statement, Header):
+        if isinstance(item.statement, Header):
             foreign_exports.add(order)
         if (order, about) not in reported:
             reported.add((order, about))
             message = f"it is about log {about}; the others are about {logs[-1]}"
-            findings.add(Kind.ANOTHER_LOG, message, each.place)
+            findings.add(Kind.ANOTHER_LOG, message, item.place)
 
 
 def _add_keys(evidence: Evidence, located: Iterable[Located], findings: Findings) -> None:

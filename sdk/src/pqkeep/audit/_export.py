@@ -186,7 +186,9 @@ class _ExportVerification:
         is_grown_whole = self._tree.size == self._size and self._tree.root() == self._root
         if not self._header.has_proofs and self._tree.size == self._size:
             self._compare_root(is_signed=is_grown_whole)
-        for failure in sorted(self._failures, key=lambda each: (each.position, each.place)):
+        for failure in sorted(
+            self._failures, key=lambda finding: (finding.position, finding.place)
+        ):
             kind = self._kind_of(failure)
             is_only_proof = is_grown_whole and failure.is_in_tree
             self._report(Kind.WRONG_PROOF if is_only_proof else kind, failure)

@@ -96,6 +96,6 @@ class GrowingTree:
         if not self._subtrees:
             return EMPTY_ROOT
         *left, root = self._subtrees
-        for each in reversed(left):
-            root = node_hash(each, root)
+        for node in reversed(left):
+            root = node_hash(node, root)
         return root

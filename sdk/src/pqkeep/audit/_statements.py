@@ -181,12 +181,12 @@ def _read_typed(fields: "_Fields", formats: Formats) -> Statement:
 
 def _read_answer(fields: "_Fields") -> Iterator[Statement]:
     if "checkpoints" in fields:
-        for each in fields.values("checkpoints"):
-            yield _checkpoint(_Fields(each, is_exact=False))
+        for checkpoint in fields.values("checkpoints"):
+            yield _checkpoint(_Fields(checkpoint, is_exact=False))
     elif "keys" in fields:
         log_id = fields.log_id()
-        for each in fields.values("keys"):
-            yield _key(_Fields(each, is_exact=False), log_id)
+        for key in fields.values("keys"):
+            yield _key(_Fields(key, is_exact=False), log_id)
     else:
         read = next((read for name, read in _BY_NAME.items() if name in fields), None)
         if read is None:

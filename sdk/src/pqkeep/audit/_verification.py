@@ -40,41 +40,45 @@ class LogStatements:
 
 def divided(located: Sequence[Located], trusted: Sequence[Located] | None) -> list[LogStatements]:
     """Divide statements among the logs of the exports. What is about no such log is the last one's."""
-    heads = {place.order: each.log_id for place, each in located if isinstance(each, Header)}
+    heads = {
+        place.order: statement.log_id
+        for place, statement in located
+        if isinstance(statement, Header)
+    }
     lineages: list[Lineage] = []
     for log_id in heads.values():
         found = find_lineage(log_id, located)
-        if found is None or any(found.logs[-1] in each.logs for each in lineages):
+        if found is None or any(found.logs[-1] in lineage.logs for lineage in lineages):
             continue
-        lineages = [each for each in lineages if each.logs[-1] not in found.logs]
+        lineages = [lineage for lineage in lineages if lineage.logs[-1] not in found.logs]
         lineages.append(found)
-    of_log = {log_id: index for index, each in enumerate(lineages) for log_id in each.logs}
+    of_log = {log_id: index for index, lineage in enumerate(lineages) for log_id in lineage.logs}
     last = len(lineages) - 1
 
-    def index_of(each: Located) -> int:
-        log_id = log_of(each) or heads.get(each.place.order, "")
+    def index_of(item: Located) -> int:
+        log_id = log_of(item) or heads.get(item.place.order, "")
         return of_log.get(log_id, last)
 
     divided = [LogStatements([], None if trusted is None else []) for _ in lineages]
     parts: list[list[Located]] = [[] for _ in lineages]
-    for each in located:
-        if isinstance(each.statement, Consistency) and each.place.order not in heads:
-            divided[last].saved.append(each)
+    for item in located:
+        if isinstance(item.statement, Consistency) and item.place.order not in heads:
+            divided[last].saved.append(item)
         else:
-            parts[index_of(each)].append(each)
+            parts[index_of(item)].append(item)
     for index, log in enumerate(divided):
         log.located = parts[index]
         if trusted is not None:
-            log.trusted = [each for each in trusted if index_of(each) == index]
+            log.trusted = [key for key in trusted if index_of(key) == index]
     return divided
 
 
 def add_saved_proofs(collected: Sequence[Evidence], logs: Sequence[LogStatements]) -> None:
     """Add each consistency proof that was saved to the first log in which it holds, or the last."""
-    for place, proof in (each for log in logs for each in log.saved):
+    for place, proof in (proof for log in logs for proof in log.saved):
         if not isinstance(proof, Consistency):
             continue
-        found = (each for each in collected if _holds(proof, each))
+        found = (evidence for evidence in collected if _holds(proof, evidence))
         next(found, collected[-1]).consistencies.append((place, proof))
 
 
@@ -120,12 +124,12 @@ def verify_formats(
         trusted = None
         if trusted_keys is not None:
             trusted = _trusted(open_source(Path(trusted_keys), TRUSTED, formats, stack), findings)
-        located = [each for source in sources for each in statements(source, findings)]
+        located = [statement for source in sources for statement in statements(source, findings)]
         if len(sources) == len(files):
             logs = [LogStatements(located, trusted)]
         else:
             logs = divided(located, trusted)
-        collected = [collect_evidence(each.located, each.trusted, findings) for each in logs]
+        collected = [collect_evidence(log.located, log.trusted, findings) for log in logs]
         add_saved_proofs(collected, logs)
         *earlier, report = [
             _report(evidence, sources, findings, are_keys_trusted=trusted is not None)
@@ -161,7 +165,11 @@ def _report(
 
 
 def _trusted(source: Source, findings: Findings) -> list[Located]:
-    keys = [each for each in statements(source, findings) if isinstance(each.statement, Key)]
+    keys = [
+        statement
+        for statement in statements(source, findings)
+        if isinstance(statement.statement, Key)
+    ]
     if not keys:
         findings.add(Kind.NO_KEYS, "there are no keys in it", source.place(0))
     return keys
@@ -185,8 +193,8 @@ def _verify_exports(
 def _exports(evidence: Evidence) -> Iterator[tuple[Place, Header, Header]]:
     """Yield the first line of each file's export, and that of the last part of it."""
     by_file: dict[int, list[tuple[Place, Header]]] = {}
-    for each in evidence.headers:
-        by_file.setdefault(each[0].order, []).append(each)
+    for portion in evidence.headers:
+        by_file.setdefault(portion[0].order, []).append(portion)
     for headers in by_file.values():
         (place, first), *_ = headers
         parts = [header for _, header in headers if not header.has_proofs]

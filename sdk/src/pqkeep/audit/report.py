@@ -183,5 +183,5 @@ class Findings:
 
     def listed(self) -> tuple[Finding, ...]:
         """Return the listed ones, by file and line."""
-        in_order = sorted(self._listed, key=lambda each: each[0][:2])
+        in_order = sorted(self._listed, key=lambda item: item[0][:2])
         return tuple(finding for _, finding in in_order)

@@ -57,7 +57,7 @@ Algorithms = Annotated[
         "-a",
         metavar="NAME",
         help="Only with this algorithm. Can be repeated.",
-        autocompletion=lambda: [each.value for each in Algorithm],
+        autocompletion=lambda: [algorithm.value for algorithm in Algorithm],
         show_default=False,
     ),
 ]
@@ -123,13 +123,15 @@ def listed(key: ApiKey) -> ListedApiKey:
 
 def scopes_in_words(scopes: list[dict[str, Any]]) -> str:
     """Return what the scopes of a new API key allow, as the list of API keys says it."""
-    return "; ".join(_words(Scope(**each)) for each in scopes)
+    return "; ".join(_words(Scope(**scope)) for scope in scopes)
 
 
 def without_limits(facts: dict[str, Any]) -> dict[str, Any]:
     """Return what is known of a new API key without the limits that it was not given."""
     left_out = {"name", "scopes", "expires_at", "allowed_addresses"}
-    return {name: each for name, each in facts.items() if name not in left_out or each is not None}
+    return {
+        name: value for name, value in facts.items() if name not in left_out or value is not None
+    }
 
 
 def _words(scope: Scope) -> str:

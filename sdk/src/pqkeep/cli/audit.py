@@ -231,8 +231,8 @@ def checkpoint(
     if not invocation.is_json:
         show_table(found, CHECKPOINTS)
         return
-    for each in found:
-        show_json_line(each)
+    for checkpoint in found:
+        show_json_line(checkpoint)
 
 
 @command(app, "note")
@@ -257,8 +257,10 @@ def keys(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> Non
     """Show the keys that checkpoints are verified with. Keep them, as JSON, for audit verify."""
     with invocation.connect() as client:
         newest = client.audit.keys(log=log, shard=shard)
-        others = [] if log is not None else [each for each in newest.logs if each != newest.log_id]
-        earlier = [client.audit.keys(log=each) for each in others]
+        others = (
+            [] if log is not None else [log_id for log_id in newest.logs if log_id != newest.log_id]
+        )
+        earlier = [client.audit.keys(log=log_id) for log_id in others]
     for found in (*earlier, newest):
         if invocation.is_json:
             show_json_line({name: value for name, value in asdict(found).items() if name != "logs"})
@@ -408,8 +410,8 @@ def _is_other(values: dict[str, Any]) -> bool:
 
 def _as_json(report: "Report") -> dict[str, Any]:
     values = asdict(report)
-    for each in (values, *values["earlier"]):
-        for checkpoint in each["checkpoints"]:
+    for log in (values, *values["earlier"]):
+        for checkpoint in log["checkpoints"]:
             checkpoint["root"] = checkpoint["root"].hex()
     return {"verified": report.is_verified, **values}
 
@@ -418,8 +420,8 @@ def _show(report: "Report") -> None:
     from rich.console import Console  # noqa: PLC0415 - as above
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    for each in (*report.earlier, report) if report.is_verified else ():
-        for name, value in _facts(each):
+    for verified in (*report.earlier, report) if report.is_verified else ():
+        for name, value in _facts(verified):
             console.print(f"{name:12}{printable(value)}")
     for finding in report.findings:
         console.print(printable(str(finding)))
@@ -435,8 +437,8 @@ def _show(report: "Report") -> None:
 def _facts(report: "Report") -> Iterator[tuple[str, str]]:
     """Yield what was shown, by name."""
     yield "log", report.log_id or "unknown"
-    for each in reversed(report.continued):
-        yield "continues", _continued(each)
+    for log_id in reversed(report.continued):
+        yield "continues", _continued(log_id)
     for portion in report.portions:
         yield "records", _records(portion)
     sizes = {portion.size for portion in report.portions}

@@ -59,7 +59,7 @@ def options_before_commands(app: typer.Typer, function: Callable[..., None]) -> 
 
     def run(*, context: typer.Context, **values: Any) -> None:
         context.obj = _given(context, values)
-        function(**{each.name: values[each.name] for each in own})
+        function(**{parameter.name: values[parameter.name] for parameter in own})
 
     _with_parameters(run, [*own, *_COMMON.values(), _CONTEXT])
     run.__doc__ = function.__doc__
@@ -83,8 +83,8 @@ def _given(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_parameters(function: Callable[..., None], parameters: list[Parameter]) -> None:
     """Let Typer see other parameters than a function has."""
-    ordered = sorted(parameters, key=lambda each: each.kind)
-    function.__annotations__ = {each.name: each.annotation for each in ordered}
+    ordered = sorted(parameters, key=lambda parameter: parameter.kind)
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
     function.__signature__ = Signature(ordered)  # type: ignore[attr-defined] # functions may have one
 
 

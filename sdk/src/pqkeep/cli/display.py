@@ -25,9 +25,9 @@ def as_json(value: Any, precision: str = "milliseconds") -> Any:
         case datetime():
             return _time(value, precision)
         case Mapping():
-            return {name: as_json(each, precision) for name, each in value.items()}
+            return {name: as_json(member, precision) for name, member in value.items()}
         case list() | tuple():
-            return [as_json(each, precision) for each in value]
+            return [as_json(member, precision) for member in value]
         case _ if is_dataclass(value):
             return as_json(_fields(value), precision)
         case _:

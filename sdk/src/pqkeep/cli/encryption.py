@@ -333,8 +333,8 @@ class _Keys:
         if not self._found:
             used = _recipient(self._invocation, self._public_key, self._named)
             others = [key_in_file(self._invocation, path) for path in self._recipients]
-            for each in others:
-                rules(self._invocation).kem(each.algorithm)
+            for recipient in others:
+                rules(self._invocation).kem(recipient.algorithm)
             self._found = (used, *others)
         return self._found
 

@@ -37,7 +37,10 @@ def printable(text: str) -> str:
 
     What has no character in this Python's version of Unicode may have one in the terminal's.
     """
-    return "".join(each if each.isprintable() or _is_unassigned(each) else "?" for each in text)
+    return "".join(
+        character if character.isprintable() or _is_unassigned(character) else "?"
+        for character in text
+    )
 
 
 def _is_unassigned(character: str) -> bool:
@@ -169,7 +172,7 @@ def end(error: Exception, file: str | None = None) -> typer.Exit:
     if isinstance(error, Refusal):
         ending = Ending(error.status, error.next_step)
     else:
-        ending = next(_ENDINGS[each] for each in type(error).__mro__ if each in _ENDINGS)
+        ending = next(_ENDINGS[kind] for kind in type(error).__mro__ if kind in _ENDINGS)
     said = _said(error)
     if file not in {None, STANDARD} and str(file) not in said:
         said = f"{file}: {said}"

@@ -114,9 +114,9 @@ def update(
 def _labels(given: list[str] | None) -> dict[str, str] | None:
     if not given:
         return None
-    if not all("=" in each for each in given):
+    if not all("=" in label for label in given):
         raise Refusal("a label is NAME=VALUE", "for example --label team=payments")
-    return dict(each.split("=", 1) for each in given)
+    return dict(label.split("=", 1) for label in given)
 
 
 def _show(invocation: Invocation, keyring: Keyring) -> None:

@@ -391,10 +391,10 @@ def _facts(invocation: Invocation, key: Key) -> dict[str, Any]:
 def _columns(*keys: Key) -> dict[str, str]:
     """Return the columns that keys are shown with: some of them only where a key needs them."""
     columns = dict(COLUMNS)
-    if any(each.keyring is not None for each in keys):
+    if any(key.keyring is not None for key in keys):
         columns = {"keyring": "KEYRING", **columns}
-    if any(each.imported for each in keys):
+    if any(key.imported for key in keys):
         columns["imported"] = "IMPORTED"
-    if any(each.archive_at is not None for each in keys):
+    if any(key.archive_at is not None for key in keys):
         columns["archive_at"] = "TO BE ARCHIVED"
     return columns

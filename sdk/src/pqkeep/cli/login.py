@@ -40,7 +40,7 @@ def _require_own(folder: Path) -> None:
 
     With sudo HOME may stay the user's, who could then not read the profile, nor use the folder.
     """
-    there = next((each for each in (folder, *folder.parents) if each.exists()), None)
+    there = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if os.name == "posix" and there is not None and there.stat().st_uid not in {os.geteuid(), 0}:
         raise Refusal(
             f"{there} belongs to another user, and {folder} would be yours",

@@ -14,11 +14,11 @@ STANDARD = "-"
 
 
 def _algorithms() -> list[str]:
-    return [each.value for each in Algorithm]
+    return [algorithm.value for algorithm in Algorithm]
 
 
 def _hash_algorithms() -> list[str]:
-    return [each.value for each in HashAlgorithm]
+    return [algorithm.value for algorithm in HashAlgorithm]
 
 
 _SPANS: Mapping[str, timedelta] = {

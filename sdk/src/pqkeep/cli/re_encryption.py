@@ -168,8 +168,13 @@ def recipients(invocation: Invocation, file: InputFile) -> None:
         with naming(file):
             header = read_header(binary(opened, form))
     rows = [
-        RecipientRow(each.algorithm, each.key_version, each.keyring, each.fingerprint.hex())
-        for each in header.recipients
+        RecipientRow(
+            recipient.algorithm,
+            recipient.key_version,
+            recipient.keyring,
+            recipient.fingerprint.hex(),
+        )
+        for recipient in header.recipients
     ]
     show_rows(invocation, "recipients", rows, COLUMNS)
 

@@ -52,7 +52,7 @@ class Recovery:
         """Ask for shared secrets; what is refused as a whole is asked for again."""
         ask(
             self._client.kem.decapsulate_many,
-            {each: each._asdict() for each in encapsulated},
+            {request: request._asdict() for request in encapsulated},
             self._secrets,
         )
 

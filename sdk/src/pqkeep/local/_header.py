@@ -151,8 +151,10 @@ def changed_recipients(
     """
     if not set(remove) <= {recipient.fingerprint for recipient in before}:
         raise ValueError("there is no such recipient to remove")
-    kept = {each.identity: each for each in before if each.fingerprint not in remove}
-    new = {each.identity: each for each in add if each.identity not in kept}
+    kept = {
+        recipient.identity: recipient for recipient in before if recipient.fingerprint not in remove
+    }
+    new = {recipient.identity: recipient for recipient in add if recipient.identity not in kept}
     if not 1 <= len(kept) + len(new) <= MOST_RECIPIENTS:
         raise ValueError(f"there must be 1 to {MOST_RECIPIENTS} recipients")
     return (*kept.values(), *(wrap(file_key, recipient) for recipient in new.values()))

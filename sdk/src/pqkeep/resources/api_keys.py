@@ -89,7 +89,7 @@ def _limits(
     """Return the body that asks for limits; None where none are named."""
     asked = {
         "name": name,
-        "scopes": None if scopes is None else [_scope(each) for each in scopes],
+        "scopes": None if scopes is None else [_scope(scope) for scope in scopes],
         "expires_at": None if expires_at is None else _time(expires_at),
         "allowed_addresses": None if allowed_addresses is None else list(allowed_addresses),
         "allow_absent_keyrings": allow_absent_keyrings or None,
@@ -99,7 +99,7 @@ def _limits(
 
 
 def _scope(scope: Scope) -> dict[str, object]:
-    return {name: list(each) for name, each in asdict(scope).items() if each is not None}
+    return {name: list(value) for name, value in asdict(scope).items() if value is not None}
 
 
 def _time(when: datetime) -> str:
@@ -138,11 +138,11 @@ def _scopes(data: Data) -> tuple[Scope, ...] | None:
         return None
     return tuple(
         Scope(
-            operations=each.texts_or_none("operations"),
-            keyrings=each.texts_or_none("keyrings"),
-            algorithms=each.texts_or_none("algorithms"),
+            operations=scope.texts_or_none("operations"),
+            keyrings=scope.texts_or_none("keyrings"),
+            algorithms=scope.texts_or_none("algorithms"),
         )
-        for each in data.objects("scopes")
+        for scope in data.objects("scopes")
     )
 
 

@@ -249,11 +249,11 @@ def _keys(data: Data) -> AuditKeys:
         log_id=data.text("log_id"),
         keys=tuple(
             AuditKey(
-                algorithm=each.text("algorithm"),
-                key_version=each.integer("key_version"),
-                public_key=each.binary("public_key"),
+                algorithm=key.text("algorithm"),
+                key_version=key.integer("key_version"),
+                public_key=key.binary("public_key"),
             )
-            for each in data.objects("keys")
+            for key in data.objects("keys")
         ),
         note_key=data.text_or_none("note_key"),
         logs=data.texts_or_none("logs") or (),

@@ -71,7 +71,8 @@ def _installation(data: Data) -> Installation:
         ),
         facts={name: data.json_or_none(name) for name in FACTS},
         certificates={
-            each.text("name"): each.time("expires_at") for each in data.objects("certificates")
+            certificate.text("name"): certificate.time("expires_at")
+            for certificate in data.objects("certificates")
         },
     )
 

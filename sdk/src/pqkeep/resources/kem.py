@@ -285,7 +285,7 @@ class Kem(Generic[T_co]):
                 "algorithm": algorithm,
                 "keyring": keyring,
                 "associated_data": encoded_or_none(associated_data),
-                "to": {name: each for name, each in target.items() if each is not None},
+                "to": {name: value for name, value in target.items() if value is not None},
             },
         )
 

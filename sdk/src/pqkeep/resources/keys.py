@@ -208,7 +208,7 @@ class Keys(Generic[T_co]):
 def _keys(data: Data) -> Page[Key]:
     named = data.text_or_none("keyring")
     return Page(
-        items=tuple(_key(each, named) for each in data.objects("keys")),
+        items=tuple(_key(key, named) for key in data.objects("keys")),
         next=data.text_or_none("next"),
     )
 

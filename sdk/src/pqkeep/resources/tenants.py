@@ -160,11 +160,11 @@ def _usage(data: Data) -> Usage:
         requests_per_minute=data.integer_or_none("requests_per_minute"),
         busiest_api_keys=tuple(
             BusyApiKey(
-                version=each.integer("version"),
-                name=each.text_or_none("name"),
-                requests=each.integer("requests"),
+                version=key.integer("version"),
+                name=key.text_or_none("name"),
+                requests=key.integer("requests"),
             )
-            for each in data.objects("busiest_api_keys")
+            for key in data.objects("busiest_api_keys")
         ),
     )
 

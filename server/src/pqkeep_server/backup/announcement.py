@@ -22,9 +22,9 @@ def describe(origin: Origin) -> str:
     """Return which backup it is."""
     at = datetime.fromtimestamp(origin.created_at_us // 1_000_000, UTC)
     logs = (
-        f"{each.log_id} with {each.records:,} records"
+        f"{log.log_id} with {log.records:,} records"
         + (f" (shard {shard})" if origin.others else "")
-        for shard, each in origin.shards.items()
+        for shard, log in origin.shards.items()
     )
     of = "of the audit logs" if origin.others else "of the audit log"
     return f"backup {origin.number}, made at {at:%Y-%m-%d %H:%M:%S} UTC, {of} " + ", ".join(logs)
@@ -36,9 +36,9 @@ def announce(layout: Layout, origin: Origin) -> None:
     Where one cannot be told the others are nevertheless.
     """
     problem: ConfigError | KeyServiceError | None = None
-    for shard, each in origin.shards.items():
+    for shard, log in origin.shards.items():
         try:
-            _announce(Layout(layout.directory, shard), each, origin.created_at_us)
+            _announce(Layout(layout.directory, shard), log, origin.created_at_us)
         except (ConfigError, KeyServiceError) as error:
             problem = error
     if problem is not None:

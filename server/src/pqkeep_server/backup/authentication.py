@@ -82,14 +82,14 @@ def _matching(
     sealers: dict[str, Sealer] = {}
     for shard, part in origin.shards.items():
         found, root_keys = {}, {}
-        for each, check_value in part.root_keys.items():
+        for key_id, check_value in part.root_keys.items():
             for source, root_key in given:
-                if Sealer({each: root_key}).matches(each, check_value):
-                    found[each], root_keys[each] = source, root_key
-            if each not in found:
+                if Sealer({key_id: root_key}).matches(key_id, check_value):
+                    found[key_id], root_keys[key_id] = source, root_key
+            if key_id not in found:
                 of_shard = f" of the shard {shard}" if origin.others else ""
                 raise ConfigError(
-                    f"the private keys in the backup are sealed under root key {each}{of_shard},"
+                    f"the private keys in the backup are sealed under root key {key_id}{of_shard},"
                     " which is none of those given with --root-key: one is missing, or it is another"
                     " installation's"
                 )

@@ -107,21 +107,21 @@ async def _write(
         snapshots = await _settled(stack, layout, accounts, shards, report)
         origin = Origin.of(
             {
-                name: await snapshots[each.kind.name](_shard_origin, name)
-                for name, each in shards.items()
+                name: await snapshots[shard.kind.name](_shard_origin, name)
+                for name, shard in shards.items()
             },
             created_at_us=time.time_ns() // 1000,
             version=version,
         )
-        for name, each in shards.items():
-            require_root_keys(each.sealer, origin.shards[name].root_keys)
+        for name, shard in shards.items():
+            require_root_keys(shard.sealer, origin.shards[name].root_keys)
         writer = Writer(file, key, origin)
         manifest = await _manifest(layout, shards.values(), gateway.pepper_file, snapshots)
         write(writer, manifest)
         counts = {
             name: await run(_write_rows, name, writer, report) for name, run in snapshots.items()
         }
-    finish(writer, counts, {name: each.sealer for name, each in shards.items()})
+    finish(writer, counts, {name: shard.sealer for name, shard in shards.items()})
     return origin
 
 
@@ -136,17 +136,19 @@ async def _settled(
 
     Raises BackupError where a tenant is still being moved after some tries.
     """
-    databases = (accounts, *(each.database for each in shards.values()))
+    databases = (accounts, *(shard.database for shard in shards.values()))
     for tries in range(TRIES):
         if tries:
             report("waiting for a tenant that is being moved")
             await asyncio.sleep(SECONDS_BETWEEN)
         async with AsyncExitStack() as attempt:
             snapshots = {
-                each.kind.name: await attempt.enter_async_context(_owner_s_snapshot(each, layout))
-                for each in databases
+                database.kind.name: await attempt.enter_async_context(
+                    _owner_s_snapshot(database, layout)
+                )
+                for database in databases
             }
-            keys = {name: snapshots[each.kind.name] for name, each in shards.items()}
+            keys = {name: snapshots[shard.kind.name] for name, shard in shards.items()}
             moving = None
             if len(shards) > 1:
                 moving = await unsettled(snapshots[accounts.kind.name], keys)
@@ -220,7 +222,7 @@ def read_root_keys(sources: Mapping[int, RootKeySource], owned: Path) -> dict[in
             return read_root_key(source.file, also_owned_by=user)
         return Secret(run_as_owner_of(owned, lambda: bytes(read(source).reveal())))
 
-    return {each: read_one(source) for each, source in sources.items()}
+    return {key_id: read_one(source) for key_id, source in sources.items()}
 
 
 async def _manifest(
@@ -230,9 +232,9 @@ async def _manifest(
     with acting_as_owner_of(layout.gateway):
         files[layout.gateway_settings] = read_file(layout.gateway_settings)
         files[layout.pepper] = read_secret_file(pepper, "pepper")
-    for each in shards:
-        path = each.layout.key_service_settings
-        with acting_as_owner_of(each.layout.key_service):
+    for shard in shards:
+        path = shard.layout.key_service_settings
+        with acting_as_owner_of(shard.layout.key_service):
             files[path] = read_file(path)
     if (credentials := layout.development_credentials).exists():
         files[credentials] = read_secret_file(credentials, "credentials")

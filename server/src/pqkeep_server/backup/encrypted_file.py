@@ -99,7 +99,7 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
             generation=first.generation,
             records=first.records,
             root_keys=first.root_keys,
-            others={name: each for name, each in shards.items() if name != DEFAULT_SHARD},
+            others={name: shard for name, shard in shards.items() if name != DEFAULT_SHARD},
         )
 
     @property
@@ -116,7 +116,7 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     @property
     def number(self) -> BackupNumber:
         """The backup's number."""
-        return BackupNumber({name: each.number for name, each in self.shards.items()})
+        return BackupNumber({name: shard.number for name, shard in self.shards.items()})
 
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

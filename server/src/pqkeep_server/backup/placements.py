@@ -38,19 +38,19 @@ async def unsettled(accounts: Run, shards: Mapping[str, Run]) -> TenantId | None
     left, arrived, renounced = set[_Move](), set[_Move](), set[_Move]()
     for shard, keys in shards.items():
         begun: dict[TenantId, int] = {}
-        for each in await keys(list_moves):
-            move = _Move(each.tenant, each.generation, each.source, each.target)
-            if each.outcome is Outcome.CANCELLED:
+        for row in await keys(list_moves):
+            move = _Move(row.tenant, row.generation, row.source, row.target)
+            if row.outcome is Outcome.CANCELLED:
                 renounced.add(move)
-            elif not each.is_finished:
-                begun[each.tenant] = each.generation
-            elif (each.source if each.is_out else each.target) != shard:
-                return each.tenant
-            elif each.source == each.target and begun.get(each.tenant) == each.generation - 1:
-                del begun[each.tenant]
+            elif not row.is_finished:
+                begun[row.tenant] = row.generation
+            elif (row.source if row.is_out else row.target) != shard:
+                return row.tenant
+            elif row.source == row.target and begun.get(row.tenant) == row.generation - 1:
+                del begun[row.tenant]
                 arrived.add(move)
             else:
-                (left if each.is_out else arrived).add(move)
+                (left if row.is_out else arrived).add(move)
         if begun:
             return next(iter(begun))
     one_sided = [

@@ -158,9 +158,9 @@ async def drill(backup: AuthenticBackup, *, report: Report) -> Examined:
         except (ConfigError, DatabaseError) as error:
             raise RestoreError(str(error)) from None
     return Examined(
-        keys=sum(each.keys for each in found),
-        records=sum(each.records for each in found),
-        checkpoints=sum(each.checkpoints for each in found),
+        keys=sum(counts.keys for counts in found),
+        records=sum(counts.records for counts in found),
+        checkpoints=sum(counts.checkpoints for counts in found),
     )
 
 
@@ -173,7 +173,7 @@ async def _restore(
 ) -> Restored:
     shards = {shard: keys_of(shard) for shard in backup.origin.shards}
     if unknown := target.servers.keys() - {ACCOUNTS, *shards.values()}:
-        raise RestoreError(f"the backup has no database {min(each.name for each in unknown)}")
+        raise RestoreError(f"the backup has no database {min(kind.name for kind in unknown)}")
     databases = {
         kind.name: target.servers.get(kind) or _in_file(kind, layout)
         for kind in (ACCOUNTS, *shards.values())
@@ -194,9 +194,9 @@ async def _restore(
             restored[name] = _Restored(database, run, tables, dict.fromkeys(tables, 0))
         for message in backup.messages():
             await _apply(message, restored, report)
-        for name, each in restored.items():
+        for name, copy in restored.items():
             report(f"{name}: bringing the schema up to date")
-            await each.run(finish, each.database.kind.migrations)
+            await copy.run(finish, copy.database.kind.migrations)
         keys = {shard: restored[kind.name].run for shard, kind in shards.items()}
         await _require_agreement(backup.origin, restored[ACCOUNTS.name].run, keys)
         accounts = restored[ACCOUNTS.name].run
@@ -242,7 +242,7 @@ async def _apply(message: Message, restored: Mapping[str, _Restored], report: Re
             into.counts[table] += len(rows)
             report(f"{database}: {table}, {into.counts[table]:,} rows")
         case End(counts=counts):
-            if counts != {name: each.counts for name, each in restored.items()}:
+            if counts != {name: copy.counts for name, copy in restored.items()}:
                 raise BackupFileError("rows are missing in it")
         case Manifest():
             raise damaged()

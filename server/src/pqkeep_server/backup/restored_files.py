@@ -71,7 +71,9 @@ def write_files(
         own.key_service.mkdir(mode=0o700)
         settings[own.key_service_settings] = {
             **_database_settings(databases[keys_of(shard).name]),
-            **root_key_settings({each: _root_key(own, each, sources[each]) for each in sources}),
+            **root_key_settings(
+                {key_id: _root_key(own, key_id, sources[key_id]) for key_id in sources}
+            ),
             "socket": f"../run/{own.socket.name}",
             "operator_socket": f"../run/{own.operator_socket.name}",
             "shard": None if shard == DEFAULT_SHARD else shard,
@@ -81,20 +83,20 @@ def write_files(
         }
         write_atomically(own.key_service / TRANSFER_KEY, transfer_key, 0o400)
     settings |= {path: {} for path in _optional(layout, manifest, layout.start_settings)}
-    for path, each in settings.items():
+    for path, table in settings.items():
         text = _file(layout, manifest, path).decode()
-        write_atomically(path, restored(text, keep, each).encode(), 0o600)
+        write_atomically(path, restored(text, keep, table).encode(), 0o600)
     write_atomically(layout.pepper, _file(layout, manifest, layout.pepper), 0o400)
     for path in _optional(layout, manifest, layout.development_credentials):
         write_atomically(path, _file(layout, manifest, path), 0o600)
 
 
-def _root_key(layout: Layout, each: int, source: RootKeySource) -> Settings:
+def _root_key(layout: Layout, key_id: int, source: RootKeySource) -> Settings:
     """Return a root key's table. Of one in a file there is a copy; any other stays where it is."""
     if source.file is None:
         table: Settings = msgspec.to_builtins(source, enc_hook=str)
         return table
-    name = f"root-{each}.key" if each > 1 else "root.key"
+    name = f"root-{key_id}.key" if key_id > 1 else "root.key"
     root_key = bytes(read_root_key(source.file).reveal())
     write_atomically(layout.key_service / name, root_key, 0o400)
     return {"file": name}

@@ -52,23 +52,23 @@ class OperatorsUnavailableError(Exception):
 
 def add_operator(name: Name, *, data: Installed) -> None:
     """Add an operator, and print the credential."""
-    _print_credential(_run(data, lambda each: each.add(name)))
+    _print_credential(_run(data, lambda operators: operators.add(name)))
 
 
 def rotate_operator(name: Name, *, data: Installed) -> None:
     """Replace an operator's credential, at once, and print the new one."""
-    _print_credential(_run(data, lambda each: each.rotate(name)))
+    _print_credential(_run(data, lambda operators: operators.rotate(name)))
 
 
 def remove_operator(name: Name, *, data: Installed) -> None:
     """Remove an operator: the credential is refused from the next request on."""
-    _run(data, lambda each: each.remove(name))
+    _run(data, lambda operators: operators.remove(name))
 
 
 def list_operators(*, data: Installed) -> None:
     """List the operators, and since when their credentials are valid."""
-    for each in _run(data, lambda each: each.list()):
-        typer.echo(f"{each.name}\t{each.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
+    for operator in _run(data, lambda operators: operators.list()):
+        typer.echo(f"{operator.name}\t{operator.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def _print_credential(credential: str) -> None:
@@ -156,9 +156,9 @@ def refused_events(
     with fail_on(*errors), acting_as_owner_of(layout.gateway):
         settings = config.read(layout.gateway_settings)
         found = _find(settings, acknowledged=everything, acknowledges=acknowledge)
-    for each in found:
-        shown = [_time(each.at_us), each.reason, each.id]
-        if (event := each.event) is not None:
+    for refused in found:
+        shown = [_time(refused.at_us), refused.reason, refused.id]
+        if (event := refused.event) is not None:
             shown += [event.operation, event.outcome, str(event.tenant), event.principal]
         typer.echo("\t".join(shown))
 

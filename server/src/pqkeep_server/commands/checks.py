@@ -43,7 +43,8 @@ def doctor(*, data: Data) -> None:
 def _printable(text: str) -> str:
     """Escape what a terminal would obey: names of files, and answers, are the gateway's."""
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 

@@ -186,9 +186,9 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         UsersError,
     )
     with fail_on(*errors, SettingsFileError):
-        root_keys = [RootKeySource(file=each) for each in root_key or ()]
+        root_keys = [RootKeySource(file=file) for file in root_key or ()]
         root_keys += [
-            root_key_source_of(parse_table(each), Path.cwd()) for each in root_key_source or ()
+            root_key_source_of(parse_table(source), Path.cwd()) for source in root_key_source or ()
         ]
         servers = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         with progress("checking the backup") as report:
@@ -197,7 +197,7 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         if data is None:
             with progress("reading") as report:
                 found = asyncio.run(drill_restore(backup, report=report))
-            recorded = sum(each.records for each in backup.origin.shards.values())
+            recorded = sum(log.records for log in backup.origin.shards.values())
             typer.echo(
                 f"everything can be restored: {found.keys:,} keys, {found.checkpoints:,} checkpoints"
                 f" and {found.records:,} audit records, {found.records - recorded:,} of"
@@ -221,8 +221,8 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
 def _by_shard(named: list[str] | None, option: str) -> dict[str, str]:
     """Return what an option names for shards other than ``default``."""
     found: dict[str, str] = {}
-    for each in named or ():
-        shard, _, value = each.partition("=")
+    for text in named or ():
+        shard, _, value = text.partition("=")
         if not value or not re.match(SHARD_NAME, shard) or shard in {DEFAULT_SHARD, *found}:
             raise typer.BadParameter(f"{option}: expected SHARD=…, once for each shard but default")
         found[shard] = value
@@ -236,9 +236,9 @@ def _restored_to(data: Path, logs: Mapping[str, UUID]) -> str:
             f"restored to {data}; its audit log has the new id {log} and a new key: give auditors"
             " what GET /api/v1/audit/keys returns"
         )
-    each = ", ".join(f"{log} ({shard})" for shard, log in logs.items())
+    named = ", ".join(f"{log} ({shard})" for shard, log in logs.items())
     return (
-        f"restored to {data}; its audit logs have the new ids {each} and new keys: give auditors"
+        f"restored to {data}; its audit logs have the new ids {named} and new keys: give auditors"
         " what GET /api/v1/audit/keys?shard=… returns for each"
     )
 

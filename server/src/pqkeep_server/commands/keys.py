@@ -77,8 +77,8 @@ def rotate_root_key(
     with fail_on(RootKeyError, OSError):
         known = Layout(data).shards
         shards = _chosen(shard, known, to)
-    for each in shards:
-        _rotate(Layout(data, each), to, destroy_old=destroy_old, is_one=len(known) == 1)
+    for name in shards:
+        _rotate(Layout(data, name), to, destroy_old=destroy_old, is_one=len(known) == 1)
 
 
 def _chosen(shard: str | None, known: tuple[str, ...], to: str | None) -> tuple[str, ...]:
@@ -98,8 +98,8 @@ def _rotate(layout: Layout, to: str | None, *, destroy_old: bool, is_one: bool) 
         f"Every private key{of_shard} is sealed under the new root key. Make a copy of it, and a"
         " new backup."
     )
-    for each in old:
-        typer.echo(f"Destroy {each}, and its copies once no backup needs them.")
+    for source in old:
+        typer.echo(f"Destroy {source}, and its copies once no backup needs them.")
 
 
 def certificates(
@@ -140,9 +140,9 @@ def certificates(
         issued = link_certificates.issue(
             directory, hosts, algorithm=algorithm, days=days, renew=renew
         )
-    for each in issued:
-        made = "new" if each.is_new else "kept"
-        typer.echo(f"{each.folder}  {made}, valid until {each.expires:%Y-%m-%d}")
+    for certificate in issued:
+        made = "new" if certificate.is_new else "kept"
+        typer.echo(f"{certificate.folder}  {made}, valid until {certificate.expires:%Y-%m-%d}")
     typer.echo(
         "Copy each of these folders to its host, for the user of its process alone, which reads it"
         " again on SIGHUP.\n"

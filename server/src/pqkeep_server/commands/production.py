@@ -80,7 +80,7 @@ def init(
         KEEP.format(
             credential=credential,
             root_keys=", ".join(
-                str(each.root_key) for each in (layout, *(made.layout for made in added))
+                str(shard.root_key) for shard in (layout, *(made.layout for made in added))
             ),
             gateway=layout.gateway_settings,
             key_service=layout.key_service_settings,

@@ -75,12 +75,12 @@ def list_shards(*, data: Installed) -> None:
     """List the shards: name, tenants, whether it takes new ones, and moves that are not finished."""
     with fail_on(ShardError):
         found = ShardMoves(Layout(data), typer.echo).list()
-    for each in found:
-        state = "draining" if each.stored.draining else "open"
-        waiting = max(each.unfinished or 0, each.stored.moving)
-        moves = "does not answer here" if each.unfinished is None else counted(waiting, "move")
-        tenants = counted(each.stored.tenants, "tenant")
-        typer.echo(f"{each.stored.name}\t{tenants}\t{state}\t{moves}")
+    for shard in found:
+        state = "draining" if shard.stored.draining else "open"
+        waiting = max(shard.unfinished or 0, shard.stored.moving)
+        moves = "does not answer here" if shard.unfinished is None else counted(waiting, "move")
+        tenants = counted(shard.stored.tenants, "tenant")
+        typer.echo(f"{shard.stored.name}\t{tenants}\t{state}\t{moves}")
 
 
 def move(
