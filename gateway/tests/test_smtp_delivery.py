@@ -14,7 +14,7 @@ import pytest
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import Smtp
 from pqkeep_gateway.delivery.mail_delivery import MailDeferredError, MailRejectedError
-from pqkeep_gateway.delivery.smtp import SmtpMailer
+from pqkeep_gateway.delivery.smtp import SECONDS, SmtpMailer
 from pqkeep_gateway.outgoing_mail import MailKind, OutgoingMail, compose, mailed_code, new_mail
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -59,10 +59,10 @@ def encrypted(mail_server: MailServer, certificate: Certificate) -> MailServer:
     return mail_server
 
 
-def mailer(server: MailServer, **settings: Any) -> SmtpMailer:
-    """Return a mailer for a server."""
+def mailer(server: MailServer, seconds: float = SECONDS, **settings: Any) -> SmtpMailer:
+    """Return a mailer for a server, and for messages that may take so long."""
     named = {"host": "127.0.0.1", "port": server.port, "sender": "pqkeep@example.org", **settings}
-    return SmtpMailer(Smtp(**named))
+    return SmtpMailer(Smtp(**named), seconds)
 
 
 async def send(mailer: SmtpMailer, pepper: Pepper) -> OutgoingMail:
@@ -104,7 +104,7 @@ async def test_what_cannot_be_encrypted_is_not_sent(
     user = {"user": "pqkeep", "password_file": password_file}
     for security in ("starttls", "tls"):
         with pytest.raises(MailDeferredError):
-            await send(mailer(plain, security=security, timeout_seconds=3, **user), pepper)
+            await send(mailer(plain, security=security, seconds=3, **user), pepper)
     assert plain.recipients == []
     assert plain.messages == []
 
@@ -161,7 +161,7 @@ async def test_a_server_that_is_away(mail_server: MailServer, pepper: Pepper) ->
 async def test_a_server_that_says_nothing(pepper: Pepper, mail_server: MailServer) -> None:
     """A server that takes the connection and is silent is given up in time."""
     with socket.create_server(("127.0.0.1", mail_server.port)), pytest.raises(MailDeferredError):
-        await send(mailer(mail_server, security="none", timeout_seconds=1), pepper)
+        await send(mailer(mail_server, security="none", seconds=1), pepper)
 
 
 @pytest.mark.parametrize("sender", ["", "pqkeep", "pqkeep <a@b.example>", "a@b.example\r\nBcc: c"])

@@ -31,7 +31,6 @@ host = "127.0.0.1"
 port = {mail_server.port}
 security = "none"
 sender = "pqkeep@example.org"
-timeout_seconds = 2
 """
     )
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec import Meta, Struct, structs
 
-from pqkeep_protocol.keys import DEFAULT_SHARD, MAX_ARCHIVE_DAYS, MIN_ARCHIVE_DAYS, ShardName
+from pqkeep_protocol.keys import DEFAULT_SHARD, MIN_ARCHIVE_DAYS, ShardName
 from pqkeep_protocol.startup.settings import (
     ConfigError,
     DatabaseAddress,
@@ -83,8 +83,6 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The user's password: a secret file."""
     sender: str
     """The e-mail address that messages come from."""
-    timeout_seconds: Annotated[int, Meta(ge=1, le=30)] = 10
-    """For the whole delivery of one message."""
 
     def __post_init__(self) -> None:
         """Fill in the default port. Raises ValueError for settings that contradict each other."""
@@ -261,9 +259,6 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When they change, each password is hashed again at its next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
-    archive_delay_days: Annotated[int, Meta(ge=0, le=MAX_ARCHIVE_DAYS)] | None = None
-    """How many days must pass before a key that a person archives is destroyed: 7 to 30, by itself
-    7; they may choose more. In development (cookies = "loopback") fewer too, by itself 0."""
     plans_file: Path | None = None
     """A TOML file with what differs from the built-in plans: for each of them a table such as
     [starter], with any of monthly_price_usd, self_service, requests_per_minute,
@@ -331,10 +326,6 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.smtp is not None and self.public_url is None:
             raise ValueError("smtp: messages link to the public_url, which is missing")
         _check_single_sign_on(self.single_sign_on, self.cookies, self.public_url)
-        if self.min_archive_days < MIN_ARCHIVE_DAYS and self.cookies != "loopback":
-            raise ValueError(
-                f"archive_delay_days: fewer than {MIN_ARCHIVE_DAYS} are for development"
-            )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
         if self.require_post_quantum and self.tls_certificate is None:
@@ -357,10 +348,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def min_archive_days(self) -> int:
-        """How many days must pass at the least before an archived key is destroyed."""
-        if self.archive_delay_days is None:
-            return 0 if self.cookies == "loopback" else MIN_ARCHIVE_DAYS
-        return self.archive_delay_days
+        """Days until an archived key is destroyed, at least: 0 in development, and otherwise 7."""
+        return 0 if self.cookies == "loopback" else MIN_ARCHIVE_DAYS
 
     @property
     def moved_pages(self) -> tuple[str, str] | None:

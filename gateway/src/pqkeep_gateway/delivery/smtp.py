@@ -22,6 +22,8 @@ from pqkeep_gateway.outgoing_mail import OutgoingMail, is_email
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
+SECONDS = 10.0
+"""For the whole delivery of one message."""
 _PERMANENT = 500
 """Reply codes from here on are permanent errors (RFC 5321, section 4.2.1)."""
 
@@ -29,11 +31,15 @@ _PERMANENT = 500
 class SmtpMailer:
     """A Mailer that opens a connection for each message."""
 
-    def __init__(self, settings: Smtp) -> None:
-        """Read the password and the certificates. Raises ConfigError."""
+    def __init__(self, settings: Smtp, seconds: float = SECONDS) -> None:
+        """Read the password and the certificates, and take the time for one message.
+
+        Raises ConfigError.
+        """
         if not is_email(settings.sender):
             raise ConfigError("smtp: the sender is no e-mail address")
         self._settings = settings
+        self._seconds = seconds
         self._password = _password(settings)
         self._tls = _context(settings)
 
@@ -46,7 +52,7 @@ class SmtpMailer:
         """Hand one message to the server. Raises MailDeferredError, MailRejectedError."""
         try:
             async with (
-                asyncio.timeout(self._settings.timeout_seconds),
+                asyncio.timeout(self._seconds),
                 self._connection() as server,
             ):
                 await server.send_message(message, sender=self.sender, recipients=[mail.to])
@@ -65,7 +71,7 @@ class SmtpMailer:
             username=settings.user,
             password=self._password,
             local_hostname=settings.sender.rpartition("@")[2],
-            timeout=settings.timeout_seconds,
+            timeout=self._seconds,
             use_tls=settings.security == "tls",
             start_tls=settings.security == "starttls",
             tls_context=self._tls,
