@@ -78,7 +78,7 @@ async def test_mail_is_delivered_encrypted(
     encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
 ) -> None:
     """By STARTTLS, which is the default, with the certificate believed and the password right."""
-    user = {"user": "pqkeep", "password_file": password_file}
+    user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     mail = await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
     (message,) = encrypted.messages
     assert encrypted.recipients == [TO]
@@ -101,7 +101,7 @@ async def test_what_cannot_be_encrypted_is_not_sent(
     plain: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
     """A server that does not offer STARTTLS learns neither password nor recipient nor text."""
-    user = {"user": "pqkeep", "password_file": password_file}
+    user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     for security in ("starttls", "tls"):
         with pytest.raises(MailDeferredError):
             await send(mailer(plain, security=security, seconds=3, **user), pepper)
@@ -113,7 +113,7 @@ async def test_nobody_else_s_certificate_is_believed(
     encrypted: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
     """A server whose certificate nobody vouches for is given nothing."""
-    user = {"user": "pqkeep", "password_file": password_file}
+    user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError):
         await send(mailer(encrypted, **user), pepper)
     assert encrypted.recipients == []
@@ -124,7 +124,7 @@ async def test_a_wrong_password_is_worth_another_try(
 ) -> None:
     """Where the server does not know the password the mail is deferred: somebody can correct that."""
     encrypted.password = b"another"
-    user = {"user": "pqkeep", "password_file": password_file}
+    user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError, match="535"):
         await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
 
