@@ -112,7 +112,7 @@ def test_settings_that_do_not_meet_are_not_backed_up(
     link(layout, role, link_ca.identity(role))
     public, file = tmp_path / "recovery.public", tmp_path / "backup"
     create("ML-KEM-1024", tmp_path / "recovery.private", public)
-    with pytest.raises(BackupError, match="not of one installation"):
+    with pytest.raises(BackupError, match="belong to different installations"):
         asyncio.run(backup(layout, public, file, version="1", report=print))
     assert not file.exists()
 

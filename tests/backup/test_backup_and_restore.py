@@ -417,19 +417,19 @@ def other_root_key(attempt: Attempt, _: Command) -> str:
     attempt.root_key = attempt.folder / "root.key"
     attempt.root_key.write_bytes(bytes(32))
     attempt.root_key.chmod(0o400)
-    return "sealed under root key 1"
+    return "root key 1, which seals private keys in the backup, is not among"
 
 
 def flipped_bit(attempt: Attempt, _: Command) -> str:
     data = bytearray(attempt.file.read_bytes())
     data[-20] ^= 1
     attempt.file.write_bytes(data)
-    return "it is damaged"
+    return "is damaged"
 
 
 def cut_off(attempt: Attempt, _: Command) -> str:
     attempt.file.write_bytes(attempt.file.read_bytes()[:-1])
-    return "it is damaged"
+    return "is damaged"
 
 
 def no_backup(attempt: Attempt, _: Command) -> str:
@@ -513,7 +513,7 @@ def test_a_database_that_is_not_empty(
 def test_a_backup_without_a_key_service(backup: Backup) -> None:
     """Where no key service runs that could note it, a backup is made, and the command says so."""
     assert backup.file.stat().st_size
-    assert "complete, but the installation does not show it: the key service does" in backup.said
+    assert "complete, but the key service did not record it: the key service does" in backup.said
 
 
 def test_no_backup_is_overwritten(

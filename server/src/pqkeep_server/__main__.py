@@ -1,7 +1,7 @@
-"""What ``pqkeepd start`` becomes and has done: ``python -m pqkeep_server supervise|announce|reread``.
+"""The processes of ``pqkeepd start``: ``python -m pqkeep_server supervise|announce|reread``.
 
-The process that stays only waits, so it imports next to nothing. What needs more is done by
-processes that end.
+The supervising process stays and only waits, so it imports next to nothing. Short-lived processes
+do the work that needs more modules.
 """
 
 import sys
@@ -9,7 +9,7 @@ import sys
 from pqkeep_protocol.startup.forbidden_imports import forbid_imports
 
 UNUSED = frozenset({"msgspec", "rich", "ssl"})
-"""What the standard library and structlog import where they find it."""
+"""Modules that the standard library and structlog import if they are installed."""
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]

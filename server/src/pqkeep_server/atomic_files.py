@@ -1,4 +1,4 @@
-"""Writes files atomically: complete and durable under their name, or not there at all."""
+"""Writes files atomically: a file is complete and durable, or does not exist."""
 
 import json
 import os
@@ -16,14 +16,14 @@ def atomic_file(
 ) -> Iterator[BinaryIO]:
     """Yield a temporary file beside the path, and rename it to the path if the block succeeds.
 
-    It has mode 0600 until then. It is given to the owner of the file ``owner_of``. Raises OSError,
-    and FileExistsError where the path must not be replaced: before anything is written, if it can.
+    Until then its mode is 0600. The owner of the file ``owner_of`` becomes its owner. Raises OSError,
+    and FileExistsError if the path exists and ``replace`` is False: before writing, if possible.
     """
     if not replace:
         _require_free(path)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:  # nobody knows the temporary file's name
+    except OSError as error:  # the temporary file's name means nothing to the user
         raise OSError(error.errno, error.strerror, str(path)) from None
     temporary = Path(name)
     try:
@@ -53,13 +53,13 @@ def write_atomically(
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Write another text into a file, which keeps its owner and mode. Raises OSError."""
+    """Replace a file's text, and keep its owner and mode. Raises OSError."""
     mode = stat.S_IMODE(path.stat().st_mode)
     write_atomically(path.resolve(), text.encode(), mode, replace=True, owner_of=path)
 
 
 def write_private_json(path: Path, content: object) -> None:
-    """Write a JSON file of mode 0600, in place of an older one. Raises OSError."""
+    """Write a JSON file of mode 0600, or replace it. Raises OSError."""
     text = json.dumps(content, indent=2) + "\n"
     write_atomically(path, text.encode(), 0o600, replace=True)
 
@@ -81,7 +81,7 @@ def _require_free(path: Path) -> None:
 def _name(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)  # unlike a rename, it replaces nothing
-    except OSError:  # there is one by now, or the file system has no links
+    except OSError:  # the path exists by now, or the file system has no links
         _require_free(path)
         temporary.rename(path)
     else:

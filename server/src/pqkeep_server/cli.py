@@ -1,4 +1,4 @@
-"""The command ``pqkeepd``: the table of its commands."""
+"""The command ``pqkeepd`` and the table of its commands."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -14,13 +14,13 @@ from pqkeep_server.exit_status import time_limit
 GROUPS: Mapping[str, str] = {
     "admin": "Invite people.",
     "config": "Check settings.",
-    "operator": "Name the operators, who administer tenants.",
-    "recovery-key": "Make recovery keys, which backups are encrypted to.",
-    "shard": "Make shards, and move tenants between them.",
+    "operator": "Add, list and remove operators, who administer tenants.",
+    "recovery-key": "Make recovery keys, which encrypt backups.",
+    "shard": "Make shards and move tenants between them.",
     "root-key": "Change the root key, which seals every private key.",
-    "transfer-key": "Change the transfer key, under which tenants move between shards.",
+    "transfer-key": "Change the transfer key, which protects tenants that move between shards.",
 }
-"""The first words of commands of two words, and what --help says of them."""
+"""The first words of two-word commands, with their help."""
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "dev": dev.dev,
@@ -65,7 +65,7 @@ SECONDS: Mapping[str, float] = {
     "admin create": 60,
     "refused-events": 60,
 }
-"""How long a command may take that reads what other users may write, and has little to do."""
+"""Time limits of short commands that read files which other users may write."""
 
 
 def _limited(function: Callable[..., None], seconds: float) -> Callable[..., None]:
@@ -116,7 +116,7 @@ def pqkeepd(
     ] = False,
 ) -> None:
     """Start, supervise and administer a pqkeep installation."""
-    write_warnings()  # what runs a process writes its logs instead
+    write_warnings()  # a command that runs a process sets up its logs instead
 
 
 app = _command()

@@ -1,1 +1,1 @@
-"""Backups: what they hold, how they are encrypted, how an installation comes out of one again."""
+"""Backups: their contents, their encryption, and how to restore an installation from one."""

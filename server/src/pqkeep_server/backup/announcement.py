@@ -1,4 +1,4 @@
-"""Tells the key services of a backup; says what one is of, and requires that it is the newest."""
+"""Describes a backup, announces it to the key services, and requires the newest one."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -15,11 +15,11 @@ from pqkeep_server.owner import acting_as_owner_of
 
 
 class OldBackupError(Exception):
-    """There is a newer backup, or there may be one. The message is for the person who restores."""
+    """A newer backup exists or may exist. The message is for the person who restores."""
 
 
 def describe(origin: Origin) -> str:
-    """Return which backup it is."""
+    """Return number, time and audit logs of a backup in words."""
     at = datetime.fromtimestamp(origin.created_at_us // 1_000_000, UTC)
     logs = (
         f"{log.log_id} with {log.records:,} records"
@@ -33,7 +33,7 @@ def describe(origin: Origin) -> str:
 def announce(layout: Layout, origin: Origin) -> None:
     """Tell each key service that a backup is complete. Raises ConfigError and KeyServiceError.
 
-    Where one cannot be told the others are nevertheless.
+    If one key service cannot be told, the others still are.
     """
     problem: ConfigError | KeyServiceError | None = None
     for shard, log in origin.shards.items():
@@ -49,7 +49,7 @@ def _announce(layout: Layout, origin: ShardOrigin, created_at_us: int) -> None:
     with acting_as_owner_of(layout.key_service):
         socket = config.read(layout.key_service_settings).operator_socket
     if socket is None:
-        raise KeyServiceError(f"{layout.key_service_settings} has no operator_socket")
+        raise KeyServiceError(f"{layout.key_service_settings} has no operator_socket: set one")
     announcement = AnnounceBackup(
         tenant=INSTALLATION,
         log_id=UUID(origin.log_id),
@@ -61,15 +61,15 @@ def _announce(layout: Layout, origin: ShardOrigin, created_at_us: int) -> None:
 
 
 def require_newest(origin: Origin, newest: BackupNumber | None) -> None:
-    """Raise OldBackupError unless the backup is the newest that is known, or newer."""
+    """Raise OldBackupError unless the backup is at least as new as the newest known one."""
     if newest is None:
         raise OldBackupError(
-            "name the newest backup that you know of, by the number that pqkeepd backup printed: "
-            "--newest NUMBER, or --older to restore this one whatever there is"
+            "name the newest backup by the number that pqkeepd backup printed: "
+            "--newest NUMBER; to restore this one in any case, use --older"
         )
     if (shard := origin.number.lacks(newest)) is not None:
         of_shard = f" in the shard {shard}" if len(newest.shards) > 1 or origin.others else ""
         raise OldBackupError(
-            f"it is older than backup {newest}: what was done in between{of_shard} would be lost, and"
-            " what was revoked would be accepted again. --older restores it nevertheless"
+            f"the backup is older than backup {newest}: changes since then{of_shard} would be lost,"
+            " and revoked credentials would be accepted again. To restore it anyway, use --older"
         )

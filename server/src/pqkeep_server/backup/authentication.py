@@ -1,4 +1,4 @@
-"""Reads a backup to its end, and checks its tags, before anything is done with what it says."""
+"""Reads a whole backup and checks its tags before any of its contents are used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,24 +17,24 @@ from pqkeep_server.backup.recovery_key import PrivateHalf, read_private
 
 @dataclass(frozen=True, slots=True)
 class AuthenticBackup:
-    """A backup that is complete, and was made with the root key."""
+    """A complete backup that was made with the root key."""
 
     file: Path
     header: Header
     manifest: Manifest = field(repr=False)
     recovery_key: PrivateHalf = field(repr=False)
     root_keys: Mapping[str, Mapping[int, RootKeySource]]
-    """Where the root keys come from that its private keys are sealed under, by shard and id."""
+    """The sources of its root keys, by shard and id."""
     sealers: Sealers = field(repr=False)
-    """A sealer with these root keys for each shard."""
+    """A sealer with these root keys, by shard."""
 
     @property
     def origin(self) -> Origin:
-        """What it is a backup of."""
+        """The shards, number and time of the backup."""
         return self.header.origin
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages after the manifest, from the file. Raises BackupFileError."""
+        """Yield the messages after the manifest. Raises BackupFileError."""
         with open_secret_file(self.file, "backup") as opened:
             messages = _messages(opened, self.header, self.recovery_key, self.sealers)
             next(messages)
@@ -44,10 +44,10 @@ class AuthenticBackup:
 def authenticate(
     file: Path, recovery_key: Path, root_keys: Sequence[RootKeySource]
 ) -> AuthenticBackup:
-    """Read a backup to its end, and check its tags.
+    """Read a whole backup and check its tags.
 
-    Raises BackupFileError, RecoveryKeyError, and ConfigError for a file with other access rights
-    than a secret file has, and for a root key that is missing.
+    Raises BackupFileError and RecoveryKeyError. Raises ConfigError for a root key that is missing, or
+    for a secret file that other users can read.
     """
     key = read_private(recovery_key)
     try:
@@ -68,15 +68,15 @@ def _messages(
     file: BinaryIO, header: Header, recovery_key: PrivateHalf, sealers: Sealers
 ) -> Iterator[Message]:
     reader = Reader(file, recovery_key)
-    if reader.header != header:  # and with this header only its author can encrypt anything
-        raise BackupFileError("it has been replaced")
+    if reader.header != header:  # only the author of this header can encrypt with it
+        raise BackupFileError("the file was replaced while it was read")
     yield from read(reader, sealers)
 
 
 def _matching(
     origin: Origin, sources: Sequence[RootKeySource]
 ) -> tuple[dict[str, dict[int, RootKeySource]], dict[str, Sealer]]:
-    """Return the sources of a backup's root keys, by shard and id, and sealers with them."""
+    """Return the sources of a backup's root keys, by shard and id, and sealers with these keys."""
     given = [(source, read_root_key(source)) for source in sources]
     sources_of: dict[str, dict[int, RootKeySource]] = {}
     sealers: dict[str, Sealer] = {}
@@ -89,9 +89,9 @@ def _matching(
             if key_id not in found:
                 of_shard = f" of the shard {shard}" if origin.others else ""
                 raise ConfigError(
-                    f"the private keys in the backup are sealed under root key {key_id}{of_shard},"
-                    " which is none of those given with --root-key: one is missing, or it is another"
-                    " installation's"
+                    f"root key {key_id}{of_shard}, which seals private keys in the backup, is not among"
+                    " those given with --root-key: name its file, or the backup is of another"
+                    " installation"
                 )
         sources_of[shard], sealers[shard] = found, Sealer(root_keys)
     return sources_of, sealers

@@ -1,9 +1,9 @@
-"""The messages in a backup: a manifest, the rows of every table, how many there were, and tags.
+"""The messages in a backup: a manifest, the rows of every table, their counts, and tags.
 
-Each is msgpack, preceded by its length (4 bytes, big-endian). There is one tag for each shard that
-the header names, in their order. A tag is HMAC-SHA-256 of SHA-256 of the header and all messages
-before it, under a key that is derived from the shard's newest root key: without the root keys of all
-shards nobody can write a backup that is restored, nor put a part of another backup into one.
+Each message is msgpack, preceded by its length (4 bytes, big-endian). The header names the shards,
+and each has one tag, in the header's order. A tag is HMAC-SHA-256 of SHA-256 of the header and all
+messages before it, under a key derived from the shard's newest root key. Without the root keys of
+all shards, no one can forge a backup or put a part of another backup into one.
 """
 
 import hmac
@@ -18,16 +18,16 @@ from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_server.backup.encrypted_file import BackupFileError, Reader, Writer, damaged
 
 Sealers = Mapping[str, Sealer]
-"""A sealer with the root keys of each shard, by its name."""
+"""A sealer with the root keys of a shard, by the shard's name."""
 _LENGTH = 4
 MAX_MESSAGE = 256 * 1024 * 1024
-"""Bytes; far more than the rows of one message take."""
+"""Bytes. The rows of one message take far less."""
 _MAX_TAG = 64
-"""Bytes; more than the message with the tag has."""
+"""Bytes. The message with the tag is smaller."""
 
 
 class Manifest(Struct, frozen=True, array_like=True, kw_only=True, tag="manifest"):
-    """What a restore has to know before it begins."""
+    """The facts that a restore needs before it begins."""
 
     revisions: dict[str, str]
     """The Alembic revision of each database's schema."""
@@ -45,14 +45,14 @@ class Rows(Struct, frozen=True, array_like=True, tag="rows"):
 
 
 class End(Struct, frozen=True, array_like=True, kw_only=True, tag="end"):
-    """After all rows: nothing is missing."""
+    """The message after all rows: it shows that none is missing."""
 
     counts: dict[str, dict[str, int]]
     """The number of rows by database and table."""
 
 
 class Tag(Struct, frozen=True, array_like=True, tag="tag"):
-    """One of the last messages: who wrote the backup held the root key of this shard."""
+    """One of the last messages: it proves that the writer held the shard's root key."""
 
     tag: bytes
 
@@ -67,12 +67,12 @@ def write(writer: Writer, message: Message | Tag) -> None:
     """Add a message to a backup."""
     data = msgspec.msgpack.encode(message)
     if len(data) > MAX_MESSAGE:
-        raise ValueError("rows too large for a backup")
+        raise ValueError("the rows of one message are too large for a backup")
     writer.write(len(data).to_bytes(_LENGTH, "big") + data)
 
 
 def finish(writer: Writer, counts: dict[str, dict[str, int]], sealers: Sealers) -> None:
-    """Write the end of a backup, and the tags by sealers that have the newest root keys."""
+    """Write the end of a backup and its tags. The sealers have the newest root keys."""
     write(writer, End(counts=counts))
     for shard, origin in writer.origin.shards.items():
         digest = writer.digest.digest()
@@ -81,10 +81,10 @@ def finish(writer: Writer, counts: dict[str, dict[str, int]], sealers: Sealers) 
 
 
 def require_tags(reader: Reader, sealers: Sealers) -> None:
-    """Read a backup to its end, and check its tags. Raises BackupFileError.
+    """Read a whole backup and check its tags. Raises BackupFileError.
 
-    The sealers have the backup's root keys. Nothing but the tags is decoded: in memory, a forger's
-    messages could be seventy times as large as in the file.
+    The sealers have the backup's root keys. Only the tags are decoded: a forger's messages could take
+    seventy times their size in memory.
     """
     shards = reader.header.origin.shards
     last: deque[tuple[bytes, bytes]] = deque(maxlen=len(shards))
@@ -103,7 +103,7 @@ def require_tags(reader: Reader, sealers: Sealers) -> None:
 
 
 def read(reader: Reader, sealers: Sealers) -> Iterator[Message]:
-    """Yield a backup's messages, the last of them only if its tags hold. Raises BackupFileError.
+    """Yield a backup's messages, the last one only if all tags are right. Raises BackupFileError.
 
     The sealers have the backup's root keys.
     """
@@ -126,7 +126,7 @@ def _check_tag(
     root_key = reader.header.origin.shards[shard].newest_root_key
     if not hmac.compare_digest(found.tag, sealers[shard].backup_tag(root_key, digest)):
         of_shard = f" of the shard {shard}" if reader.header.origin.others else ""
-        raise BackupFileError(f"it is forged: it was not made with the root key{of_shard}")
+        raise BackupFileError(f"it is forged: its tag was not made with the root key{of_shard}")
 
 
 def _read(reader: Reader) -> Message | Tag:

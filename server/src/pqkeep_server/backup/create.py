@@ -1,10 +1,9 @@
 """``pqkeepd backup``: all databases, the settings and the pepper, in one encrypted file.
 
-The accounts are read at one moment and the keys of each shard at a later one. So each event is in
-the gateway's outbox, in its audit log or in both, as during delivery, and never in neither; and a
-tenant that has keys in the backup has an account there, unless it was created between the two
-moments. A tenant that moves between these moments would be in two shards of the backup, or in none:
-``placements.py`` finds it, and the moments are others then.
+The accounts are read first, the keys of each shard later. So each event is in the gateway's outbox,
+in the audit log, or in both. A tenant with keys in the backup also has an account there, unless it
+was created between the two reads. A tenant that moves between the reads could be in two shards of
+the backup, or in none: ``placements.py`` finds such a tenant, and the reads are repeated.
 Root keys and the transfer key are never in a backup.
 """
 
@@ -52,21 +51,21 @@ from pqkeep_server.owner import acting_as_owner_of, run_as_owner_of
 
 TRIES = 60
 SECONDS_BETWEEN = 0.5
-"""How often, and how far apart, a moment is looked for at which no tenant is being moved."""
+"""Attempts, and seconds between them, to read the databases while no tenant is being moved."""
 Report = Callable[[str], None]
-"""Shows what is being done now."""
+"""Shows the current step."""
 
 
 class BackupError(Exception):
-    """There is no backup. The message is for the person who wants it."""
+    """The backup could not be made. The message is for the operator."""
 
 
 async def backup(
     layout: Layout, recovery_key: Path, to: Path, *, version: str, report: Report
 ) -> Origin:
-    """Back up a data directory, whether it is in use or not; return what the backup is of.
+    """Back up a data directory, in use or not, and return the backup's origin.
 
-    Raises BackupError and RecoveryKeyError, and leaves no file then.
+    Raises BackupError and RecoveryKeyError, and then leaves no file.
     """
     key = read_public(recovery_key)
     try:
@@ -132,9 +131,9 @@ async def _settled(
     shards: Mapping[str, _Shard],
     report: Report,
 ) -> dict[str, Run]:
-    """Begin snapshots in which each tenant is in one shard, the accounts' first.
+    """Begin snapshots in which each tenant is in exactly one shard. The accounts' snapshot is first.
 
-    Raises BackupError where a tenant is still being moved after some tries.
+    Raises BackupError if a tenant is still being moved after the last attempt.
     """
     databases = (accounts, *(shard.database for shard in shards.values()))
     for tries in range(TRIES):
@@ -156,17 +155,16 @@ async def _settled(
                 stack.push_async_exit(attempt.pop_all())
                 return snapshots
     raise BackupError(
-        f"tenant {moving} is being moved to another shard, and a backup would have it twice or not"
-        " at all: make the backup when pqkeepd shard move has ended; if the move was interrupted,"
-        " run that again"
+        f"tenant {moving} is being moved to another shard: make the backup when pqkeepd shard move"
+        " has ended. If the move was interrupted, run it again first"
     )
 
 
 @asynccontextmanager
 async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator[Run]:
-    """Begin a snapshot as the user whose database it is, and end it as that user.
+    """Begin and end a snapshot as the owner of the database.
 
-    Opening a SQLite file can delete another file that the journal beside it names.
+    Opening a SQLite file can delete another file: the one that the journal beside it names.
     """
     folder = layout.directory / database.kind.folder
     acting = ExitStack()
@@ -176,8 +174,8 @@ async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator
             run = await stack.enter_async_context(snapshot(database))
             if not await run(revision):
                 raise BackupError(
-                    f"the database {database.address.location} has no tables: the installation was"
-                    " never started"
+                    f"the database {database.address.location} has no tables: start the installation"
+                    " once, then make the backup"
                 )
         stack.callback(acting.enter_context, acting_as_owner_of(folder))
         yield run
@@ -186,26 +184,26 @@ async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator
 def _shard(layout: Layout, gateway: gateway_config.Config, name: str) -> _Shard:
     """Find a shard's key service in the data directory. Raises BackupError and ConfigError.
 
-    A folder that is not in use is refused, as there may be on the host of the other process.
+    A folder that is not in use is refused: the host of the gateway can have one.
     """
     own = Layout(layout.directory, name)
     if not own.key_service_settings.exists():
         raise BackupError(
-            f"the shard {name} has no folder {own.key_service.name} in {layout.directory}: a backup"
-            " is made where the key services of all shards are"
+            f"the shard {name} has no folder {own.key_service.name} in {layout.directory}: make the"
+            " backup on the host that has the key services of all shards"
         )
     with acting_as_owner_of(own.key_service):
         settings = key_service_config.read(own.key_service_settings)
     if settings.shard != name:
         raise BackupError(
-            f'{own.key_service_settings} says shard = "{settings.shard}", and is in the folder of'
-            f" the shard {name}"
+            f'{own.key_service_settings} has shard = "{settings.shard}", but is in the folder of'
+            f" the shard {name}: correct the setting"
         )
     served = gateway.key_services[name]
     if not (served.sockets and settings.socket) and not (served.addresses and settings.link):
         raise BackupError(
-            "the settings are not of one installation: the key service does not serve this gateway,"
-            " because one of them names the link and the other a socket"
+            "the gateway and the key service belong to different installations: one names the link"
+            " in its settings, the other a socket. Correct the settings"
         )
     return _Shard(own, settings, Sealer(read_root_keys(settings.root_key_sources, own.key_service)))
 
@@ -213,7 +211,7 @@ def _shard(layout: Layout, gateway: gateway_config.Config, name: str) -> _Shard:
 def read_root_keys(sources: Mapping[int, RootKeySource], owned: Path) -> dict[int, Secret]:
     """Read root keys as the owner of a file or folder. Raises ConfigError.
 
-    A token's library and a root key command are code that this user has chosen: root must not run it.
+    That user chose the token's library and the root key command, so root must not run them.
     """
     user = owned.stat().st_uid
 

@@ -23,7 +23,7 @@ from pqkeep_server.backup.tables import DatabaseError, revision
 
 CONNECT_SECONDS = 10.0
 STATEMENT_SECONDS = 120.0
-"""For one statement; a table is read and written in many. A server that hangs ends the command."""
+"""For one statement of the many that read or write a table. A hanging server ends the command."""
 
 T = TypeVar("T")
 Arguments = ParamSpec("Arguments")
@@ -35,9 +35,9 @@ class DatabaseKind:
 
     name: str
     folder: str
-    """The folder of its process in the data directory."""
+    """The process's folder in the data directory."""
     file: str
-    """The name of its SQLite file."""
+    """The name of the SQLite file."""
     migrations: str
     lock: int
     """The advisory lock that migrations hold on a PostgreSQL server."""
@@ -68,7 +68,7 @@ def keys_of(shard: str) -> DatabaseKind:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where a database is."""
+    """A database's kind, address and password file."""
 
     kind: DatabaseKind
     address: DatabaseAddress
@@ -76,7 +76,7 @@ class Database:
 
 
 class Run(Protocol):
-    """Runs a function in the transaction that it was made for."""
+    """Runs a function in a transaction."""
 
     async def __call__(
         self,
@@ -90,7 +90,7 @@ class Run(Protocol):
 
 @asynccontextmanager
 async def snapshot(database: Database) -> AsyncIterator[Run]:
-    """Begin a read-only transaction that sees the database as it is at one moment.
+    """Begin a read-only transaction that sees one state of the database.
 
     Writers are not blocked. Raises DatabaseError.
     """
@@ -102,9 +102,9 @@ async def snapshot(database: Database) -> AsyncIterator[Run]:
 
 @asynccontextmanager
 async def exclusive(database: Database) -> AsyncIterator[Run]:
-    """Read a file that no other process has open, or can open before the block ends.
+    """Read a file that no other process has open or can open during the block.
 
-    Raises DatabaseError, also where another process has it open.
+    Raises DatabaseError, for example if another process has the file open.
     """
     async with _connected(database, "rw") as run:
         await run(_begin_alone)
@@ -113,9 +113,9 @@ async def exclusive(database: Database) -> AsyncIterator[Run]:
 
 @asynccontextmanager
 async def restoring(database: Database) -> AsyncIterator[Run]:
-    """Begin a transaction on an empty database, committed where the block succeeds.
+    """Begin a transaction on an empty database, and commit it if the block succeeds.
 
-    A SQLite file is created. Raises DatabaseError where the database is not empty or in use.
+    A SQLite file is created. Raises DatabaseError if the database is not empty or is in use.
     """
     async with _connected(database, "rwc") as run:
         if database.address.is_on_server:
@@ -151,12 +151,14 @@ async def _file(path: str, mode: str) -> AsyncIterator[Run]:
         sqlite3.connect,
         f"file:{quote(path)}?mode={mode}",
         uri=True,
-        isolation_level=None,  # transactions begin where we say
+        isolation_level=None,  # no implicit BEGIN
     )
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.NullPool)
     with engine.connect() as connection:
         if connection.exec_driver_sql(OWN_CODE).scalar_one():
-            raise ConfigError(f"the database {path} has views or triggers, and pqkeep makes none")
+            raise ConfigError(
+                f"the database {path} has views or triggers, which pqkeep never makes"
+            )
 
         async def run(
             function: Callable[Concatenate[sa.Connection, Arguments], T],
@@ -205,7 +207,7 @@ def _begin_reading_file(connection: sa.Connection) -> None:
     connection.exec_driver_sql("PRAGMA query_only = ON")
     connection.exec_driver_sql("PRAGMA busy_timeout = 10000")
     connection.exec_driver_sql("BEGIN")
-    revision(connection)  # the first read is the moment of the snapshot
+    revision(connection)  # the first read fixes the snapshot
 
 
 def _begin_reading_server(connection: sa.Connection) -> None:
@@ -214,7 +216,9 @@ def _begin_reading_server(connection: sa.Connection) -> None:
 
 
 def _begin_alone(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("PRAGMA journal_mode = DELETE")  # fails where others have it open
+    connection.exec_driver_sql(
+        "PRAGMA journal_mode = DELETE"
+    )  # fails if another process has the file open
     connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
     connection.exec_driver_sql("BEGIN EXCLUSIVE")
 
@@ -228,9 +232,11 @@ def _begin_writing_file(connection: sa.Connection) -> None:
 def _lock(connection: sa.Connection, database: Database) -> None:
     query = sa.select(sa.func.pg_try_advisory_xact_lock(database.kind.lock))
     if not connection.execute(query).scalar_one():
-        raise DatabaseError(f"the database {database.address.location} is in use")
+        raise DatabaseError(f"the database {database.address.location} is in use: stop its users")
 
 
 def _require_empty(connection: sa.Connection, database: Database) -> None:
     if sa.inspect(connection).get_table_names():
-        raise DatabaseError(f"the database {database.address.location} is not empty")
+        raise DatabaseError(
+            f"the database {database.address.location} is not empty: name an empty one"
+        )

@@ -4,12 +4,12 @@
     key     = HKDF-SHA-384(shared secret, info = length-prefixed "pqkeep/v1", "backup", KEM)
     segment = AES-256-GCM(key, nonce = number (11) || is last (1), 64 KiB or, the last, less)
 
-The header is msgpack: KEM, recovery key, KEM ciphertext and what the backup is of, one shard or
-several. Everything before the segments is the associated data of each. So no segment can be changed,
-left out, moved or taken from another file, and nothing can be cut off or added: a file that was read
-to its end is as it was written. It does not show who wrote it, because the recovery key is public; the tag in contents.py
-does. (STREAM: Hoang, Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its
-Nonce-Reuse Misuse-Resistance", 2015.)
+The header is msgpack: KEM, fingerprint of the recovery key, KEM ciphertext and the backup's origin.
+Everything before the segments is the associated data of each segment. So no segment can be changed,
+left out, moved or taken from another file, and nothing can be cut off or added. The file does not
+prove who wrote it, because the recovery key is public: the tags in contents.py do. (STREAM: Hoang,
+Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its Nonce-Reuse
+Misuse-Resistance", 2015.)
 """
 
 from collections.abc import Mapping
@@ -39,22 +39,22 @@ _NUMBER = 11
 
 
 class BackupFileError(Exception):
-    """The file is not a backup, not for this recovery key, or not as it was written."""
+    """The file is not a backup, is for another recovery key, or was changed."""
 
 
 def damaged() -> BackupFileError:
-    """Return the error of a file that is not as it was written."""
-    return BackupFileError("it is damaged")
+    """Return the error for a file that was changed."""
+    return BackupFileError("the file is damaged; use another copy of it")
 
 
 class ShardOrigin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a backup has of one shard."""
+    """One shard's part of a backup."""
 
     log_id: str
-    """The id of its audit log."""
+    """The id of the shard's audit log."""
     generation: Annotated[int, Meta(ge=0)]
     records: Annotated[int, Meta(ge=0)]
-    """The parts of its number."""
+    """The parts of the shard's number."""
     root_keys: Annotated[dict[int, bytes], Meta(min_length=1)]
     """The check values of the root keys that private keys are sealed under, by id."""
 
@@ -70,7 +70,7 @@ class ShardOrigin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a backup is of: the names without a shard are those of the shard ``default``."""
+    """The shards, time and version of a backup. Fields without a shard are of the shard ``default``."""
 
     created_at_us: Annotated[int, Meta(ge=0, le=253_402_300_799_999_999)]
     """Microseconds since 1970, before the year 10000."""
@@ -86,11 +86,11 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     def __post_init__(self) -> None:
         """Refuse a second ``default``. Raises ValueError."""
         if DEFAULT_SHARD in self.others:
-            raise ValueError("the shard default is there twice")
+            raise ValueError("the shard default is named twice")
 
     @classmethod
     def of(cls, shards: Mapping[ShardName, ShardOrigin], created_at_us: int, version: str) -> Self:
-        """Return the origin of these shards, of which one is ``default``."""
+        """Return the origin of these shards. One of them is ``default``."""
         first = shards[DEFAULT_SHARD]
         return cls(
             created_at_us=created_at_us,
@@ -104,7 +104,7 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def shards(self) -> Mapping[ShardName, ShardOrigin]:
-        """All shards in the order of their tags: ``default``, and the others by name."""
+        """All shards in the order of their tags: ``default``, then the others by name."""
         first = ShardOrigin(
             log_id=self.log_id,
             generation=self.generation,
@@ -120,7 +120,7 @@ class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a backup tells without the recovery key."""
+    """The part of a backup that is readable without the recovery key."""
 
     kem: str
     recovery_key: bytes
@@ -130,7 +130,7 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Writer:
-    """Encrypts what is written to it."""
+    """Encrypts data and writes it to a file."""
 
     def __init__(self, file: BinaryIO, recovery_key: PublicHalf, origin: Origin) -> None:
         """Write the header to an empty file."""
@@ -150,19 +150,19 @@ class Writer:
         self._buffer = bytearray()
         self.origin = origin
         self.digest = sha256(self._associated_data)
-        """Of the header and the plaintext so far."""
+        """The hash of the header and the plaintext so far."""
         file.write(self._associated_data)
 
     def write(self, data: bytes) -> None:
         """Add to the plaintext."""
         self.digest.update(data)
         self._buffer += data
-        while len(self._buffer) > SEGMENT:  # the last segment is known only at the end
+        while len(self._buffer) > SEGMENT:  # only finish() knows the last segment
             self._write_segment(bytes(self._buffer[:SEGMENT]), is_last=False)
             del self._buffer[:SEGMENT]
 
     def finish(self) -> None:
-        """Write the last segment. Without it the file cannot be decrypted to its end."""
+        """Write the last segment, without which a reader reports damage."""
         self._write_segment(bytes(self._buffer), is_last=True)
         self._buffer.clear()
 
@@ -173,14 +173,14 @@ class Writer:
 
 
 class Reader:
-    """Decrypts a backup from its beginning to its end, and returns only authenticated bytes."""
+    """Decrypts a backup from beginning to end, and returns only authenticated bytes."""
 
     def __init__(self, file: BinaryIO, recovery_key: PrivateHalf) -> None:
         """Read the header. Raises BackupFileError."""
         self._file = file
         self._associated_data, self.header = _read_header(file)
         self.digest = sha256(self._associated_data)
-        """Of the header and the plaintext that has been read."""
+        """The hash of the header and the plaintext read so far."""
         if self.header.recovery_key != recovery_key.fingerprint:
             raise BackupFileError(
                 "it was made for another recovery key, with the fingerprint "
@@ -199,7 +199,7 @@ class Reader:
         self._is_at_end = False
 
     def read(self, size: int) -> bytes:
-        """Return ``size`` bytes of plaintext. Raises BackupFileError where there are fewer."""
+        """Return ``size`` bytes of plaintext. Raises BackupFileError if fewer are left."""
         while len(self._plaintext) < size:
             if self._is_at_end:
                 raise damaged()
@@ -210,7 +210,7 @@ class Reader:
         return data
 
     def skip(self, size: int) -> None:
-        """Read over ``size`` bytes, without having them in memory at once."""
+        """Skip ``size`` bytes of plaintext, one segment at a time."""
         for begin in range(0, size, SEGMENT):
             self.read(min(SEGMENT, size - begin))
 
@@ -238,7 +238,7 @@ class Reader:
 def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
     magic = file.read(len(MAGIC))
     if magic != MAGIC:
-        raise BackupFileError("it is not a backup that this version of pqkeep can read")
+        raise BackupFileError("the file is not a backup, or is of another version of pqkeep")
     length = file.read(_LENGTH)
     size = int.from_bytes(length, "big")
     header = file.read(min(size, _MAX_HEADER))

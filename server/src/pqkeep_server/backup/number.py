@@ -1,4 +1,4 @@
-"""The number of a backup: it grows with what the installation records, and with each restore."""
+"""The number of a backup. It grows with each audit record and each restore."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ _matches = re.compile(r"(?:([a-z0-9-]{1,32}):)?(\d{1,9})\.(\d{1,18})", re.ASCII)
 
 
 class ShardNumber(NamedTuple):
-    """Compares as its parts do: a backup with a smaller number lacks what came later."""
+    """A shard's part of a number, compared part by part. A backup with a smaller one is older."""
 
     generation: int
-    """How often the shard was restored before."""
+    """The number of restores of the shard so far."""
     records: int
-    """How many audit records the backup has of it."""
+    """The number of the shard's audit records in the backup."""
 
     def __str__(self) -> str:
         return f"{self.generation}.{self.records}"
@@ -24,7 +24,7 @@ class ShardNumber(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackupNumber:
-    """The numbers of all shards in a backup. With one shard it is that shard's."""
+    """The numbers of all shards in a backup."""
 
     shards: Mapping[str, ShardNumber]
 
@@ -34,7 +34,7 @@ class BackupNumber:
         return ",".join(f"{name}:{number}" for name, number in self.shards.items())
 
     def lacks(self, other: Self) -> str | None:
-        """Return the name of a shard that has more in another backup, or is in that one only."""
+        """Return a shard that is newer in the other backup or only there, or None."""
         for name, number in other.shards.items():
             if name not in self.shards or self.shards[name] < number:
                 return name
@@ -42,12 +42,12 @@ class BackupNumber:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a number as it is printed. Raises ValueError."""
+        """Return the number from its printed form. Raises ValueError."""
         shards: dict[str, ShardNumber] = {}
         for part in text.split(","):
             if (match := _matches(part)) is None or (name := match[1] or DEFAULT_SHARD) in shards:
                 raise ValueError(
-                    "expected the number of a backup, such as 0.1200 or default:0.1200,b:0.300"
+                    "not the number of a backup: expected 0.1200 or default:0.1200,b:0.300, for example"
                 )
             shards[name] = ShardNumber(int(match[2]), int(match[3]))
         return cls(shards)

@@ -1,9 +1,8 @@
-"""Finds tenants that databases of several moments would have in two shards, or in none.
+"""Finds tenants that would be in two shards of a backup, or in none.
 
-A tenant's moves are numbered, and each is in two logs: that of the shard which it left, and that of
-the one where it arrived. The databases have every tenant once if each move that one of the two logs
-has is in the other one too, and finished, and the last one leads to where the accounts say that the
-tenant is served: a database that is a step older than the others lacks a record of that step.
+A tenant's moves are numbered. Each move is in two logs: that of the source shard and that of the
+target shard. Every tenant is in one shard if each move is in both logs and finished, and the last
+one leads to the shard that the accounts name. A database that was read too early lacks a record.
 """
 
 from collections.abc import Mapping
@@ -30,9 +29,9 @@ class _Move(NamedTuple):
 
 
 async def unsettled(accounts: Run, shards: Mapping[str, Run]) -> TenantId | None:
-    """Return a tenant that is not in exactly one shard, or is being moved; None if there is none.
+    """Return a tenant that is not in exactly one shard or is being moved, or None.
 
-    A shard that is not among these is not asked: a tenant may have been there before.
+    Shards that are not among these are ignored: a tenant may have been there before.
     """
     placements = await accounts(_placements)
     left, arrived, renounced = set[_Move](), set[_Move](), set[_Move]()

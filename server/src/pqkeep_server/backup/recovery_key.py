@@ -1,4 +1,4 @@
-"""Recovery keys: backups are encrypted to the public half and decrypted with the private half.
+"""Recovery keys. The public half encrypts backups, the private half decrypts them.
 
 Both are text files of three lines: the type of file and the KEM, the fingerprint of the pair
 (SHA-256 of the public key, in hexadecimal), and the key in base64. A private key is stored as its
@@ -34,12 +34,12 @@ Half = Literal["public", "private"]
 
 
 class RecoveryKeyError(Exception):
-    """A recovery key cannot be made or read. The message is for the person who named its file."""
+    """A recovery key cannot be made or read. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicHalf:
-    """The key that backups are encrypted to."""
+    """The half that encrypts backups."""
 
     kem: str
     fingerprint: bytes
@@ -48,7 +48,7 @@ class PublicHalf:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateHalf:
-    """The key that decrypts backups."""
+    """The half that decrypts backups."""
 
     kem: str
     fingerprint: bytes
@@ -82,7 +82,7 @@ def read_public(path: Path) -> PublicHalf:
     try:
         key = KEMS[KEM_NAMES[kem]].load_public(data)
     except ValueError:
-        raise RecoveryKeyError(f"{path} is damaged") from None
+        raise RecoveryKeyError(f"{path} is damaged: use another copy of it") from None
     _require_match(path, fingerprint, data)
     return PublicHalf(kem, fingerprint, key)
 
@@ -98,7 +98,7 @@ def read_private(path: Path) -> PrivateHalf:
         with Secret(data) as seed:
             key = KEMS[KEM_NAMES[kem]].load_seed(seed)
     except ValueError:
-        raise RecoveryKeyError(f"{path} is damaged") from None
+        raise RecoveryKeyError(f"{path} is damaged: use another copy of it") from None
     _require_match(path, fingerprint, key.public_bytes())
     return PrivateHalf(kem, fingerprint, key)
 
@@ -113,14 +113,14 @@ def _parse(path: Path, half: Half, content: bytes) -> tuple[str, bytes, bytes]:
     lines = content.decode("ascii", "replace").splitlines()
     headings = {_HEADING.format(half=half, kem=kem): kem for kem in KEM_NAMES}
     if len(lines) != _LINES or lines[0] not in headings:
-        raise RecoveryKeyError(f"{path} is not the {half} half of a pqkeep recovery key")
+        raise RecoveryKeyError(f"{path} is not the {half} half of a recovery key")
     try:
         fingerprint = bytes.fromhex(lines[1])
         return headings[lines[0]], fingerprint, base64.b64decode(lines[2], validate=True)
     except (ValueError, binascii.Error):
-        raise RecoveryKeyError(f"{path} is damaged") from None
+        raise RecoveryKeyError(f"{path} is damaged: use another copy of it") from None
 
 
 def _require_match(path: Path, fingerprint: bytes, public_key: bytes) -> None:
     if not hmac.compare_digest(fingerprint, sha256(public_key).digest()):
-        raise RecoveryKeyError(f"{path} is damaged")
+        raise RecoveryKeyError(f"{path} is damaged: use another copy of it")

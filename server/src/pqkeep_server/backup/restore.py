@@ -1,8 +1,7 @@
 """``pqkeepd restore``: an installation from an authentic backup.
 
-Everything is made in a temporary folder beside the new data directory, and in one transaction on
-each server. Both take effect after the last segment of the backup has proved that nothing is
-missing.
+Files are written to a temporary folder beside the new data directory, rows in one transaction on
+each server. Both take effect once the last segment has proved that nothing is missing.
 """
 
 import os
@@ -55,45 +54,45 @@ from pqkeep_server.settings_file import SettingsFileError
 from pqkeep_server.users import Users, give_to
 
 Report = Callable[[str], None]
-"""Shows what is being done now."""
+"""Shows the current step."""
 SESSIONS = (
     *("operator_sessions", "spent_refresh_tokens", "step_up_tokens", "challenges"),
     *("password_resets", "sessions"),
 )
-"""Tables of what signs somebody in: it may have been ended after the backup was made."""
+"""Tables of sessions and sign-in tokens. They may have been revoked after the backup was made."""
 
 
 class RestoreError(Exception):
-    """Nothing was restored. The message is for the person who wants it."""
+    """Nothing was restored. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an installation is restored to."""
+    """The destination of a restore."""
 
     data: Path
     """A directory that is empty or does not exist yet."""
     servers: Mapping[DatabaseKind, Database] = field(default_factory=dict)
     """The databases on a PostgreSQL server, by kind; the others become files."""
     users: Users | None = None
-    """Whom each process's files are given to; None: one user runs both."""
+    """The users that own each process's files, or None if one user runs both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restored installation is to begin with."""
+    """The facts about a restored installation that the operator has to know."""
 
     logs: Mapping[str, UUID]
-    """The new ids of its logs, by shard."""
+    """The new ids of the audit logs, by shard."""
     due: Sequence[DueDestruction]
-    """What is to be destroyed, the first to be due first."""
+    """Scheduled destructions, in the order of their time."""
     tenants: Mapping[UUID, str]
-    """The names of its tenants."""
+    """The names of the tenants."""
 
 
 @dataclass(slots=True)
 class _Restored:
-    """A database in a transaction that fills it."""
+    """A database, and the transaction that fills it."""
 
     database: Database
     run: Run
@@ -112,9 +111,9 @@ def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Datab
 async def restore(
     backup: AuthenticBackup, target: Target, *, keep: Collection[str], report: Report
 ) -> Restored:
-    """Restore a backup, with the settings to be kept, and end all sessions.
+    """Restore a backup with the settings named in ``keep``, and end all sessions.
 
-    Raises RestoreError, and leaves nothing then.
+    Raises RestoreError, and then leaves nothing.
     """
     try:
         with _draft(target.data) as draft:
@@ -134,13 +133,13 @@ async def restore(
     except (ConfigError, DatabaseError, SettingsFileError) as error:
         raise RestoreError(str(error)) from None
     except DamagedKeyError:
-        raise RestoreError("the keys that sign the audit log are damaged") from None
+        raise RestoreError("the backup's keys that sign the audit log are damaged") from None
     except OSError as error:
         raise RestoreError(f"cannot restore {backup.file}: {error}") from None
 
 
 async def drill(backup: AuthenticBackup, *, report: Report) -> Examined:
-    """Restore a backup into a temporary folder, examine everything in it, and remove it.
+    """Restore a backup into a temporary folder, examine it, and remove the folder.
 
     Raises RestoreError.
     """
@@ -222,14 +221,14 @@ def _tenant_names(connection: sa.Connection) -> Mapping[UUID, str]:
 
 
 async def _require_agreement(origin: Origin, accounts: Run, keys: Mapping[str, Run]) -> None:
-    """Raise unless each database is of its shard, and each tenant in exactly one of them."""
+    """Raise RestoreError unless each database is of its shard, and each tenant in exactly one."""
     for shard, run in keys.items():
         await run(check_shard, shard)
         await run(check_log)
         if await run(log_size) != origin.shards[shard].records:
             raise damaged()
     if len(keys) > 1 and (tenant := await unsettled(accounts, keys)) is not None:
-        raise RestoreError(f"tenant {tenant} is not in exactly one shard of the backup")
+        raise RestoreError(f"tenant {tenant} is in no shard of the backup, or in several")
 
 
 async def _apply(message: Message, restored: Mapping[str, _Restored], report: Report) -> None:
@@ -237,13 +236,15 @@ async def _apply(message: Message, restored: Mapping[str, _Restored], report: Re
         case Rows(database, table, columns, rows):
             into = restored.get(database)
             if into is None or table not in into.tables:
-                raise DatabaseError(f"there is no table {table} to restore to")
+                raise DatabaseError(
+                    f"the backup has a table {table} that this version does not know"
+                )
             await into.run(insert, into.tables[table], columns, rows)
             into.counts[table] += len(rows)
             report(f"{database}: {table}, {into.counts[table]:,} rows")
         case End(counts=counts):
             if counts != {name: copy.counts for name, copy in restored.items()}:
-                raise BackupFileError("rows are missing in it")
+                raise BackupFileError("rows are missing in the backup: use another one")
         case Manifest():
             raise damaged()
 
@@ -254,9 +255,9 @@ def _in_file(kind: DatabaseKind, layout: Layout) -> Database:
 
 @contextmanager
 def _draft(data: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside the data directory, locked; deleted unless it is renamed."""
+    """Yield a locked temporary folder beside the data directory, and delete it unless renamed."""
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
-        raise RestoreError(f"{data} is not empty")
+        raise RestoreError(f"{data} is not empty: name an empty or a new directory")
     parent = data.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{data.name}.", dir=parent))

@@ -22,7 +22,7 @@ TRANSFER_KEY = "transfer.key"
 
 
 def settings_to_choose(manifest: Manifest, shards: Iterable[str]) -> Mapping[str, str]:
-    """Return the settings of a backup that say where it is and whom it talks to, as shown.
+    """Return the backup's settings of places and peers, such as ports and mail servers, as text.
 
     Raises BackupFileError and SettingsFileError.
     """
@@ -38,7 +38,7 @@ def settings_to_choose(manifest: Manifest, shards: Iterable[str]) -> Mapping[str
 
 
 def is_for_two_users(manifest: Manifest) -> bool:
-    """Return whether a backup is of an installation whose processes have a user each.
+    """Return True if the backed-up processes ran as two users.
 
     Raises BackupFileError and SettingsFileError.
     """
@@ -56,9 +56,9 @@ def write_files(
     *,
     gateway_uid: int | str,
 ) -> None:
-    """Write all files. The settings name these databases, and have what is to be kept.
+    """Write all files. The settings name these databases and have the settings of ``keep``.
 
-    Root keys are by shard and id; databases by the names of their kinds. Raises BackupFileError,
+    Root keys are by shard and id, databases by the name of their kind. Raises BackupFileError,
     SettingsFileError and OSError.
     """
     for folder in (layout.gateway, layout.run):
@@ -92,7 +92,7 @@ def write_files(
 
 
 def _root_key(layout: Layout, key_id: int, source: RootKeySource) -> Settings:
-    """Return a root key's table. Of one in a file there is a copy; any other stays where it is."""
+    """Return a root key's table. A key in a file is copied, others stay where they are."""
     if source.file is None:
         table: Settings = msgspec.to_builtins(source, enc_hook=str)
         return table
@@ -130,7 +130,7 @@ def _database_settings(database: Database) -> Settings:
 
 
 def _optional(layout: Layout, manifest: Manifest, path: Path) -> tuple[Path, ...]:
-    """Return the path of a file, if it is in a backup."""
+    """Return a tuple with the path of a file if it is in the backup, else an empty one."""
     return (path,) if str(path.relative_to(layout.directory)) in manifest.files else ()
 
 
@@ -139,4 +139,4 @@ def _file(layout: Layout, manifest: Manifest, path: Path) -> bytes:
     try:
         return manifest.files[name]
     except KeyError:
-        raise BackupFileError(f"{name} is missing in it") from None
+        raise BackupFileError(f"{name} is missing in the backup") from None

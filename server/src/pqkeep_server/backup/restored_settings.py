@@ -1,9 +1,9 @@
-"""Which settings of a backup the installation has that is restored from it.
+"""Chooses the settings of a backup that the restored installation keeps.
 
-What a restore decides itself (where databases and secrets are) and what would load code is never
-taken. What only says how the service behaves is kept. Everything else says where the installation
-is, or whom it talks to: ports, mail, payment, rate limits, files. The person who restores it names
-what to keep, because a copy must not send mail or take payments by accident.
+A restore sets the places of databases and secrets itself, and never keeps settings that load code.
+It keeps settings of the service's behaviour. All others name places or peers: ports, mail, payment,
+rate limits, files. The operator names the ones to keep, because a copy must not send mail or take
+payments by accident.
 """
 
 import json
@@ -36,13 +36,13 @@ KEPT = frozenset(
         "least_destruction_days",
     }
 )
-"""Settings that are kept without being asked for."""
+"""Settings that are always kept."""
 NEVER = frozenset({"openssl_library", "valkey_server"})
-"""Settings by which code is loaded."""
+"""Settings that load code."""
 
 
 def choices(text: str) -> Mapping[str, str]:
-    """Return the settings that can be kept or left out, each as it would be shown.
+    """Return the settings that can be kept or left out, each as text.
 
     Raises SettingsFileError.
     """
@@ -54,7 +54,7 @@ def choices(text: str) -> Mapping[str, str]:
 
 
 def restored(text: str, keep: Collection[str], settings: Settings) -> str:
-    """Return a settings file with what is kept, and with settings of the restore.
+    """Return the text of a settings file with the kept settings and those of the restore.
 
     Raises SettingsFileError.
     """

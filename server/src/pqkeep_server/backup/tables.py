@@ -1,7 +1,7 @@
 """Reads and fills the tables of a database, and migrates their schema.
 
-Tables and columns are read from the database itself, so that backups contain what later migrations
-add, without a change here.
+Tables and columns are read from the database itself. So backups contain what later migrations add,
+without a change here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ from alembic.migration import MigrationContext
 from alembic.util import CommandError
 
 BATCH_ROWS = 200
-"""Rows that are in memory at a time."""
+"""Rows in memory at a time."""
 _VERSION_TABLE = "alembic_version"
 
 
 class DatabaseError(Exception):
-    """A database cannot be read or filled. The message is for the person who asked for it."""
+    """A database cannot be read or filled. The message is for the operator."""
 
 
 def revision(connection: sa.Connection) -> str:
@@ -29,14 +29,16 @@ def revision(connection: sa.Connection) -> str:
 
 
 def migrate(connection: sa.Connection, migrations: str, to: str) -> None:
-    """Bring the schema to a revision. Raises DatabaseError where the revision is unknown."""
+    """Migrate the schema to a revision. Raises DatabaseError if the revision is unknown."""
     config = AlembicConfig()
     config.set_main_option("script_location", migrations)
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, to)
     except CommandError:
-        problem = "the backup has a schema that this version of pqkeep does not know"
+        problem = (
+            "the backup has a schema that this version of pqkeep does not know: use a newer one"
+        )
         raise DatabaseError(problem) from None
 
 
@@ -50,7 +52,7 @@ def create_empty_tables(connection: sa.Connection, migrations: str, to: str) -> 
 
 
 def tables(connection: sa.Connection) -> list[sa.Table]:
-    """Return all tables but Alembic's own, each after those it refers to."""
+    """Return all tables but Alembic's own. A table comes after those that it refers to."""
     metadata = sa.MetaData()
     metadata.reflect(connection)
     return [table for table in metadata.sorted_tables if table.name != _VERSION_TABLE]
@@ -67,9 +69,9 @@ def rows(connection: sa.Connection, table: sa.Table) -> Iterator[list[list[Any]]
 def insert(
     connection: sa.Connection, table: sa.Table, names: Sequence[str], batch: list[list[Any]]
 ) -> None:
-    """Insert rows. Raises DatabaseError where the table has other columns."""
+    """Insert rows. Raises DatabaseError if the table has other columns."""
     if set(names) != set(table.columns.keys()):
-        raise DatabaseError(f"the table {table.name} has other columns")
+        raise DatabaseError(f"the table {table.name} has other columns than in the backup")
     is_uuid = {name: isinstance(table.columns[name].type, sa.Uuid) for name in names}
     values = [
         {
@@ -82,14 +84,14 @@ def insert(
 
 
 def finish(connection: sa.Connection, migrations: str) -> None:
-    """Bring restored tables to the newest schema, and let their sequences go on."""
+    """Migrate restored tables to the newest schema, and advance their sequences."""
     migrate(connection, migrations, "head")
     for table in tables(connection):
         _advance_sequences(connection, table)
 
 
 def _advance_sequences(connection: sa.Connection, table: sa.Table) -> None:
-    """Let numbers that a PostgreSQL server assigns go on after the highest in the table."""
+    """Set a PostgreSQL sequence to the highest number in the table."""
     for column in table.primary_key:
         if "nextval" not in str(getattr(column.server_default, "arg", "")):
             continue
@@ -104,4 +106,4 @@ def _portable(value: Any) -> Any:
         return value.hex  # as SQLite stores it
     if value is None or isinstance(value, bool | int | float | str | bytes | dict | list):
         return value
-    raise DatabaseError(f"a backup has no form for values of type {type(value).__name__}")
+    raise DatabaseError(f"a backup cannot hold values of type {type(value).__name__}")

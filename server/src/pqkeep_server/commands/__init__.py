@@ -1,1 +1,1 @@
-"""What the command ``pqkeepd`` can do: one module for each subject, listed in ``cli.py``."""
+"""The commands of ``pqkeepd``: one module for each subject, listed in ``cli.py``."""

@@ -1,4 +1,4 @@
-"""Arguments that several commands have."""
+"""Arguments of several commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +11,9 @@ from pqkeep_server.initialise import Layout, NoInstallationError, require_instal
 
 
 def on_server(url: str) -> str:
-    """Return the address of a database on a PostgreSQL server. Raises typer.BadParameter."""
+    """Return the location of a PostgreSQL database. Raises typer.BadParameter."""
     if not url.startswith(POSTGRESQL):
-        raise typer.BadParameter(f"expected an address that begins with {POSTGRESQL}")
+        raise typer.BadParameter(f"the address must begin with {POSTGRESQL}")
     try:
         return str(DatabaseAddress(url).location)
     except ValueError as error:
@@ -23,16 +23,24 @@ def on_server(url: str) -> str:
 AccountsDatabase = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", parser=on_server, help="An empty PostgreSQL database for accounts."
+        metavar="URL",
+        parser=on_server,
+        help="The address of an empty PostgreSQL database for accounts.",
     ),
 ]
 KeysDatabase = Annotated[
     str | None,
-    typer.Option(metavar="URL", parser=on_server, help="An empty PostgreSQL database for keys."),
+    typer.Option(
+        metavar="URL",
+        parser=on_server,
+        help="The address of an empty PostgreSQL database for keys.",
+    ),
 ]
-PasswordFile = Annotated[Path | None, typer.Option(help="Its password file, in libpq's format.")]
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="The password file of that database, in libpq's format.")
+]
 Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False, readable=False)]
-"""What is in it may be for others than its owner: each command says itself what it cannot read."""
+"""Its files may belong to several users: each command reports what it cannot read."""
 
 
 def _installed(directory: Path) -> Path:
@@ -51,13 +59,13 @@ Installed = Annotated[
         callback=_installed,
     ),
 ]
-"""A data directory that has an installation; without one the command ends with status 1."""
+"""A data directory with an installation. Without one the command ends with status 1."""
 UserIds = Annotated[
     tuple[int, int, int] | None,
     typer.Option(
         metavar="GATEWAY KEYSERVICE GROUP",
-        help="Ids to use in place of the users pqkeep-gateway and pqkeep-keyservice and the group"
-        " pqkeep, which are made where they are missing.",
+        help="User and group ids to use instead of the users pqkeep-gateway and pqkeep-keyservice"
+        " and the group pqkeep. By default these are made if they are missing.",
     ),
 ]
 Settings = Annotated[
@@ -65,5 +73,5 @@ Settings = Annotated[
 ]
 SettingsOrData = Annotated[
     Path,
-    typer.Argument(metavar="PATH", help="A settings file, or a data directory with several."),
+    typer.Argument(metavar="PATH", help="A settings file or a data directory."),
 ]

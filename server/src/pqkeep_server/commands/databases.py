@@ -1,7 +1,7 @@
 """``pqkeepd backup``, ``restore``, ``migrate`` and ``migrate-store``: works on whole databases.
 
-They import the database libraries only when they run: nothing else in pqkeepd needs them, and they
-take longer to import than all the rest.
+They import the database libraries only when they run: these take longer to import than all the
+rest of pqkeepd, and no other command needs them.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pqkeep_server.backup.restore import Restored
 
 MOST_DUE = 20
-"""Lines of what is to be destroyed."""
+"""Lines about scheduled destructions."""
 
 
 def backup(
@@ -56,8 +56,8 @@ def backup(
 ) -> None:
     """Back up an installation to one encrypted file, while it runs.
 
-    It holds accounts, keys, audit log, settings and the gateway's pepper. It does not hold the root
-    key: keep that, and the private half of the recovery key, each in a place of its own.
+    The backup has accounts, keys, audit log, settings and the gateway's pepper. It does not have the
+    root key. Keep the root key and the private half of the recovery key in two other safe places.
     """
     from pqkeep_server.backup.announcement import announce, describe
     from pqkeep_server.backup.create import BackupError
@@ -69,12 +69,12 @@ def backup(
             Layout(data), recovery_key, to, version=version("pqkeep-server"), report=report
         )
         origin = asyncio.run(work)
-    typer.echo(f"{describe(origin)}\nKeep its number: a restore asks for the newest that you know.")
+    typer.echo(f"{describe(origin)}\nKeep the number of your newest backup: a restore asks for it.")
     try:
         announce(Layout(data), origin)
     except (ConfigError, KeyServiceError) as error:
         typer.echo(
-            f"The backup is complete, but the installation does not show it: {error}", err=True
+            f"The backup is complete, but the key service did not record it: {error}", err=True
         )
 
 
@@ -85,27 +85,29 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     root_key: Annotated[
         list[Path] | None,
         typer.Option(
-            help="The root key's file; again for that of each shard, and for each if one was being"
-            " changed at the time."
+            help="The root key's file. Repeat it for each shard, and for the old and the new root key"
+            " if the root key was being changed."
         ),
     ] = None,
     root_key_source: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SOURCE",
-            help='Where else the root key comes from, as in the settings: credential = "…",'
+            help='Another source of the root key, as in the settings: credential = "…",'
             " pkcs11 = {…} or command = […].",
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="The new data directory: empty, or not existing yet.", file_okay=False),
+        typer.Option(
+            help="The new data directory. It must be empty or not exist.", file_okay=False
+        ),
     ] = None,
     drill: Annotated[
         bool,
         typer.Option(
             "--drill",
-            help="Instead, restore to a temporary folder, examine every key and record, remove it.",
+            help="Only test the backup: restore it to a temporary folder and examine every key.",
         ),
     ] = False,
     accounts_database: AccountsDatabase = None,
@@ -116,13 +118,14 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         list[str] | None,
         typer.Option(
             metavar="SHARD=URL",
-            help="An empty PostgreSQL database for the keys of another shard; again for each.",
+            help="An empty PostgreSQL database for the keys of another shard. Can be repeated.",
         ),
     ] = None,
     shard_password_file: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SHARD=FILE", help="Its password file, in libpq's format; again for each."
+            metavar="SHARD=FILE",
+            help="The password file of a shard's database, in libpq's format. Can be repeated.",
         ),
     ] = None,
     newest: Annotated[
@@ -130,26 +133,25 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         typer.Option(
             metavar="NUMBER",
             parser=BackupNumber.parse,
-            help="The newest backup that you know of, as pqkeepd backup printed it; 0.0 if none.",
+            help="The number of your newest backup, as pqkeepd backup printed it, or 0.0.",
         ),
     ] = None,
     older: Annotated[
-        bool, typer.Option("--older", help="Restore it although there is a newer one.")
+        bool, typer.Option("--older", help="Restore the backup even if a newer one exists.")
     ] = False,
     keep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SETTING",
-            help="A setting of the backup to keep that says where the installation is or whom it"
-            " talks to, such as port or smtp; again for each. The others are left out; on a"
-            " terminal you are asked.",
+            help="Keep a setting of the backup that names a place or a peer, such as port or smtp."
+            " Can be repeated. Others of this kind are left out; on a terminal, pqkeepd asks.",
         ),
     ] = None,
     user_ids: UserIds = None,
 ) -> None:
-    """Restore an installation from a backup, in a new data directory.
+    """Restore an installation from a backup into a new data directory.
 
-    Nothing is overwritten, and nothing is left behind unless everything could be restored.
+    Nothing is overwritten. A failed restore leaves nothing behind.
     """
     from pqkeep_server.backup.announcement import OldBackupError, describe, require_newest
     from pqkeep_server.backup.authentication import authenticate
@@ -161,9 +163,9 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     from pqkeep_server.backup.restored_files import is_for_two_users, settings_to_choose
 
     if not root_key and not root_key_source:
-        raise typer.BadParameter("name --root-key or --root-key-source")
+        raise typer.BadParameter("the root key is missing: add --root-key or --root-key-source")
     if drill == (data is not None):
-        raise typer.BadParameter("name either --data or --drill")
+        raise typer.BadParameter("exactly one of --data and --drill is needed")
     os.umask(0o077)
     passwords_of = _by_shard(shard_password_file, "--shard-password-file")
     named = [
@@ -175,7 +177,7 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         named.append((keys_of(shard), url, None if passwords is None else Path(passwords)))
     if passwords_of:
         raise typer.BadParameter(
-            f"--shard-password-file: name --shard-database {min(passwords_of)}=…"
+            f"--shard-password-file needs --shard-database {min(passwords_of)}=…"
         )
     errors = (
         BackupFileError,
@@ -200,12 +202,14 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
             recorded = sum(log.records for log in backup.origin.shards.values())
             typer.echo(
                 f"everything can be restored: {found.keys:,} keys, {found.checkpoints:,} checkpoints"
-                f" and {found.records:,} audit records, {found.records - recorded:,} of"
-                " which were added by restoring; the copy was removed"
+                f" and {found.records:,} audit records ({found.records - recorded:,} of them about this"
+                " drill). The temporary copy is removed"
             )
             return
         if newest is None and not older and sys.stdin.isatty():
-            older = typer.confirm("Restore it, as the newest one that there is?", abort=True)
+            older = typer.confirm(
+                "Is this your newest backup, and should it be restored?", abort=True
+            )
         if not older:
             require_newest(backup.origin, newest)
         is_for_two = user_ids is not None or is_for_two_users(backup.manifest)
@@ -219,12 +223,14 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
 
 
 def _by_shard(named: list[str] | None, option: str) -> dict[str, str]:
-    """Return what an option names for shards other than ``default``."""
+    """Return an option's values by shard, without ``default``."""
     found: dict[str, str] = {}
     for text in named or ():
         shard, _, value = text.partition("=")
         if not value or not re.match(SHARD_NAME, shard) or shard in {DEFAULT_SHARD, *found}:
-            raise typer.BadParameter(f"{option}: expected SHARD=…, once for each shard but default")
+            raise typer.BadParameter(
+                f"{option} must be SHARD=…, once for each shard except default"
+            )
         found[shard] = value
     return found
 
@@ -233,22 +239,22 @@ def _restored_to(data: Path, logs: Mapping[str, UUID]) -> str:
     if len(logs) == 1:
         (log,) = logs.values()
         return (
-            f"restored to {data}; its audit log has the new id {log} and a new key: give auditors"
-            " what GET /api/v1/audit/keys returns"
+            f"restored to {data}. Its audit log has the new id {log} and a new key: give auditors"
+            " the response of GET /api/v1/audit/keys"
         )
     named = ", ".join(f"{log} ({shard})" for shard, log in logs.items())
     return (
-        f"restored to {data}; its audit logs have the new ids {named} and new keys: give auditors"
-        " what GET /api/v1/audit/keys?shard=… returns for each"
+        f"restored to {data}. Its audit logs have the new ids {named} and new keys: give auditors"
+        " the response of GET /api/v1/audit/keys?shard=… for each shard"
     )
 
 
 def _to_be_destroyed(restored: "Restored") -> Iterator[str]:
-    """Yield lines that name what the restored installation is to destroy, and when."""
+    """Yield lines about the restored installation's scheduled destructions."""
     if not restored.due:
-        yield "no key and no tenant is to be destroyed"
+        yield "no destruction of a key or a tenant is scheduled"
         return
-    yield "to be destroyed, unless somebody cancels it again:"
+    yield "scheduled to be destroyed, unless cancelled again:"
     for due in restored.due[:MOST_DUE]:
         tenant = f"{restored.tenants.get(due.tenant, 'unknown')} ({due.tenant})"
         what = "all keys"
@@ -260,14 +266,14 @@ def _to_be_destroyed(restored: "Restored") -> Iterator[str]:
 
 
 def _settings_to_keep(settings: Mapping[str, str], keep: list[str] | None) -> set[str]:
-    """Return which settings of a backup are kept: those that were named, or are agreed to."""
+    """Return the settings to keep: those of --keep, or those that the operator agrees to."""
     if keep is None and sys.stdin.isatty():
         return {
             name for name, value in settings.items() if typer.confirm(f"Keep {name} = {value}?")
         }
     kept = set(keep or ())
     if unknown := sorted(kept - settings.keys()):
-        raise SettingsFileError(f"the backup has no setting {unknown[0]} to keep")
+        raise SettingsFileError(f"--keep: the backup has no setting {unknown[0]}")
     if left_out := [f"  {name} = {value}" for name, value in settings.items() if name not in kept]:
         typer.echo("\n".join(("settings of the backup that are left out:", *left_out)))
     return kept
@@ -278,9 +284,9 @@ class _NotNowError(Exception):
 
 
 def migrate(*, data: Installed) -> None:
-    """Bring all databases to this version's schema, with the service stopped.
+    """Migrate all databases to this version's schema. Stop the service first.
 
-    A start does the same: this is for doing it before, and for seeing that it can be done.
+    pqkeepd start does the same. Use this command to do it earlier, and to see errors early.
     """
     from pqkeep_gateway.wiring import migrate_database
     from pqkeep_keyservice.process import open_database
@@ -301,12 +307,12 @@ def migrate(*, data: Installed) -> None:
                 with acting_as_owner_of(layout.gateway):
                     asyncio.run(migrate_database(gateway_config.read(layout.gateway_settings)))
         except BlockingIOError:
-            raise _NotNowError(f"pqkeepd runs on {data}: stop it first") from None
+            raise _NotNowError(f"another pqkeepd uses {data}: stop it first") from None
         except DatabaseUnavailableError:
             raise _NotNowError("the keys database cannot be reached") from None
         except UnavailableError:
             raise _NotNowError("the accounts database cannot be reached") from None
-    typer.echo("All databases have this version's schema.")
+    typer.echo("All databases have the schema of this version.")
 
 
 def migrate_store(
@@ -317,12 +323,12 @@ def migrate_store(
     keys_database: KeysDatabase = None,
     keys_password_file: PasswordFile = None,
     shard: Annotated[
-        str, typer.Option(metavar="NAME", help="The shard whose keys database it is.")
+        str, typer.Option(metavar="NAME", help="The shard of the keys database.")
     ] = DEFAULT_SHARD,
 ) -> None:
-    """Move databases from files to a PostgreSQL server, with the service stopped.
+    """Move databases from files to a PostgreSQL server. Stop the service first.
 
-    The settings name the server at the end. If it is interrupted, run it again: it continues.
+    At the end the settings name the server. If the command is interrupted, run it again to continue.
     """
     from pqkeep_server.backup.databases import ACCOUNTS, KEYS
     from pqkeep_server.backup.restore import RestoreError, on_server
@@ -334,13 +340,13 @@ def migrate_store(
         (KEYS, keys_database, keys_password_file),
     )
     if not (accounts_database or keys_database):
-        raise typer.BadParameter("name --accounts-database, --keys-database or both")
+        raise typer.BadParameter("add --accounts-database, --keys-database or both")
     os.umask(0o077)
     layout = Layout(data, shard)
     with fail_on(OSError):
         known = layout.shards
     if shard not in known:
-        raise typer.BadParameter(f"there is no such shard here: there are {', '.join(known)}")
+        raise typer.BadParameter(f"no such shard here: choose one of {', '.join(known)}")
     with fail_on(RestoreError, StoreMigrationError), progress("reading") as report:
         targets = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         moved = asyncio.run(move(layout, targets, report=report))
@@ -348,8 +354,8 @@ def migrate_store(
         log = f", {contents.records:,} audit records, root {contents.root.hex()}"
         typer.echo(f"{kind.name}: {contents.rows:,} rows{log if contents.root else ''}")
     typer.echo(
-        "The settings name the server. Start, and destroy the old files when everything works:"
-        " nothing may be started on them again."
+        "The settings name the server. Start pqkeepd, and destroy the old files once everything works:"
+        " nothing may start on them again."
         if moved
         else "The settings name the server already."
     )
