@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("installation", "operations", "runbooks", "hardening")
+        for name in ("installation", "operations", "scaling", "runbooks", "hardening", "tls")
     ),
     ROOT / "deploy" / "README.md",
     *(ROOT / "deploy" / "systemd").glob("*.service"),
