@@ -284,7 +284,7 @@ def test_what_stands_around_a_value_is_no_part_of_it(
 def test_what_is_wrong_with_an_api_key_is_said(
     monkeypatch: pytest.MonkeyPatch, key_file: Path, api_key: str, said: str
 ) -> None:
-    """The message names the variable and the kind of character, and has nothing of the key."""
+    """The message names the variable or file and the kind of character, and has nothing of the key."""
     monkeypatch.setenv("PQKEEP_API_KEY", api_key)
     with pytest.raises(ConfigurationError, match=f"^PQKEEP_API_KEY must be .* {said}$") as caught:
         Client(NOWHERE)
@@ -292,7 +292,8 @@ def test_what_is_wrong_with_an_api_key_is_said(
     monkeypatch.delenv("PQKEEP_API_KEY")
     key_file.write_text(api_key)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
-    with pytest.raises(ConfigurationError, match=f"PQKEEP_API_KEY_FILE must be .* {said}$"):
+    name = re.escape(str(key_file))
+    with pytest.raises(ConfigurationError, match=f"the API key in {name} must be .* {said}$"):
         Client(NOWHERE)
 
 

@@ -93,6 +93,14 @@ def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
     assert "Traceback" not in said
 
 
+def test_a_wrong_number_of_a_backup(run: Run) -> None:
+    """What is no number of a backup is status 2, with what is expected, and no words of a library."""
+    words = ("restore", "x", "--recovery-key", "x", "--root-key", "x", "--data", "x")
+    status, said = run(*words, "--newest", "abc")
+    assert (status, "such as 0.1200" in said) == (2, True)
+    assert "Value error" not in said
+
+
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """A data directory."""

@@ -76,6 +76,14 @@ def test_a_named_operator_comes_and_goes(installation: Installation, operator_co
     assert not any(each.encode() in file for each in (first, second) for file in files)
 
 
+def test_a_name_that_exists(operator_command: Run) -> None:
+    """A second operator of a name is refused by that reason alone, with the command that helps."""
+    assert operator_command("add", "twice").stdout
+    said = operator_command("add", "twice", status=1).stderr
+    assert "an operator named twice already exists: pqkeepd operator rotate twice" in said
+    operator_command("remove", "twice")
+
+
 def test_what_cannot_be_done_is_said(operator_command: Run) -> None:
     """Nobody's name, a bad name and a folder that is no installation end with status 1 and one line."""
     for arguments in (("remove", "nobody"), ("rotate", "nobody"), ("add", "No Name")):

@@ -82,6 +82,30 @@ def test_a_doctor_finds_its_gateway(start: Callable[..., Installation]) -> None:
     assert "the gateway does not answer at 127.0.0.1" in problem
 
 
+def test_a_doctor_finds_a_key_service_that_hangs(start: Callable[..., Installation]) -> None:
+    """A key service whose process is stopped is said not to respond, and to respond when it goes on."""
+    installation = start()
+    pid = installation.children()["pqkeep_keyservice"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = dict(examine(Layout(installation.data)))["key service"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert any("does not respond within 5 s" in problem for problem in found), found
+    found = dict(examine(Layout(installation.data)))["key service"]
+    assert not any("respond" in problem for problem in found), found
+
+
+def test_a_start_warns_once(start: Callable[..., Installation]) -> None:
+    """The log of a start has each warning once, and none of parts that have not started yet."""
+    lines = [json.loads(line) for line in start().output.splitlines() if line.startswith("{")]
+    warnings = [line["event"] for line in lines if line.get("level") == "warning"]
+    waiting = "requests are not answered yet"
+    events = [event for event in warnings if event != waiting]
+    assert len(events) == len(set(events)), events
+    assert "a part does not answer what it is asked" not in events
+
+
 def test_everything_in_the_data_directory_is_private(start: Callable[..., Installation]) -> None:
     """No file of a data directory can be read by anyone else, and the socket takes nobody else."""
     installation = start()

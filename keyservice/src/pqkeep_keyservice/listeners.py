@@ -206,7 +206,6 @@ def listeners(settings: Config) -> Iterator[Listener]:
         )
     match settings.socket, gateway:
         case Path() as path, "same":
-            _LOG.warning("one user runs both processes: for development only")
             yield Listener(path, frozenset({own}), GATEWAY_REQUESTS, 0o600)
         case Path() as path, int():
             yield Listener(path, frozenset({gateway}), GATEWAY_REQUESTS, 0o660)

@@ -58,15 +58,11 @@ def main() -> int:
     parser.add_argument("settings", type=Path, help="the settings file")
     arguments = parser.parse_args()
     try:
-        if not hardening.harden():
-            _LOG.warning(
-                "memory is not locked, so that keys may be written to swap: the memlock limit is not "
-                "infinite; set LimitMEMLOCK=infinity, or start under ulimit -l unlimited"
-            )
+        is_locked = hardening.harden()
         settings = config.read(arguments.settings)
         write_logs("key service", settings.log_format, {"shard": settings.shard})
         selftest.require(schemes_of(worker_settings(settings)))
-        return uvloop.run(serve(settings, arguments.settings))
+        return uvloop.run(serve(settings, arguments.settings, is_locked=is_locked))
     except (DatabaseUnavailableError, RootKeyUnavailableError) as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_TEMPFAIL
@@ -78,7 +74,17 @@ def main() -> int:
         return os.EX_SOFTWARE
 
 
-async def serve(settings: Config, file: Path) -> int:
+def _warn(settings: Config, *, is_locked: bool) -> None:
+    if not is_locked:
+        _LOG.warning(
+            "memory is not locked, so that keys may be written to swap: the memlock limit is not "
+            "infinite; set LimitMEMLOCK=infinity, or start under ulimit -l unlimited"
+        )
+    if settings.gateway_uid == "same":
+        _LOG.warning("one user runs both processes: for development only")
+
+
+async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
     """Serve until SIGTERM or SIGINT, and return the status.
 
     Before it serves, SIGTERM ends it as it ends any process: a root key's command, or a database's
@@ -101,6 +107,7 @@ async def serve(settings: Config, file: Path) -> int:
     if is_to_begin_again("pqkeep_keyservice"):
         await database.close()
         begin_again()
+    _warn(settings, is_locked=is_locked)  # once: not before the program begins again
     store = KeyStore(database, sealer)
     workers = worker_settings(settings)
     try:

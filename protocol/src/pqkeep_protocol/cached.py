@@ -10,13 +10,16 @@ _LOG = logger(__name__)
 
 T = TypeVar("T")
 
+START_SECONDS = 10.0
+"""How long a part may take to answer for the first time before that is logged."""
+
 
 class Cached(Generic[T]):
     """A value that is looked up when somebody asks and the last one is older than ``seconds``.
 
     Nobody waits longer than ``wait_seconds`` for a look-up: they get ``otherwise``, and it goes on,
     as the only one. So something that hangs is asked once. That it has no value, or has one again,
-    is logged once.
+    is logged once; that it has none yet, after ten seconds.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Cached(Generic[T]):
         self._wait_seconds = wait_seconds
         self._value = otherwise
         self._fresh_until = 0.0
+        self._starts_until: float | None = None
         self._deadline = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -69,8 +73,19 @@ class Cached(Generic[T]):
             self._fresh_until = asyncio.get_running_loop().time() + self._seconds
             self._task = None
 
+    def _is_starting(self) -> bool:
+        """Return whether the part has never answered, and was first asked a short time ago."""
+        now = asyncio.get_running_loop().time()
+        if self._starts_until is None:
+            self._starts_until = now + START_SECONDS
+        return now < self._starts_until
+
     def _log(self, problem: str) -> None:
         """Log a change of state. Of an error only the class: its text may have what is secret."""
+        if problem and self._is_starting():
+            return
+        if not problem:
+            self._starts_until = 0.0
         if problem and not self._problem:
             _LOG.warning("a part does not answer what it is asked", part=self._name, error=problem)
         elif self._problem and not problem:

@@ -18,14 +18,13 @@ import httpx2
 
 from pqkeep.compliance import ComplianceProfile, profile_named
 from pqkeep.errors import ConfigurationError
-from pqkeep.private_files import read_api_key
-from pqkeep.profiles import BLANK, DEFAULT, Profile, environment, read_profile
+from pqkeep.private_files import BLANK, QUOTES, read_api_key, wrong_in_api_key
+from pqkeep.profiles import DEFAULT, Profile, environment, read_profile
 
 TIMEOUT = 30.0
 RETRIES = 6
 
 _API = "/api/v1"
-_QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 _PROXIES = ("http", "https")
 _SOCKS = ("socks5", "socks5h")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}")
@@ -50,7 +49,7 @@ class Settings:
         url = httpx2.URL(self.url)
         if not self.is_encrypted and not (self.allow_plain_http or _is_loopback(url.host)):
             raise ConfigurationError(
-                "http:// is for this machine only: what is sent could be read on the way"
+                "http:// is for this machine only: use https://, or others can read what is sent"
             )
         if not self.timeout > 0:
             raise ConfigurationError("the timeout must be more than 0 seconds")
@@ -158,7 +157,7 @@ def _address(given: str, source: str) -> str:
     """Return a service's address without /api/v1. Raises ConfigurationError, which names the source."""
     text = given.strip(BLANK)
     form = f"{source} must be https:// or http://, a host, and a path if there is one"
-    if any(character in _QUOTES for character in text):
+    if any(character in QUOTES for character in text):
         raise ConfigurationError(f"{form}: it has quotation marks")
     if " " in text or not text.isprintable():
         raise ConfigurationError(f"{form}: it has a space or a control character")
@@ -187,25 +186,10 @@ _NO_SCHEME = "it has no scheme; put https:// before it"
 def _checked_key(given: str, source: str) -> str:
     """Return an API key as it is sent. Raises ConfigurationError, which shows nothing of it."""
     key = given.strip(BLANK)
-    wrong = _wrong_in(key)
+    wrong = wrong_in_api_key(key)
     if wrong:
         raise ConfigurationError(f"{source} must be printable ASCII without spaces: it {wrong}")
     return key
-
-
-def _wrong_in(key: str) -> str:
-    """Return what is in a text that is in no API key, if something is."""
-    if not key:
-        return "is empty"
-    if key[0] in _QUOTES or key[-1] in _QUOTES:
-        return "has quotation marks around it"
-    if "\n" in key or "\r" in key:
-        return "has several lines"
-    if any(character.isspace() for character in key):
-        return "has a space inside"
-    if not key.isascii():
-        return "has a character that is not ASCII"
-    return "" if key.isprintable() else "has a control character"
 
 
 @dataclass(frozen=True, slots=True)

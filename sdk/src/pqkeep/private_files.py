@@ -57,7 +57,10 @@ def _is_of_one_user(group: int) -> bool:
     return len(others) <= (user == 0)
 
 
+BLANK = " \t\r\n\f\v\N{ZERO WIDTH NO-BREAK SPACE}"
+"""What editors and shells leave around a value: it is no part of it. The last is a byte-order mark."""
 _LONGEST = 65_536
+QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 
 
 def read_api_key(path: Path) -> str:
@@ -66,4 +69,24 @@ def read_api_key(path: Path) -> str:
     Raises ConfigurationError, OSError and UnicodeDecodeError.
     """
     with open_private(path) as file:
-        return file.read(_LONGEST).decode("utf-8-sig").strip()
+        key = file.read(_LONGEST).decode().strip(BLANK)
+    if wrong := wrong_in_api_key(key):
+        raise ConfigurationError(
+            f"the API key in {path} must be printable ASCII without spaces: it {wrong}"
+        )
+    return key
+
+
+def wrong_in_api_key(key: str) -> str:
+    """Return what is in a text that is in no API key, if something is."""
+    if not key:
+        return "is empty"
+    if key[0] in QUOTES or key[-1] in QUOTES:
+        return "has quotation marks around it"
+    if "\n" in key or "\r" in key:
+        return "has several lines"
+    if any(character.isspace() for character in key):
+        return "has a space inside"
+    if not key.isascii():
+        return "has a character that is not ASCII"
+    return "" if key.isprintable() else "has a control character"

@@ -20,12 +20,10 @@ from typing import Any, cast
 
 from pqkeep._data import json_object
 from pqkeep.errors import ConfigurationError
-from pqkeep.private_files import open_private
+from pqkeep.private_files import BLANK, open_private
 
 DEFAULT = "default"
 """The profile that is taken where none is named."""
-BLANK = " \t\r\n\f\v\N{ZERO WIDTH NO-BREAK SPACE}"
-"""What editors and shells leave around a value: it is no part of it. The last is a byte-order mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,3 +228,38 @@ def test_what_fails_its_check(made: Command) -> None:
         if status != 7 or "report it" in said:
             wrong[name] = (status, said)
     assert not wrong, "\n".join(map(repr, wrong.items()))
+
+
+def test_the_file_is_named(made: Command) -> None:
+    """An error about a file's content names the file, where there is only one too."""
+    directory = made.directory
+    for name in ("local", "sealed", "envelope", "wrapped"):
+        data = bytearray((directory / name).read_bytes())
+        document = data.rfind(b'"', 0, -3)
+        data[-20 if document < 0 else document - 4] ^= 1
+        (directory / "changed").write_bytes(data)
+        ended = made(*("changed" if word == "{}" else word for word in READ[name]))
+        assert ended.status in {1, 2, 7}, (name, ended)
+        assert ended.err.startswith("pqkeep: changed"), (name, ended)
+    (directory / "short").write_bytes(b"x")
+    assert made("wrap", "short").err.startswith("pqkeep: short: ")
+    (directory / "key.raw").write_bytes(b"\xff" * 1184)
+    words = ("--public-key", "key.raw", "--algorithm", "Kyber768", "--key-version", "1")
+    ended = made("encrypt", "plain", *words, "--to", "out")
+    assert (ended.status, ended.err.startswith("pqkeep: key.raw: ")) == (2, True), ended
+    ended = made("encrypt", "plain", "--recipient", "key.raw", "--to", "out")
+    assert "key.raw" in ended.err, ended
+    (directory / "api-key").write_text("a b")
+    (directory / "api-key").chmod(0o600)
+    assert "api-key must be printable" in made("keys", "list", "--api-key-file", "api-key").err
+
+
+def test_what_to_do_next(made: Command) -> None:
+    """A next step is one command that has to do with the error, and never the same command again."""
+    missing = made("keys", "list", "--keyring", "absent").err.splitlines()[1]
+    assert missing.strip() == "see what there is: pqkeep keyrings list"
+    for words in (("--url", "http://127.0.0.1:1"), ()):
+        ended = made.as_(PQKEEP_API_KEY="pqk_unknown", PQKEEP_API_KEY_FILE="")("status", *words)
+        assert ended.status in {3, 8}
+        assert "pqkeep status" not in ended.err
+    assert "https://" in made("status", "--url", "http://example.org").err

@@ -29,6 +29,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import read_credentials
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
+from pqkeep_server.key_service_client import KeyServiceError, require_response
 from pqkeep_server.key_services import is_listening
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import counted
@@ -268,6 +269,10 @@ def _key_service(layout: Layout) -> Iterator[str]:
             yield f"{its} does not answer at {path.resolve()}: {message_of(error)}"
             return
         pid, uid = peer_of(peer)
+    try:
+        require_response(path)
+    except KeyServiceError as error:
+        yield str(error).replace("the key service", its, 1)
     if uid != layout.key_service.stat().st_uid:
         yield f"{its} runs as user {uid}, who does not own {layout.key_service}"
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,6 +43,10 @@ class KeyServiceError(Exception):
 
 class KeyServiceRefusalError(KeyServiceError):
     """The key service refused."""
+
+
+class StandbyError(KeyServiceError):
+    """The key service responds, and does not serve."""
 
 
 _REFUSALS: Mapping[MoveRefusal, str] = {
@@ -93,6 +98,12 @@ def announce_backup(path: Path, backup: AnnounceBackup) -> NewestBackup:
     return _ask(path, "backup", backup, NewestBackup, why_not)
 
 
+def require_response(path: Path) -> None:
+    """Raise KeyServiceError unless the key service responds, whatever it says."""
+    with suppress(KeyServiceRefusalError, StandbyError):
+        _ask(path, "doctor", ListMoves(tenant=INSTALLATION), Result, "")
+
+
 def take_step(path: Path, request: AnyMoveRequest, kind: type[R]) -> R:
     """Have the key service take a step of a tenant's move. Raises MoveRefusedError, KeyServiceError."""
     why_not = "the key service is not available"
@@ -125,13 +136,18 @@ def _ask(
         raise KeyServiceError(
             f"the key service does not answer: nothing listens on {path}; start it"
         ) from None
+    except TimeoutError:
+        raise KeyServiceError(
+            f"the key service at {path} does not respond within {seconds:.0f} s: its process is"
+            " stopped, or waits for its database; see its log and its state (ps)"
+        ) from None
     except (OSError, ProtocolError) as error:
         raise KeyServiceError(f"the key service does not answer: {error}") from None
     match answer:
         case Answer(result=result) if isinstance(result, kind):
             return result
         case Refusal(kind=ErrorKind.STANDBY):
-            raise KeyServiceError(
+            raise StandbyError(
                 "this key service does not serve now: it stands by, or has lost its database. Ask"
                 " the one that serves, or try again"
             )

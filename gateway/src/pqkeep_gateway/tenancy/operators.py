@@ -54,8 +54,13 @@ class Operators:
             MAX_OPERATORS,
             _event(AuditEvent.ADD_OPERATOR, name),
         ):
+            if any(operator.name == name for operator in await self._store.list()):
+                raise OperatorError(
+                    f"an operator named {name} already exists: pqkeepd operator rotate {name}"
+                    " replaces the credential"
+                )
             raise OperatorError(
-                f"there is an operator {name} already, or there are {MAX_OPERATORS} operators"
+                f"there are {MAX_OPERATORS} operators, which is the limit: remove one first"
             )
         return credential
 
@@ -74,7 +79,7 @@ class Operators:
             raise OperatorError(_NOBODY)
 
 
-_NOBODY = "there is no operator of this name"
+_NOBODY = "there is no operator of this name: pqkeepd operator list shows their names"
 
 
 def _event(operation: AuditEvent, name: str) -> Event:

@@ -6,10 +6,11 @@ Which format a file to decrypt has is seen from its beginning. What the service 
 files, decrypting or recovering a shared secret, is one request.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -350,7 +351,7 @@ def _encrypt_here(
         ) as target,
     ):
         found = keys.all()
-        _encrypt_stream(opened, target, found, armor=armor)
+        _encrypt_stream(opened, target, found, keys.files, armor=armor)
     used = found[0]
     tally.written(
         to or otherwise,
@@ -361,18 +362,35 @@ def _encrypt_here(
 
 
 def _encrypt_stream(
-    opened: Source, target: Writer, keys: Sequence[KeyInFile], *, armor: bool
+    opened: Source,
+    target: Writer,
+    keys: Sequence[KeyInFile],
+    files: Sequence[str],
+    *,
+    armor: bool,
 ) -> None:
     from pqkeep.local import Recipient, encrypt_stream  # noqa: PLC0415 - it loads cryptography
 
     text = ArmorWriter(target) if armor else None
+    recipients = [Recipient(**asdict(key)) for key in keys]
     try:
-        recipients = [Recipient(**asdict(key)) for key in keys]
         encrypt_stream(opened, text or target, recipients=recipients)
     except ValueError as error:
-        raise Refusal(str(error), "name a key that encrypts") from None
+        names = files if len(files) == len(keys) else ("the service", *files)
+        for recipient, name in zip(recipients, names, strict=True):
+            with _naming_key(name):
+                encrypt_stream(BytesIO(), BytesIO(), recipients=[recipient])
+        raise Refusal(str(error), "name other keys") from None
     if text is not None:
         text.end()
+
+
+@contextmanager
+def _naming_key(file: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise Refusal(f"{file}: {error}", "name a key that encrypts") from None
 
 
 def _recipient(invocation: Invocation, path: Path | None, named: choice.Named) -> KeyInFile:

@@ -84,10 +84,7 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     AuthenticationError: Ending(
         NOT_AUTHENTICATED, "see which API key is used: pqkeep status; store another: pqkeep login"
     ),
-    NotFoundError: Ending(
-        NOT_FOUND,
-        "see what there is: pqkeep keys list, keyrings list, api-keys list or tenants list",
-    ),
+    NotFoundError: Ending(NOT_FOUND, "see that the name is right; see the keys: pqkeep keys list"),
     PolicyDeniedError: Ending(
         DENIED,
         "use what the plan, the API key's scopes and the keyring's purposes allow: "
@@ -160,26 +157,50 @@ _NOT_TYPED = frozenset(
 """Fields of requests that a command fills from a file: their names mean nothing to its user."""
 
 
+_LISTED_BY = {
+    "keyring": "pqkeep keyrings list",
+    "name": "pqkeep keyrings list",
+    "tenant_id": "pqkeep tenants list",
+    "version": "pqkeep api-keys list",
+    "key_id": "pqkeep api-keys list",
+}
+"""Fields of requests that name something, and the command that lists what there is."""
+
+
+@contextmanager
+def about(file: str) -> Iterator[None]:
+    """Name the file in an error about its content. Raises typer.Exit for such an error."""
+    try:
+        yield
+    except PqkeepError as error:
+        if not isinstance(error, (DecryptionError, UnwrappingError)) and (
+            error.field not in _NOT_TYPED
+        ):
+            raise
+        raise end(error, file) from None
+
+
 _LONGEST = 2000
 """Characters of what is said: a name of a file may have as many as the system lets it."""
 
 
-def end(error: Exception, file: str | None = None) -> typer.Exit:
+def end(error: Exception, file: str | None = None, *, next_step: str | None = None) -> typer.Exit:
     """Say on standard error what happened and what to do next, and return how to end.
 
-    With several files it is said with which one it happened.
+    A file is named, unless the error names it.
     """
     if isinstance(error, Refusal):
         ending = Ending(error.status, error.next_step)
     else:
         ending = next(_ENDINGS[kind] for kind in type(error).__mro__ if kind in _ENDINGS)
     said = _said(error)
-    if file not in {None, STANDARD} and str(file) not in said:
-        said = f"{file}: {said}"
+    if file is not None:
+        name = "standard input" if file == STANDARD else file
+        said = said if name in said else f"{name}: {said}"
     if len(said) > _LONGEST:
         said = f"{said[: _LONGEST // 2]} … {said[-_LONGEST // 2 :]}"
     typer.echo(printable(f"pqkeep: {said}"), err=True)
-    typer.echo(f"        {_next_step(error, ending)}", err=True)
+    typer.echo(f"        {next_step or _next_step(error, ending)}", err=True)
     return typer.Exit(ending.status)
 
 
@@ -209,6 +230,8 @@ def _said(error: Exception) -> str:
 def _next_step(error: Exception, ending: Ending) -> str:
     if isinstance(error, PqkeepError) and error.retry_after is not None:
         return f"try again in {error.retry_after} s"
+    if isinstance(error, NotFoundError) and error.field in _LISTED_BY:
+        return f"see what there is: {_LISTED_BY[error.field]}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "make room, and try again"
     return error.next_step if isinstance(error, UnreadableInputError) else ending.next_step

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import typer
 
 from pqkeep.cli.display import show_json, show_written
-from pqkeep.cli.failures import Refusal, end
+from pqkeep.cli.failures import Refusal, about, end
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD
 from pqkeep.errors import (
@@ -67,8 +67,11 @@ class Several:
         try:
             yield
         except failures as error:
-            if not self.is_listed or isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError):
                 raise
+            if not self.is_listed:
+                with about(self.files[0]):
+                    raise
             for file in files:
                 self._endings.append(end(error, file))
                 self._results.append({"file": file, "error": type(error).__name__})

@@ -12,7 +12,7 @@ import typer
 from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
-from pqkeep.cli.failures import Refusal
+from pqkeep.cli.failures import Refusal, about
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -108,6 +108,7 @@ def decapsulate(
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PRIVATE, read=(file,)) as target,
         invocation.connect() as client,
+        about(file),
     ):
         target.write(
             client.kem.decapsulate(
@@ -138,6 +139,7 @@ def wrap(
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, read=(file,)) as target,
         invocation.connect() as client,
+        about(file),
     ):
         chosen = choice.kem_algorithm(client, algorithm)
         wrapped = client.kem.wrap(
@@ -166,6 +168,7 @@ def unwrap(
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PRIVATE, read=(file,)) as target,
         invocation.connect() as client,
+        about(file),
     ):
         target.write(
             client.kem.unwrap(

@@ -8,9 +8,16 @@ import typer
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import configuration
 from pqkeep.cli.display import show_facts, show_table
+from pqkeep.cli.failures import end
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import Tenant
-from pqkeep.errors import PolicyDeniedError, PqkeepError, UnavailableError
+from pqkeep.errors import (
+    AuthenticationError,
+    MalformedAnswerError,
+    PolicyDeniedError,
+    PqkeepError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -56,7 +63,23 @@ def status(invocation: Invocation) -> None:
     facts["answers"] = not isinstance(failure, UnavailableError)
     show_facts(invocation, facts)
     if failure is not None:
-        raise failure
+        raise end(failure, next_step=_next_step(failure))
+
+
+def _next_step(failure: PqkeepError) -> str | None:
+    """Return what to do instead of pqkeep status."""
+    match failure:
+        case AuthenticationError():
+            return "store another API key: pqkeep login"
+        case MalformedAnswerError():
+            return "correct the address: pqkeep login, or PQKEEP_URL"
+        case UnavailableError():
+            return (
+                "see that the address is right and the service runs; "
+                "its operator can run pqkeepd doctor"
+            )
+        case _:
+            return None
 
 
 def who(client: "Client") -> dict[str, str]:

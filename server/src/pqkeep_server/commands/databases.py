@@ -48,6 +48,13 @@ MOST_DUE = 20
 """Lines about scheduled destructions."""
 
 
+def _backup_number(text: str) -> BackupNumber:
+    try:
+        return BackupNumber.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def backup(
     *,
     data: Installed,
@@ -132,7 +139,7 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         BackupNumber | None,
         typer.Option(
             metavar="NUMBER",
-            parser=BackupNumber.parse,
+            parser=_backup_number,
             help="The number of your newest backup, as pqkeepd backup printed it, or 0.0.",
         ),
     ] = None,
