@@ -178,12 +178,12 @@ def test_a_mail_server_s_files_are_beside_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"security": '"none"'}, "on this machine only"),
-        ({"security": '"none"', "host": '"192.0.2.7"'}, "on this machine only"),
-        ({"security": '"none"', "host": '"localhost.example.org"'}, "on this machine only"),
+        ({"security": '"none"'}, "for a server on this machine"),
+        ({"security": '"none"', "host": '"192.0.2.7"'}, "for a server on this machine"),
+        ({"security": '"none"', "host": '"localhost.example.org"'}, "for a server on this machine"),
         ({"security": '"maybe"'}, "security"),
-        ({"user": '"pqkeep"'}, "go together"),
-        ({"password_file": '"secret"'}, "go together"),
+        ({"user": '"pqkeep"'}, "or neither"),
+        ({"password_file": '"secret"'}, "or neither"),
         ({"password": '"secret"'}, "password"),
         ({"port": "65536"}, "port"),
     ],
@@ -300,13 +300,13 @@ def test_each_shard_has_its_key_services(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "expected either key_service_socket or"),
-        (LINK, "expected either key_service_socket or"),
-        (B, "one must be called default"),
+        ("", "set either key_service_socket or"),
+        (LINK, "set either key_service_socket or"),
+        (B, "one shard must be named default"),
         ("[shards.default]\n", "expected sockets or addresses"),
         (SHARDS + "socket = 1\n", "socket"),
         (SHARDS + "[shards.B]\nsockets = ['b']\n", "shards"),
-        (SHARDS + "[shards.b]\nsockets = ['../a.sock']\n", "there twice"),
+        (SHARDS + "[shards.b]\nsockets = ['../a.sock']\n", "occurs twice"),
         (SHARDS + "[shards.b]\naddresses = ['k:1']\n", r"set \[link\]"),
         (SHARDS + LINK, "no shard has addresses"),
         (SHARDS + "addresses = ['k:1']\n" + LINK + "key_service = 'k:2'\n", "link.key_service"),
@@ -322,5 +322,5 @@ def test_shards_that_contradict_each_other_are_refused(
 
 def test_one_socket_beside_shards_is_refused(tmp_path: Path) -> None:
     """key_service_socket means the one shard of an installation without [shards]."""
-    with pytest.raises(ConfigError, match="key_service_socket: name it among"):
+    with pytest.raises(ConfigError, match="key_service_socket: move it into"):
         config.read(_with_shards(tmp_path, SHARDS, key_service_socket='"../keys.sock"'))

@@ -59,7 +59,7 @@ def test_a_provider_is_careful_by_default(tmp_path: Path) -> None:
         ({"scopes": '["email"]'}, "openid"),
         ({"scopes": '["openid", "a b"]'}, "scopes"),
         ({"roles": '{ staff = "operator" }'}, "roles"),
-        ({"roles": "{}"}, "nobody would have a role"),
+        ({"roles": "{}"}, "no person would have a role"),
         ({"create_members": "true"}, "email_domains"),
         ({"isuer": '"https://login.example.org"'}, "did you mean issuer"),
     ],

@@ -76,7 +76,7 @@ def test_a_header_that_is_there_twice_is_named(gateway: Gateway, name: str) -> N
         twice = f"{name}: a\r\n{name.upper()}: a\r\n".encode()
         answer = client.ask(_post(twice + b"Content-Length: 2\r\n", b"{}"))
         assert (answer.status, answer.code, answer.field) == (400, "ERR_INVALID_001", name)
-        assert f"{name} is there twice" in answer.message
+        assert f"{name} occurs twice" in answer.message
 
 
 def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> None:

@@ -165,7 +165,7 @@ def test_a_name_that_is_there_twice(
     answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
     twice = "unknown" if b"unknown" in content else "plaintext"
     assert refused(answer) == (400, "ERR_KEM_001", twice)
-    assert f"{twice} is there twice" in answer.json()["error"]["message"]
+    assert f"{twice} occurs twice" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_name_that_is_there_twice_has_the_operation_s_code(
     """The name is the error's field, at any depth, in the operation's own code; markup is not shown."""
     answer = world.caller.ask("POST", path, content=content, headers=JSON)
     assert refusal_of(answer) == (400, *expected)
-    assert "there twice" in answer.json()["error"]["message"]
+    assert "occurs twice" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

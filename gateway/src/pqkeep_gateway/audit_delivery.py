@@ -1,18 +1,18 @@
 """Delivery of the gateway's audit events to the key service's audit log.
 
-``pqkeep_protocol.audit_events`` lists them all. An administrative action writes its events into an
-outbox in its own transaction; they are delivered at least once, and recorded exactly once. A
+``pqkeep_protocol.audit_events`` lists all events. An administrative action writes its events into
+an outbox in its own transaction. They are delivered at least once, and recorded exactly once. A
 refusal changes nothing, so it is sent directly, and stored in the outbox only if that fails.
 
-An answer waits for the log for a moment. What is done is answered as done, also if its events are
-only in the outbox yet. If the outbox has not been emptied for MAX_DELAY, it takes no more events, so
-that nothing more is done.
+A response waits up to WAIT_SECONDS for the log. A completed action is reported as completed even if
+its events are still in the outbox. If the outbox has not been emptied for MAX_DELAY, it accepts no
+more events, and so no more actions.
 
-An event that the log refuses for good, or that cannot be read, stays in the outbox with the reason:
-it is not sent again, and holds no other up.
+An event that the log rejects, or that cannot be read, stays in the outbox with the reason. It is
+not sent again, and does not delay others.
 
-Each event goes to the log of the shard that its tenant is in. A shard that does not answer delays no
-other's events: from then on its own are sent by ``run`` only, until it answers again.
+Each event goes to the log of its tenant's shard. A shard that does not respond delays only its own
+events. ``run`` alone sends these until the shard responds again.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ _LOG = logger(__name__)
 
 
 WAIT_SECONDS = 2.0
-"""How long an answer waits for the log."""
+"""The longest time that a response waits for the log."""
 
 
 RETRY_SECONDS = 1.0
 
 
 SWEEP_SECONDS = 5.0
-"""Between two looks for events that nobody delivers: each change is followed by a delivery."""
+"""The period of the search for undelivered events. Normally a delivery follows each change."""
 
 
 _ATTRIBUTION = Attribution("", "gateway", "", "")
@@ -56,11 +56,11 @@ class AuditDelivery:
         self._outbox = outbox
         self._shards = shards
         self._failing: set[str] = set()
-        """The shards that have not taken events."""
+        """Shards that do not accept events."""
 
     async def run(self) -> None:
         """Deliver stored events every few seconds, until cancelled."""
-        with suppress(UnavailableError):  # it has been logged
+        with suppress(UnavailableError):  # already logged
             if refused := await self._outbox.count_refused():
                 _LOG.error("the outbox keeps events that the audit log refused", events=refused)
         async with asyncio.TaskGroup() as tasks:
@@ -69,7 +69,7 @@ class AuditDelivery:
                 tasks.create_task(repeat(partial(self._retry, shard), RETRY_SECONDS))
 
     async def empty(self) -> None:
-        """Deliver all stored events, however long it takes. Raises UnavailableError."""
+        """Deliver all stored events, without a time limit. Raises UnavailableError."""
         failed: set[str] = set()
         while events := await self._outbox.list_oldest(MAX_PAGE, without=failed):
             failed |= await self._settle(events, None)
@@ -77,9 +77,9 @@ class AuditDelivery:
             raise UnavailableError
 
     async def deliver(self) -> None:
-        """Deliver stored events, after a change and before its answer.
+        """Deliver stored events after a change and before its response.
 
-        What cannot be delivered within WAIT_SECONDS is delivered by ``run``.
+        ``run`` delivers the events that this cannot deliver within WAIT_SECONDS.
         """
         until = _moment()
         with suppress(UnavailableError):
@@ -87,9 +87,9 @@ class AuditDelivery:
                 await self._settle(events, until)
 
     async def record(self, *events: Event, placement: Placement | None = None) -> None:
-        """Deliver a tenant's events of no transaction, at most MAX_PAGE, or store them for later.
+        """Deliver at most MAX_PAGE events of a tenant that belong to no transaction, or store them.
 
-        ``placement``: where the tenant was when its request was admitted; None: it is looked up.
+        ``placement``: the tenant's placement when its request was admitted; None: it is looked up.
         Raises UnavailableError if neither succeeds.
         """
         try:
@@ -104,14 +104,14 @@ class AuditDelivery:
                     await self._outbox.add(event, refusals[event.id])
 
     async def require_open(self, tenant: TenantId) -> None:
-        """Refuse what has effects outside the database, where a tenant's change would be refused.
+        """Refuse an action outside the database if the outbox accepts no events of the tenant.
 
         Raises UnavailableError.
         """
         await self._outbox.require_open(tenant)
 
     async def _retry(self, shard: str) -> None:
-        """Deliver the events of a shard that has not taken them."""
+        """Deliver the events of a failing shard."""
         while shard in self._failing:
             events = await self._outbox.list_oldest(MAX_PAGE, only=shard)
             if not events:
@@ -120,7 +120,7 @@ class AuditDelivery:
                 break
 
     async def _settle(self, events: Sequence[WaitingEvent], until: float | None) -> set[str]:
-        """Deliver events, those of each shard by themselves; return the shards that take none."""
+        """Deliver events, separately for each shard; return the shards that accept none."""
         of_shard: defaultdict[str, list[Event]] = defaultdict(list)
         for event in events:
             of_shard[event.shard].append(event.event)
@@ -140,7 +140,7 @@ class AuditDelivery:
     async def _send(
         self, shard: str, events: Sequence[Event], until: float | None
     ) -> Mapping[UUID, str]:
-        """Send events to a shard; return those that its log refuses, and why."""
+        """Send events to a shard; return the rejected events with the reasons."""
         request = RecordEvents(tenant=INSTALLATION, events=tuple(events))
         try:
             async with asyncio.timeout_at(until):

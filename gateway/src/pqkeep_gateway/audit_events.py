@@ -1,4 +1,4 @@
-"""Audit events of the gateway, as they happen. ``pqkeep_protocol.audit_events`` names them all."""
+"""Creates the gateway's audit events. ``pqkeep_protocol.audit_events`` lists their operations."""
 
 import time
 from uuid import uuid4
@@ -20,9 +20,9 @@ def event(
     key_version: int | None = None,
     keyring: KeyringName | None = None,
 ) -> Event:
-    """Return an event that happens now. The outcome of a refusal is its error code.
+    """Return an event with the current time. The outcome of a refusal is its error code.
 
-    The key version is that of a key, or of an API key.
+    ``key_version``: of a key or of an API key.
     """
     return Event(
         id=uuid4(),

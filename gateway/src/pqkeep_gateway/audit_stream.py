@@ -1,11 +1,11 @@
-"""Streams the audit log to a sink outside of pqkeep: every record at least once, in order.
+"""Streams the audit log to an external sink: every record at least once, in order.
 
-Records are read from the key service a page at a time, after a cursor in the accounts database that
-moves when the sink has taken the page. So memory is bounded, and a sink that is gone delays nothing:
-the records wait where they are. Of several gateways one streams, under a lease.
+Records are read from the key service in pages, after a cursor in the accounts database. The cursor
+moves when the sink has accepted a page. So memory use is limited, and an unavailable sink delays
+nothing: the records wait in the log. Of several gateways one streams, with a lease.
 
-Each shard's log is streamed by itself. Where there are several shards, a line says whose log the
-record is of: ids count in each log from 1.
+Each shard's log is streamed separately. With several shards, each line names its log, because ids
+count from 1 in each log.
 """
 
 import asyncio
@@ -31,33 +31,33 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 POLL_SECONDS = 1.0
-"""How often new records are looked for."""
+"""The period of the search for new records."""
 LEASE = timedelta(seconds=60)
-"""For how long a gateway streams alone: longer than a sink may take for one page."""
+"""The time for which one gateway streams alone: longer than a sink may take for a page."""
 LONGEST_PAUSE_SECONDS = 60.0
-"""Between attempts to reach a sink: 1, 2, 4 and so on, up to this."""
+"""The longest pause between attempts to reach a sink: 1, 2, 4 seconds and so on."""
 _ATTRIBUTION = Attribution("", "gateway", "")
 
 
 class StreamedRecord(Struct, frozen=True):
-    """What sinks need to know of a record, and its text."""
+    """The parts of a record that sinks need, and its text."""
 
     id: int
     operation: str
     recorded_at: datetime
     line: bytes = b""
-    """The JSON text that the record's leaf is the hash of: one line, without its end."""
+    """The JSON text that the record's leaf hashes: one line, without its end."""
 
 
 class SinkError(Exception):
-    """The sink has not taken the records. The message is for the log, and has none of them."""
+    """The sink did not accept the records. The message is for the log and contains no records."""
 
 
 class Sink(Protocol):
-    """Where the log is streamed to."""
+    """The destination of the stream."""
 
     def send(self, records: Sequence[StreamedRecord]) -> None:
-        """Return when the sink has these records; called in a thread. Raises SinkError, OSError."""
+        """Return when the sink has these records. Runs in a thread. Raises SinkError, OSError."""
         ...
 
 
@@ -74,9 +74,9 @@ class AuditStream:
         *,
         shard: str | None = None,
     ) -> None:
-        """Take the sink's name, by which its cursor is stored.
+        """Take the sink's name, under which its cursor is stored.
 
-        ``shard``: where there are several, the one whose log is streamed.
+        ``shard``: the shard of the log, if there are several.
         """
         self._shard = shard
         self._cursors = cursors
@@ -93,13 +93,13 @@ class AuditStream:
 
     @property
     def lag_seconds(self) -> float:
-        """How old the oldest record is that the sink does not have; 0 where another gateway streams."""
+        """The age of the oldest record that the sink lacks; 0 if another gateway streams."""
         if self._waits_since is None:
             return 0.0
         return max(0.0, self._clock() - self._waits_since.timestamp())
 
     async def run(self) -> None:
-        """Stream until cancelled; then let another gateway stream at once."""
+        """Stream until cancelled; then release the lease for another gateway."""
         try:
             await repeat(self.send, POLL_SECONDS)
         finally:
@@ -108,7 +108,7 @@ class AuditStream:
                     await self._cursors.release(self._name, self._holder)
 
     async def send(self) -> None:
-        """Send what the sink does not have, unless it has just failed. Raises UnavailableError."""
+        """Send new records to the sink, unless it has just failed. Raises UnavailableError."""
         if self._clock() < self._resume_at:
             return
         try:
@@ -127,10 +127,12 @@ class AuditStream:
         self._waits_since = records[0].recorded_at if records else None
         if not records:
             return False
-        if date_of(self._clock()) >= self._renew_at:  # paused: another gateway may stream now
+        if (
+            date_of(self._clock()) >= self._renew_at
+        ):  # after a pause another gateway may have the lease
             self._cursor = None
             return False
-        self._cursor = None  # until it is known whether the sink has them
+        self._cursor = None  # unknown until the sink has accepted the page
         await asyncio.to_thread(self._sink.send, records)
         last, until = records[-1].id, date_of(self._clock()) + LEASE
         is_ours = await self._cursors.save(self._name, self._holder, last, until)
@@ -172,7 +174,7 @@ def _record(line: bytes) -> StreamedRecord:
 
 
 def _of_log(record: StreamedRecord, shard: str, log_id: UUID) -> StreamedRecord:
-    """Return a record whose line says which log it is of, around the text that its leaf is made of."""
+    """Return a record with its log's id and shard in the line, around the original text."""
     line = _ENCODER.encode({"log_id": log_id, "shard": shard, "record": Raw(record.line)})
     return msgspec.structs.replace(record, line=line)
 

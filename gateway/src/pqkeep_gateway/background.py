@@ -1,4 +1,4 @@
-"""What is done again and again while the process runs."""
+"""Tasks that repeat while the process runs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,15 +10,15 @@ _LOG = logger(__name__)
 
 
 async def repeat(action: Callable[[], Awaitable[None]], seconds: float) -> None:
-    """Do something with pauses of so many seconds, until cancelled.
+    """Repeat an action with pauses of so many seconds, until cancelled.
 
-    Whatever it raises, it is done again.
+    An exception does not end the repetition.
     """
     while True:
         try:
             await action()
         except UnavailableError:
             pass  # logged where it was raised
-        except Exception:  # noqa: BLE001 - an end of the task would be noticed by nobody
+        except Exception:  # noqa: BLE001 - otherwise the task would end unnoticed
             _LOG.exception("a background task failed and will be tried again")
         await asyncio.sleep(seconds)

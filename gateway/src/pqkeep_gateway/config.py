@@ -1,7 +1,7 @@
 """The gateway's settings: one TOML file, read once into a frozen value.
 
-The file itself holds no secret: passwords and the pepper have files of their own, and only a digest
-of an operator's credential is kept.
+The file contains no secret. Passwords and the pepper have their own files, and an operator's
+credential is stored as a digest only.
 """
 
 import os
@@ -40,7 +40,7 @@ _SHORT_TEXT = Annotated[str, Meta(min_length=1, max_length=255)]
 _ROLE = Literal["owner", "admin", "developer", "viewer"]
 
 PREFIX = "PQKEEP_GATEWAY_"
-"""What variables of the environment begin with that replace settings."""
+"""The prefix of environment variables that replace settings."""
 
 AUDIT_SINK = Annotated[
     str,
@@ -58,13 +58,13 @@ class StripeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     secret_key_file: Path
     """The account's API key: a secret file."""
     webhook_secret_file: Path
-    """The secret that webhooks are signed with: a secret file."""
+    """The secret that verifies the signatures of webhooks: a secret file."""
     prices: Annotated[dict[str, Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
-    """The tiers that are sold, and Stripe's identifier of each one's monthly price."""
+    """The tiers on sale, each with Stripe's identifier of its monthly price."""
     return_url: ADDRESS
-    """Where Stripe's pages send the browser back to: a page of the portal."""
+    """The address to which Stripe's pages return the browser: a page of the portal."""
     api: ADDRESS = "https://api.stripe.com"
-    """Stripe's API."""
+    """The address of Stripe's API."""
 
 
 class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,87 +74,88 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """0: 587, or with "tls" 465, or with "none" 25."""
     security: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted. Where the server does not offer it, no mail is sent.
-    "none" is for a server on this machine."""
+    """The encryption of the connection. If the server does not support it, no mail is sent. "none"
+    is only for a server on this machine."""
     ca_file: Path | None = None
     """Trusted certificate authorities in PEM, instead of the system's."""
     user: str | None = None
     password_file: Path | None = None
     """The user's password: a secret file."""
     sender: str
-    """The e-mail address that messages come from."""
+    """The sender's e-mail address."""
 
     def __post_init__(self) -> None:
-        """Fill in the default port. Raises ValueError for settings that contradict each other."""
+        """Fill in the default port. Raises ValueError for contradictory settings."""
         if self.security == "none" and not _is_loopback(self.host):
-            raise ValueError('smtp: security = "none" is for a server on this machine only')
+            raise ValueError('smtp: security = "none" is allowed only for a server on this machine')
         if (self.user is None) != (self.password_file is None):
-            raise ValueError("smtp: user and password_file go together")
+            raise ValueError("smtp: set user and password_file together, or neither")
         if self.port == 0:
             structs.force_setattr(self, "port", _SMTP_PORTS[self.security])
 
 
 class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A provider of sign-in by OpenID Connect, for one tenant: a table ``[[single_sign_on]]``.
+    """An OpenID Connect provider for one tenant: a table ``[[single_sign_on]]``.
 
     docs/single-sign-on.md explains how to set one up.
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
-    """What it is called in addresses: /portal/sso/NAME. The redirect URI to register with the
-    provider is the public_url with /portal/sso/NAME/callback."""
+    """Its name in addresses: /portal/sso/NAME. The redirect URI to register with the provider is
+    the public_url with /portal/sso/NAME/callback."""
     label: (
         Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] | None
     ) = None
-    """What the sign-in page calls it, for everybody to see; without one it is not listed, and people
-    begin at its address."""
+    """Its public name on the sign-in page. Without a label it is not listed, and people begin at
+    its address."""
     tenant: UUID
-    """The identifier of the tenant whose people it signs in."""
+    """The identifier of the tenant of its people."""
     issuer: ISSUER
     """The provider's issuer, exactly as it writes it. http is for development, on this machine."""
     client_id: _SHORT_TEXT
-    """What the provider calls this gateway."""
+    """The provider's identifier for this gateway."""
     client_secret_file: Path | None = None
-    """The client's secret: a secret file. Without one it is a public client."""
+    """The client's secret: a secret file. Without it the gateway is a public client."""
     ca_file: Path | None = None
     """Trusted certificate authorities in PEM, instead of the system's."""
     scopes: tuple[Annotated[str, Meta(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$")], ...] = (
         "openid",
         "email",
     )
-    """What is asked of the provider; openid must be among it."""
+    """The scopes to request; openid must be one of them."""
     groups_claim: _SHORT_TEXT = "groups"
-    """The claim that lists a person's groups."""
+    """The claim with a person's groups."""
     roles: dict[_SHORT_TEXT, _ROLE] = {}
-    """Groups, and the role of their members. Of several the most powerful one holds."""
+    """Groups, and the roles of their members. The most powerful role of a person applies."""
     default_role: _ROLE | None = None
-    """The role of people in none of these groups; without one they are refused."""
+    """The role of people without any of these groups. Without it they are refused."""
     create_members: bool = False
-    """Whether people who are not members yet become members when they sign in. Needs
-    email_domains."""
+    """Whether people who sign in for the first time become members. Needs email_domains."""
     email_domains: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]+$")], ...] = ()
-    """The domains of e-mail addresses that the provider may vouch for; none: any."""
+    """The domains of e-mail addresses that the provider may vouch for; empty: all."""
     local_passwords: bool = True
-    """Whether the tenant's people may have passwords here too. With false they neither sign in by
-    one nor set one; API keys are not affected."""
+    """Whether the tenant's people may also have passwords here. If false, they can neither sign in
+    with a password nor set one. API keys are not affected."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for settings that contradict each other."""
+        """Raise ValueError for contradictory settings."""
         if "openid" not in self.scopes:
-            raise ValueError("single_sign_on: scopes: openid is missing")
+            raise ValueError("single_sign_on: scopes: add openid")
         if not self.roles and self.default_role is None:
-            raise ValueError("single_sign_on: nobody would have a role: set roles or default_role")
+            raise ValueError(
+                "single_sign_on: no person would have a role: set roles or default_role"
+            )
         if self.create_members and not self.email_domains:
             raise ValueError("single_sign_on: create_members needs email_domains")
 
 
 class OpenTelemetry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A collector that traces are sent to: the table ``[opentelemetry]``."""
+    """The collector of traces: the table ``[opentelemetry]``."""
 
     endpoint: ADDRESS
-    """Where it takes OTLP over HTTP: https://…/v1/traces, or on this machine http://127.0.0.1:…"""
+    """Its OTLP address over HTTP: https://…/v1/traces, or on this machine http://127.0.0.1:…"""
     sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """The part of all traces that is sent."""
+    """The share of all traces that is sent, from 0 to 1."""
 
 
 MAX_MEMORY_KIB, MAX_PASSES, MAX_LANES = 1024 * 1024, 16, 16
@@ -173,35 +174,34 @@ class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Key services on other hosts, by mutual TLS: the table ``[link]``."""
+    """Mutual TLS to key services on other hosts: the table ``[link]``."""
 
     key_service: NetworkAddress | None = None
-    """The key service's address, host:port; with [shards] they have the addresses."""
+    """The key service's address, host:port. With [shards], the addresses are there instead."""
     name: Annotated[str, Meta(min_length=1)] | None = None
-    """The host name or address that a key service's certificate must have; by default the host of
-    its address."""
+    """The host name or address in a key service's certificate. By default it is the address's host."""
     certificate: Path
-    """This gateway's certificate in PEM, of the role spiffe://pqkeep/gateway."""
+    """This gateway's certificate in PEM, with the role spiffe://pqkeep/gateway."""
     key: Path
     """The certificate's private key in PEM: a secret file."""
     ca: Path
-    """The private certificate authority that the key service's certificate must come from, in
-    PEM."""
+    """The private certificate authority, in PEM, that issues the key services' certificates."""
     require_post_quantum: bool = False
-    """Whether a connection without post-quantum key exchange is refused. OpenSSL 3.5 or later has
-    it; without it the gateway does not start."""
+    """Whether a connection without post-quantum key exchange is refused. This needs OpenSSL 3.5 or
+    later; with an older one the gateway does not start."""
 
 
 class Shard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The key service of one shard, and its standbys: a table such as ``[shards.default]``."""
+    """The key service of one shard and its standbys: a table such as ``[shards.default]``."""
 
     sockets: tuple[Path, ...] = ()
-    """Their Unix sockets, where they are on this host."""
+    """The Unix sockets of those on this host."""
     addresses: tuple[NetworkAddress, ...] = ()
-    """Their addresses on other hosts, host:port, which are reached by mutual TLS as [link] says."""
+    """The addresses, host:port, of those on other hosts. They are reached by mutual TLS: see
+    [link]."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a shard that cannot be reached."""
+        """Raise ValueError for a shard without an address."""
         if not self.sockets and not self.addresses:
             raise ValueError("shards: expected sockets or addresses")
 
@@ -209,17 +209,17 @@ class Shard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of the gateway. Paths are relative to the settings file.
 
-    A secret file has mode 0400 or 0600 and belongs to the process's user or root. A file of root's may
-    have mode 0440 or 0640 where the process's user is the only one in its group.
+    A secret file has mode 0400 or 0600 and belongs to the process's user or root. A file of root
+    may have mode 0440 or 0640 if the process's user is the only member of its group.
     """
 
     key_service_socket: Path | None = None
-    """The Unix socket of the key service, where it is on this host."""
+    """The Unix socket of a key service on this host."""
     link: Link | None = None
-    """The key service on another host, in place of key_service_socket."""
+    """A key service on another host, instead of key_service_socket."""
     shards: dict[ShardName, Shard] = {}
-    """Several key services, each with its own database and tenants, in place of
-    key_service_socket. One of them is called default. docs/scaling.md explains how to add one."""
+    """Several key services, each with its own database and tenants, instead of key_service_socket.
+    One of them must be named default. docs/scaling.md explains how to add one."""
     database: DatabaseAddress
     """The accounts database: tenants, people, API keys, usage."""
     database_password_file: Path | None = None
@@ -227,113 +227,112 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pepper_file: Path
     """32 random bytes, the key of credential digests: a secret file."""
     operator_digest: DIGEST_HEX | None = None
-    """HMAC-SHA-256 under the pepper of the credential of an operator without a name, in
+    """The digest of the credential of an operator without a name: HMAC-SHA-256 under the pepper, in
     hexadecimal. Named operators are in the database: see ``pqkeepd operator``."""
     signup: Literal["operator", "open"] = "operator"
-    """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
+    """Who may create tenants: operators only, or anyone (rate-limited by address)."""
     default_plan: Literal["free", "starter", "professional", "enterprise", "enterprise_plus"] = (
         "free"
     )
-    """The plan of a tenant that the operator creates without naming one. ``pqkeepd init`` writes
-    enterprise_plus: who hosts for themselves sells no plans, and free has 1,000 operations a month
-    and no key wrap. Sign-ups always get free."""
+    """The plan of a tenant that an operator creates without a plan. ``pqkeepd init`` sets
+    enterprise_plus: an installation for its own use sells no plans, and free has only 1,000
+    operations a month and no key wrap. Sign-ups always get free."""
     self_service: bool = False
-    """Whether owners may choose the plans with self_service themselves, though no payment provider
-    is configured: invoice lines are recorded, and collecting the money is left to the operator."""
+    """Whether owners may choose plans with self_service without a payment provider. Invoice lines
+    are recorded, and the operator collects the money."""
     public_url: ADDRESS | None = None
-    """The address at which browsers reach the gateway, https://…; needed to send mail, which links
-    to it, and where a proxy changes the Host header."""
+    """The address at which browsers reach the gateway, https://…. It is needed to send mail with
+    links, and if a proxy changes the Host header."""
     portal_url: ADDRESS | None = None
-    """The address of the portal, https://…, where that is another than the public_url: a name of its
-    own for the same gateway. Pages are then served there only, and messages link to it."""
+    """The address of the portal, https://…, if it differs from the public_url: a second name for
+    the same gateway. The portal is then served only there, and messages link to it."""
     smtp: Smtp | None = None
-    """The mail server; without one no mail is sent, and operations that need mail are refused."""
+    """The mail server. Without it no mail is sent, and operations that need mail are refused."""
     mailbox: Path | None = None
-    """A folder that messages are written to instead of being sent: for development."""
+    """A folder that messages are written to instead of being sent, for development."""
     cookies: Literal["secure", "loopback"] = "secure"
     """Whether browsers send cookies over TLS only. "loopback" is for development: the gateway then
     refuses to listen on any other address."""
     session_lifetime_days: Annotated[int, Meta(ge=1, le=365)] = 30
-    """After how many days a person has to sign in again, however often the session was refreshed."""
+    """Days after which a person must sign in again, even if the session was refreshed."""
     password_costs: PasswordCosts = PasswordCosts()
-    """When they change, each password is hashed again at its next sign-in."""
+    """After a change, each password is hashed again at the next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
-    """How long a rotated API key is still accepted."""
+    """Seconds for which a rotated API key is still accepted."""
     plans_file: Path | None = None
-    """A TOML file with what differs from the built-in plans: for each of them a table such as
-    [starter], with any of monthly_price_usd, self_service, requests_per_minute,
-    operations_per_month, pqc_keys, api_keys, algorithms and key_wrap. GET /billing/plans shows what
-    is in force."""
+    """A TOML file with changes to the built-in plans: for each plan a table such as [starter], with
+    any of monthly_price_usd, self_service, requests_per_minute, operations_per_month, pqc_keys,
+    api_keys, algorithms and key_wrap. GET /billing/plans shows the result."""
     policy_directory: Path | None = None
     """Cedar policies (*.cedar) in addition to the built-in ones."""
     redis_url: str | None = None
-    """A Redis or Valkey server that keeps the rate limits, redis://… or unix://…; needed where
-    several gateways share a database. Without it they are kept in memory."""
+    """A Redis or Valkey server for the rate limits, redis://… or unix://…. It is needed if several
+    gateways share a database. Without it the limits are in memory."""
     redis_password_file: Path | None = None
-    """That server's password: a secret file."""
+    """The server's password: a secret file."""
     single_sign_on: tuple[SingleSignOn, ...] = ()
-    """Providers of sign-in by OpenID Connect; two may have the same tenant."""
+    """OpenID Connect providers. Two may belong to the same tenant."""
     stripe: StripeSettings | None = None
-    """The Stripe account; without one invoice lines are recorded and no payment is collected."""
+    """The Stripe account. Without it invoice lines are recorded, but no payment is collected."""
     audit_sink: AUDIT_SINK | None = None
-    """Where the audit log is streamed to, as JSON lines: file:///…, syslog+unix:///…,
+    """The destination of the audit log's stream, as JSON lines: file:///…, syslog+unix:///…,
     syslog+udp://host:port, syslog+tcp://host:port, syslog+tls://host:port, or https://… of a
     collector (http on this machine only)."""
     audit_sink_token_file: Path | None = None
     """The collector's bearer token: a secret file."""
     audit_sink_ca_file: Path | None = None
-    """Certificate authorities in PEM for a collector, or syslog with TLS, instead of the system's."""
+    """Trusted certificate authorities in PEM for a collector, or syslog with TLS, instead of the
+    system's."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks of reverse proxies, in CIDR notation, that say in Forwarded or X-Forwarded-For who
-    asked them. A request's source address is theirs to tell, and their connections are not limited
-    by address."""
+    """Networks of reverse proxies, in CIDR notation. Their Forwarded or X-Forwarded-For headers set
+    a request's source address, and their connections are not limited by address."""
     tls_certificate: Path | None = None
-    """The certificate that clients see, with its chain, in PEM; without it the gateway serves plain
-    HTTP. SIGHUP reads certificate and key again."""
+    """The certificate for clients, with its chain, in PEM. Without it the gateway serves plain
+    HTTP. SIGHUP reloads certificate and key."""
     tls_key: Path | None = None
     """The certificate's private key in PEM, not encrypted: a secret file."""
     require_post_quantum: bool = False
-    """Whether clients without post-quantum key exchange are refused. OpenSSL 3.5 or later has it;
-    without it the gateway does not start."""
+    """Whether clients without post-quantum key exchange are refused. This needs OpenSSL 3.5 or
+    later; with an older one the gateway does not start."""
     host: str = "127.0.0.1"
-    """The address to listen on. One that other machines can reach needs TLS, here or in a proxy
-    that trusted_proxies names."""
+    """The address to listen on. An address that other machines can reach needs TLS, here or in a
+    proxy in trusted_proxies."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on; 0: any free port."""
     management_address: str = "127.0.0.1:8081"
-    """The address of /livez, /readyz and /metrics, an IP address with a port; port 0 takes a free
-    one, and "off" opens none. They need no credential and have no TLS: on any other than a loopback
-    address, let only your monitoring reach it."""
+    """The address of /livez, /readyz and /metrics: an IP address with a port. Port 0 is any free
+    port, and "off" turns them off. They need no credential and have no TLS. On any address except
+    loopback, let only your monitoring reach it."""
     management_hosts: tuple[str, ...] = ()
-    """Names under which the management address may be asked, beside "localhost" and IP addresses:
-    other ones in the Host header are refused."""
+    """Host names that the management address accepts, besides "localhost" and IP addresses.
+    Requests with another Host header are refused."""
     opentelemetry: OpenTelemetry | None = None
-    """The collector of traces; without one there are no traces."""
+    """The collector of traces. Without it there are no traces."""
     access_log: bool = False
-    """Whether each request has a line in the log, which has nothing of its body or credential."""
+    """Whether each request is logged, without its body or credential."""
     log_format: LogFormat = "auto"
     """The form of log lines: "text", "json", or "auto" for text on a terminal and JSON elsewhere."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for settings that contradict each other."""
+        """Raise ValueError for contradictory settings."""
         _check_key_services(self)
         _ = self.management
         for network in self.trusted_proxies:
             _check_network(network)
         _check_audit_sink(self.audit_sink, self.audit_sink_token_file, self.audit_sink_ca_file)
         if self.smtp is not None and self.mailbox is not None:
-            raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
+            raise ValueError("mailbox: remove it, or remove smtp: only one can receive messages")
         if self.smtp is not None and self.public_url is None:
-            raise ValueError("smtp: messages link to the public_url, which is missing")
+            raise ValueError("smtp: set public_url, because messages link to it")
         _check_single_sign_on(self.single_sign_on, self.cookies, self.public_url)
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key go together")
+            raise ValueError("set tls_certificate and tls_key together, or neither")
         if self.require_post_quantum and self.tls_certificate is None:
-            raise ValueError("require_post_quantum: there is no TLS without a tls_certificate")
+            raise ValueError("require_post_quantum: set tls_certificate and tls_key too")
 
     @property
     def key_services(self) -> Mapping[str, Shard]:
-        """The key services by shard: without [shards] there is one shard."""
+        """The key services by shard; without [shards] there is one shard."""
         if self.shards:
             return self.shards
         if self.key_service_socket is not None:
@@ -348,31 +347,31 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def min_archive_days(self) -> int:
-        """Days until an archived key is destroyed, at least: 0 in development, and otherwise 7."""
+        """The least days until an archived key is destroyed."""
         return 0 if self.cookies == "loopback" else MIN_ARCHIVE_DAYS
 
     @property
     def moved_pages(self) -> tuple[str, str] | None:
-        """The host that serves no pages, and the address that does, if they have one of their own."""
+        """The host without pages and the portal's address, if they differ."""
         if self.portal_url is None or self.public_url is None:
             return None
         return urlsplit(self.public_url).netloc.lower(), self.portal_url
 
     @property
     def pages_url(self) -> str | None:
-        """Where browsers open the portal, if a setting says it."""
+        """The address at which browsers open the portal, if it is set."""
         return self.portal_url or self.public_url
 
     @property
     def management(self) -> tuple[str, int] | None:
-        """The management address's host and port, if there is one. Raises ValueError."""
+        """The host and port of the management address, or None. Raises ValueError."""
         return _management(self.management_address)
 
 
 def read(path: Path) -> Config:
     """Read the settings file and the environment. Raises ConfigError."""
     config = read_settings(path, Config, os.environ, PREFIX)
-    # The kernel limits a socket's path to 107 bytes: "../" would count.
+    # The kernel limits a socket's path to 107 bytes, including any "../".
     return structs.replace(
         config,
         key_service_socket=config.key_service_socket and config.key_service_socket.resolve(),
@@ -386,17 +385,15 @@ def read(path: Path) -> Config:
 
 
 def check_address(settings: Config, host: str) -> None:
-    """Raise ConfigError if other machines could be served on an address without TLS."""
+    """Raise ConfigError if other machines can reach the address and it has no TLS."""
     if _resolves_to_loopback(host):
         return
     if settings.cookies == "loopback":
-        raise ConfigError(
-            f'cookies: "loopback" is for a gateway that listens on a loopback address, not {host}'
-        )
+        raise ConfigError(f'cookies: "loopback" is only for a loopback address, not {host}')
     if settings.tls_certificate is None and not settings.trusted_proxies:
         raise ConfigError(
-            f"host: other machines can reach {host}, and their requests would not be encrypted:"
-            " set tls_certificate and tls_key, or name the proxy that has TLS in trusted_proxies"
+            f"host: other machines can reach {host} without encryption:"
+            " set tls_certificate and tls_key, or name a proxy with TLS in trusted_proxies"
         )
 
 
@@ -414,17 +411,17 @@ def _check_key_services(config: Config) -> None:
     if not shards:
         has_link = link is not None and link.key_service is not None
         if (config.key_service_socket is None) != has_link or (link is not None) != has_link:
-            raise ValueError("expected either key_service_socket or [link] with key_service")
+            raise ValueError("set either key_service_socket or [link] with key_service")
         return
     if config.key_service_socket is not None:
-        raise ValueError("key_service_socket: name it among the sockets of [shards.default]")
+        raise ValueError("key_service_socket: move it into the sockets of [shards.default]")
     if link is not None and link.key_service is not None:
-        raise ValueError("link.key_service: name it among the addresses of [shards.default]")
+        raise ValueError("link.key_service: move it into the addresses of [shards.default]")
     if DEFAULT_SHARD not in shards:
-        raise ValueError("shards: one must be called default")
+        raise ValueError("shards: one shard must be named default")
     has_addresses = any(shard.addresses for shard in shards.values())
     if has_addresses and link is None:
-        raise ValueError("shards: addresses are reached by mutual TLS: set [link]")
+        raise ValueError("shards: addresses need mutual TLS: set [link]")
     if link is not None and not has_addresses:
         raise ValueError("link: no shard has addresses")
     places = [
@@ -432,11 +429,11 @@ def _check_key_services(config: Config) -> None:
         *(repr(address) for shard in shards.values() for address in shard.addresses),
     ]
     if len(set(places)) < len(places):
-        raise ValueError("shards: a socket or an address is there twice")
+        raise ValueError("shards: a socket or an address occurs twice")
 
 
 def _check_network(text: str) -> None:
-    """Raise ValueError for what is no network, has bits beyond its prefix, or a zone."""
+    """Raise ValueError for an invalid network, bits beyond its prefix, or a zone."""
     message = "trusted_proxies: not networks in CIDR notation"
     if "%" in text:
         raise ValueError(message)
@@ -447,16 +444,16 @@ def _check_network(text: str) -> None:
 
 
 def _check_audit_sink(sink: str | None, token_file: Path | None, ca_file: Path | None) -> None:
-    """Raise ValueError for a sink without its port, or with files that it has no use for."""
+    """Raise ValueError for a sink without a port, or files that it cannot use."""
     parts = urlsplit(sink or "")
     try:
         port = parts.port
     except ValueError:
         raise ValueError("audit_sink: the port is not a number up to 65535") from None
     if not parts.scheme.startswith("http") and token_file is not None:
-        raise ValueError("audit_sink_token_file is for an HTTP collector")
+        raise ValueError("audit_sink_token_file: only an HTTP collector uses it")
     if parts.scheme not in {"https", "syslog+tls"} and ca_file is not None:
-        raise ValueError("audit_sink_ca_file is for a sink with TLS")
+        raise ValueError("audit_sink_ca_file: only a sink with TLS uses it")
     if parts.scheme in {"syslog+udp", "syslog+tcp", "syslog+tls"} and not (parts.hostname and port):
         raise ValueError("audit_sink: expected host and port")
     if parts.scheme.startswith("http") and not parts.hostname:
@@ -466,15 +463,13 @@ def _check_audit_sink(sink: str | None, token_file: Path | None, ca_file: Path |
 def _check_single_sign_on(
     providers: tuple[SingleSignOn, ...], cookies: str, public_url: str | None
 ) -> None:
-    """Raise ValueError for two of a name, or what is for development only."""
+    """Raise ValueError for duplicate names or development settings."""
     if len({provider.name for provider in providers}) < len(providers):
-        raise ValueError("single_sign_on: two have the same name")
+        raise ValueError("single_sign_on: two providers have the same name")
     if not providers or cookies == "loopback":
         return
     if public_url is None:
-        raise ValueError(
-            "single_sign_on: providers send people to the public_url, which is missing"
-        )
+        raise ValueError("single_sign_on: set public_url, to which providers send people back")
     if not all(provider.issuer.startswith("https://") for provider in providers):
         raise ValueError("single_sign_on: issuer: expected https")
 

@@ -64,7 +64,14 @@ class Encrypted(KeyAnswer, frozen=True, kw_only=True):
         | UnsetType
     ) = UNSET
     envelope: (
-        Annotated[str, Meta(description="Ciphertext, and the key it is for, if it was asked for.")]
+        Annotated[
+            str,
+            Meta(
+                description=(
+                    "Ciphertext with the name of its key, if the request has format envelope."
+                )
+            ),
+        ]
         | UnsetType
     ) = UNSET
     key_version: KeyVersionUsed | UnsetType = UNSET
@@ -72,12 +79,16 @@ class Encrypted(KeyAnswer, frozen=True, kw_only=True):
 
 
 def encrypt(call: KeyCall) -> Encrypt:
-    """Encrypt data with the active key, or with the active version that is named."""
+    """Encrypt data with the active key, or with the named active version."""
     mode, salt = call[MODE], call[SALT]
     check_salt(salt, mode)
     format_, public_key = call[FORMAT], key_of(call)
     if public_key is not None and format_ is CiphertextFormat.ENVELOPE:
-        raise FieldError("format", Problem.MALFORMED, "an envelope names a key of yours")
+        raise FieldError(
+            "format",
+            Problem.MALFORMED,
+            "an envelope needs one of your own keys; send format ciphertext with public_key",
+        )
     return Encrypt(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -91,7 +102,7 @@ def encrypt(call: KeyCall) -> Encrypt:
 
 
 def encrypted(_: ApiCall, request: Encrypt, result: messages.Encrypted) -> Encrypted:
-    """Return the ciphertext, in an envelope if that was asked for."""
+    """Return the ciphertext, in an envelope if requested."""
     blob, version = result.ciphertext, result.version
     if request.format is CiphertextFormat.ENVELOPE and version is not None:
         header = Header(request.algorithm, version, request.keyring)
@@ -106,13 +117,13 @@ def encrypted(_: ApiCall, request: Encrypt, result: messages.Encrypted) -> Encry
 class Decrypted(KeyAnswer, frozen=True, kw_only=True):
     """Decrypted data."""
 
-    plaintext: Annotated[Base64, Meta(description="What was encrypted.")]
+    plaintext: Annotated[Base64, Meta(description="The decrypted data.")]
     key_version: KeyVersionUsed
     algorithm: AlgorithmUsed
 
 
 def decrypt(call: KeyCall) -> Decrypt:
-    """Decrypt what encrypt returned."""
+    """Decrypt a ciphertext or an envelope of encrypt."""
     ciphertext, version, format_ = _what_to_decrypt(call)
     return Decrypt(
         tenant=call.tenant,
@@ -143,10 +154,10 @@ def _what_to_decrypt(call: KeyCall) -> tuple[bytes, KeyVersion, CiphertextFormat
 
 
 class Encapsulated(KeyAnswer, frozen=True, kw_only=True):
-    """A fresh shared secret, and what carries it."""
+    """A new shared secret and its KEM ciphertext."""
 
     kem_ciphertext: Annotated[
-        Base64, Meta(description="From which decapsulate makes the same secret.")
+        Base64, Meta(description="Send it to decapsulate to get the same secret.")
     ]
     shared_secret: SharedSecret
     key_version: KeyVersionUsed | UnsetType = UNSET
@@ -154,7 +165,7 @@ class Encapsulated(KeyAnswer, frozen=True, kw_only=True):
 
 
 def encapsulate(call: KeyCall) -> Encapsulate:
-    """Make a shared secret."""
+    """Create a shared secret."""
     version, public_key = call[KEY_VERSION_OR_KEY], key_of(call)
     return Encapsulate(
         tenant=call.tenant,
@@ -166,7 +177,7 @@ def encapsulate(call: KeyCall) -> Encapsulate:
 
 
 def encapsulated(_: ApiCall, request: Encapsulate, result: messages.Encapsulated) -> Encapsulated:
-    """Return the shared secret, and what carries it."""
+    """Return the shared secret and its KEM ciphertext."""
     return Encapsulated(
         kem_ciphertext=base64(result.kem_ciphertext),
         shared_secret=base64(result.shared_secret),
@@ -176,7 +187,7 @@ def encapsulated(_: ApiCall, request: Encapsulate, result: messages.Encapsulated
 
 
 class Decapsulated(KeyAnswer, frozen=True, kw_only=True):
-    """The shared secret that encapsulate made."""
+    """The shared secret of encapsulate."""
 
     shared_secret: SharedSecret
     key_version: KeyVersionUsed
@@ -214,13 +225,13 @@ class Wrapped(KeyAnswer, frozen=True, kw_only=True):
 
 
 def wrap(call: KeyCall) -> Wrap:
-    """Wrap a symmetric key, and overwrite our copy of it."""
+    """Wrap a symmetric key. The service's copy is overwritten."""
     return Wrap(
         tenant=call.tenant,
         algorithm=call.algorithm,
         version=call[KEY_VERSION],
         associated_data=call[ASSOCIATED_DATA],
-        symmetric_key=call[SYMMETRIC_KEY],  # the last: what was read is overwritten
+        symmetric_key=call[SYMMETRIC_KEY],  # must be the last field read: its buffer is overwritten
     )
 
 
@@ -235,7 +246,7 @@ def wrapped(_: ApiCall, request: Wrap, result: messages.Wrapped) -> Wrapped:
 
 
 class Unwrapped(KeyAnswer, frozen=True, kw_only=True):
-    """The symmetric key that wrap was given."""
+    """The unwrapped symmetric key."""
 
     symmetric_key: Annotated[Base64, Meta(description="The symmetric key.")]
     key_version: KeyVersionUsed
@@ -243,7 +254,7 @@ class Unwrapped(KeyAnswer, frozen=True, kw_only=True):
 
 
 def unwrap(call: KeyCall) -> Unwrap:
-    """Unwrap what wrap returned."""
+    """Unwrap a wrapped key of wrap."""
     wrapped_key = call[WRAPPED_KEY]
     check_wrapped_key(wrapped_key, call.algorithm)
     return Unwrap(
@@ -300,7 +311,7 @@ _UNWRAP = KeyOperation(
 )
 
 SHORT_PATHS = frozenset({"/kem/wrap", "/kem/unwrap"})
-"""Other paths of operations that have one."""
+"""Second paths of two operations."""
 
 OPERATIONS = (
     KeyOperation(

@@ -1,4 +1,4 @@
-"""The fields of operations with keys, and the values that several of their answers have."""
+"""The fields of key operations, and values that several of their responses share."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ from pqkeep_protocol.messages import CiphertextFormat
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
 MAX_SIGNATURE = 65_536
 MAX_CIPHERTEXT = MAX_PLAINTEXT + 4096
-"""Bytes of a blob to decrypt: the largest plaintext and more than any algorithm adds to it."""
+"""Bytes of a ciphertext: the largest plaintext, and more than any algorithm's overhead."""
 MAX_KEM_CIPHERTEXT = 4096
 MAX_WRAPPED_KEY = 8192
 SHARED_SECRET_SIZE = 32
@@ -69,14 +69,14 @@ WRAPPED_KEY_SIZES: Mapping[Algorithm, frozenset[int]] = {
     for algorithm, spec in ALGORITHMS.items()
     if Operation.WRAP in spec.operations
 }
-"""Bytes of a wrapped key, for each size of a key that can be wrapped."""
+"""Bytes of a wrapped key for each size of symmetric key."""
 
 
 class KeyAnswer(Data, frozen=True, kw_only=True):
-    """Base of what operations on keys answer."""
+    """Base of the responses of key operations."""
 
     keyring: (
-        Annotated[str, Meta(description="The keyring, if the request names it, or all.")]
+        Annotated[str, Meta(description="The keyring, if the request names one or lists all.")]
         | UnsetType
     ) = UNSET
 
@@ -85,7 +85,7 @@ A = TypeVar("A", bound=KeyAnswer)
 
 
 def naming(answer: A, values: Mapping[str, object]) -> A:
-    """Return an answer in the names of the request: of its keyring, if any, and of its algorithm."""
+    """Return a response with the request's keyring, if any, and its name for the algorithm."""
     keyring = values.get(KEYRING.name)
     alias = alias_in(values) if "algorithm" in values else None
     if not (keyring or alias):
@@ -102,25 +102,30 @@ def naming(answer: A, values: Mapping[str, object]) -> A:
 
 
 def alias_in(values: Mapping[str, object]) -> Algorithm | None:
-    """Return the other name that a request uses for an algorithm, if it does, for the answer."""
+    """Return the alias that a request uses for an algorithm; None if it uses none."""
     named = values.get("algorithm")
     return cast("Algorithm", named) if isinstance(named, str) and named in ALIASES else None
 
 
 class Mode(StrEnum):
-    """Both encrypt at random."""
+    """Both modes are randomized."""
 
     STANDARD = "standard"
     DETERMINISTIC = "deterministic"
 
 
 is_keyring_name = re.compile(KEYRING_NAME).fullmatch
-"""Matches what can be the name of a keyring."""
+"""Matches a valid keyring name."""
 
 
 def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[KeyringName]:
-    """Return a field of a keyring's name; ``not_found``: what to say of what is none: 404 then."""
-    message = not_found or "must be 1 to 64 of a-z 0-9 . _ -, a letter or digit first"
+    """Return a field for a keyring's name.
+
+    ``not_found``: the message for an invalid name, with 404.
+    """
+    message = not_found or (
+        "must be 1 to 64 characters of a-z 0-9 . _ -, the first a letter or digit"
+    )
     problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
 
     def parse(value: object) -> KeyringName:
@@ -140,22 +145,22 @@ def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[
 
 
 KEYRING = keyring_field(
-    "keyring", f"The keyring that has the key. Left out: `{DEFAULT_KEYRING}`."
+    "keyring", f"The keyring of the key. Left out: `{DEFAULT_KEYRING}`."
 ).optional()
 
 
 def keyring_named(values: Mapping[str, object]) -> KeyringName:
-    """Return the keyring that a request means. Raises FieldError."""
+    """Return the request's keyring, or the default. Raises FieldError."""
     return KEYRING.read(values) or DEFAULT_KEYRING
 
 
 def exact_base64(exact: Iterable[int]) -> dict[str, object]:
-    """Return the schema of base64 of some exact sizes in bytes."""
+    """Return the schema of base64 with exact sizes in bytes."""
     return {"type": "string", "contentEncoding": "base64", "pattern": base64_pattern(exact)}
 
 
 def sizes(of: Mapping[Algorithm, int]) -> str:
-    """Return sizes in words."""
+    """Return the sizes as text."""
     return ", ".join(f"{size:,} bytes for {algorithm}" for algorithm, size in of.items())
 
 
@@ -182,7 +187,7 @@ def _or_empty(field: Field[bytes]) -> Field[bytes]:
 
 
 def _not_reserved(context: Field[bytes]) -> Field[bytes]:
-    """Return the field of a context that is not one of pqkeep's own."""
+    """Return the field of a context that refuses pqkeep's own contexts."""
 
     def parse(value: object) -> bytes:
         parsed = context.parse(value)
@@ -195,20 +200,20 @@ def _not_reserved(context: Field[bytes]) -> Field[bytes]:
 
 PLAINTEXT = base64_field(
     "plaintext",
-    f"What to encrypt: at most {MAX_PLAINTEXT:,} bytes.",
+    f"The data to encrypt: at most {MAX_PLAINTEXT:,} bytes.",
     "YXR0YWNrIGF0IGRhd24=",
     at_most=MAX_PLAINTEXT,
 )
 CIPHERTEXT = base64_field(
     "ciphertext",
-    f"What encrypt returned, whole: at most {MAX_CIPHERTEXT:,} bytes.",
+    f"The whole ciphertext that encrypt returned: at most {MAX_CIPHERTEXT:,} bytes.",
     "Fyf0eJ8oWZ0OQK3MwPQBXGpZ8YwWxqUJ",
     at_most=MAX_CIPHERTEXT,
     made_by="encrypt",
 )
 KEM_CIPHERTEXT = base64_field(
     "kem_ciphertext",
-    f"What encapsulate returned: {sizes(KEM_CIPHERTEXT_SIZE)}.",
+    f"The KEM ciphertext that encapsulate returned: {sizes(KEM_CIPHERTEXT_SIZE)}.",
     "o0R5cYk0Yy1mJ2d0rO8q3Q6yVn0wE7uB",
     at_most=MAX_KEM_CIPHERTEXT,
     made_by="encapsulate",
@@ -220,10 +225,10 @@ SYMMETRIC_KEY: Field[bytearray] = Field(
     example="AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     parse=_parse_symmetric_key,
 )
-"""Whoever reads it wipes it."""
+"""The reader must overwrite the buffer."""
 WRAPPED_KEY = base64_field(
     "wrapped_key",
-    "What wrap returned, whole. At the least: "
+    "The whole wrapped key that wrap returned. At least: "
     + sizes({algorithm: min(found) for algorithm, found in WRAPPED_KEY_SIZES.items()})
     + ".",
     "kQ2sVb8xWm4T1cZp9uHfLr6eYd3aNj7g",
@@ -243,11 +248,11 @@ PAYLOAD = base64_field(
     at_most=MAX_MESSAGE,
 )
 DETACHED = boolean_field(
-    "detached", "Whether to leave the payload out of the answer.", example=False
+    "detached", "Whether to omit the payload from the response.", example=False
 ).or_default(default=False)
 SIGNATURE = base64_field(
     "signature",
-    f"The signature to check: at most {MAX_SIGNATURE:,} bytes.",
+    f"The signature to verify: at most {MAX_SIGNATURE:,} bytes.",
     "xV3Jb0nRUZ3ZoN8HqY0mS4uC5cEw2kPz",
     at_most=MAX_SIGNATURE,
     made_by="sign",
@@ -269,8 +274,8 @@ SIGNATURE_OVER_MU = base64_field(
 ASSOCIATED_DATA = _or_empty(
     base64_field(
         "associated_data",
-        f"What to bind to, such as the record's identifier: at most {MAX_ASSOCIATED_DATA:,} bytes. "
-        "Reading needs the same. Empty is the same as left out.",
+        f"Data to bind to the ciphertext, such as the record's identifier: at most {MAX_ASSOCIATED_DATA:,} bytes. "
+        "Decryption needs the same. Empty is the same as left out.",
         "Y3VzdG9tZXJzLzQyL2liYW4=",
         at_most=MAX_ASSOCIATED_DATA,
     )
@@ -279,7 +284,7 @@ CONTEXT = _or_empty(
     _not_reserved(
         base64_field(
             "context",
-            f"The context string of FIPS 204 and 205: at most {MAX_CONTEXT} bytes, which do not "
+            f"The context string of FIPS 204 and 205: at most {MAX_CONTEXT} bytes. It must not "
             f"begin with `{RESERVED_CONTEXT.decode()}`. Verifying needs the same. "
             "Empty is the same as left out.",
             "aW52b2ljZXM=",
@@ -300,7 +305,7 @@ MU = replace(
 )
 FORMAT = choice_field(
     "format",
-    "What to return: the `ciphertext` alone, or an `envelope`, which names its key.",
+    "Return the `ciphertext` alone, or an `envelope`, which names its key.",
     tuple(CiphertextFormat),
     CiphertextFormat.ENVELOPE,
 ).or_default(CiphertextFormat.CIPHERTEXT)
@@ -335,18 +340,18 @@ KEY_VERSION = cast(
     ),
 )
 ACTIVE_KEY_VERSION = KEY_VERSION.described(
-    "The version of the key, which must be active. Left out: the one that is active."
+    "The version of the key, which must be active. Left out: the active version."
 ).optional()
 MODE = choice_field(
     "mode",
-    "Accepted, and changes nothing: ciphertexts are randomized in either mode.",
+    "Accepted but ignored: ciphertexts are randomized in both modes.",
     tuple(Mode),
     Mode.STANDARD,
 ).or_default(Mode.STANDARD)
 SALT = replace(
     base64_field(
         "salt",
-        "Accepted, and changes nothing. Required where mode is deterministic.",
+        "Accepted but ignored. Required if mode is deterministic.",
         "c2FsdA==",
         at_most=MAX_PLAINTEXT,
     ),
@@ -358,7 +363,7 @@ STATUS = choice_field(
 
 
 def algorithm_field(operation: Operation) -> Field[Algorithm]:
-    """Return the field ``algorithm`` of an operation: one of those that have it."""
+    """Return the field ``algorithm`` with the algorithms that support an operation."""
     usable = tuple(
         algorithm for algorithm, spec in ALGORITHMS.items() if operation in spec.operations
     )
@@ -396,7 +401,7 @@ def check_digest(digest: bytes, hash_algorithm: HashAlgorithm) -> None:
 
 
 def check_salt(salt: bytes | None, mode: Mode) -> None:
-    """Check that there is a salt where the mode asks for one. Raises FieldError."""
+    """Check that a salt is present if the mode requires one. Raises FieldError."""
     if mode is Mode.DETERMINISTIC and salt is None:
         raise FieldError("salt", Problem.MISSING, "salt is required in deterministic mode")
 
@@ -406,7 +411,7 @@ def _another_algorithm_s(name: str) -> FieldError:
 
 
 def shortened(field: Field[bytes]) -> Base64:
-    """Return the example of a binary field, for an answer that has it."""
+    """Return the example of a binary field, for the example of a response."""
     return base64(pybase64.b64decode(str(field.example)))
 
 
@@ -415,7 +420,9 @@ AlgorithmUsed = Annotated[Algorithm, Meta(description="The algorithm that was us
 SharedSecret = Annotated[
     Base64,
     Meta(
-        description="32 bytes, for use as a symmetric key on your side. Kept nowhere.",
+        description=(
+            "32 bytes, for use as a symmetric key on your side. The service does not store it."
+        ),
         extra_json_schema={"pattern": base64_pattern([SHARED_SECRET_SIZE])},
     ),
 ]
@@ -425,7 +432,7 @@ _is_shard_name = re.compile(SHARD_NAME).match
 
 
 def shard_field(description: str) -> Field[str]:
-    """Return a field of a shard's name."""
+    """Return a field for a shard's name."""
     return text_field(
         "shard",
         description,
@@ -433,5 +440,5 @@ def shard_field(description: str) -> Field[str]:
         at_most=32,
         pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
         is_valid=lambda text: _is_shard_name(text) is not None,
-        must="must be 1 to 32 of a-z 0-9 and -, a letter or digit first and last",
+        must="must be 1 to 32 characters of a-z 0-9 and -, the first and last a letter or digit",
     )

@@ -1,4 +1,4 @@
-"""/api/v1/kms/keys/import-key and /kms/keys/import: private keys that were made elsewhere."""
+"""/api/v1/kms/keys/import-key and /kms/keys/import: import of existing private keys."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -24,13 +24,13 @@ _ID = "7b0f3c52-52a5-4d0e-9a43-7f4d0c8f8a11"
 
 
 class ImportKey(KeyAnswer, frozen=True, kw_only=True):
-    """A public key to wrap one private key to."""
+    """A public key for wrapping one private key."""
 
     import_key_id: str
     public_key: Annotated[Base64, Meta(description="ML-KEM-1024, 1,568 bytes.")]
     suite: Annotated[
         Literal["ML-KEM-1024, HKDF-SHA-384, AES-256-GCM"],
-        Meta(description="Of HPKE (RFC 9180), in base mode, without associated data."),
+        Meta(description="The HPKE suite (RFC 9180), in base mode, without associated data."),
     ]
     info: Annotated[Base64, Meta(description="The info of HPKE.")]
     algorithm: Algorithm
@@ -38,7 +38,10 @@ class ImportKey(KeyAnswer, frozen=True, kw_only=True):
 
 
 _IMPORT_KEY_ID = uuid_field(
-    "import_key_id", "The import key that it is wrapped to.", _ID, not_found="no such import key"
+    "import_key_id",
+    "The import key that wraps the private key.",
+    _ID,
+    not_found="no such import key",
 )
 _WRAPPED_PRIVATE_KEY = base64_field(
     "wrapped_private_key",
@@ -50,13 +53,13 @@ _WRAPPED_PRIVATE_KEY = base64_field(
 
 
 def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
-    """Return the endpoints of importing keys."""
+    """Return the endpoints for importing keys."""
 
     async def import_private_key(call: KeyCall) -> Key:
-        """Make a private key that was made elsewhere the active one, where none is.
+        """Import an existing private key as the active key, if there is none.
 
-        The key says for ever that it was imported. The import key is used up, also where the
-        private key is refused. To decrypt what an old key has encrypted, import it and rotate.
+        The key is marked as imported for ever. The import key is used up even if the private key is
+        refused. To decrypt data of an old key, import the key and rotate it.
         """
         quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
         active = GetActiveKey(tenant=call.tenant, algorithm=call.algorithm)
@@ -110,10 +113,10 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
 
 
 def get_import_key(call: KeyCall) -> GetImportKey:
-    """Make a public key to wrap one private key of an algorithm to.
+    """Create a public key to wrap one private key with.
 
-    It is good for one import to the keyring, within ten minutes, and not after a restart of the
-    key service.
+    It allows one import of this algorithm to this keyring. It expires after ten minutes, or when
+    the key service restarts.
     """
     return GetImportKey(tenant=call.tenant, algorithm=call.algorithm)
 

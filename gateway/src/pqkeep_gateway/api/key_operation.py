@@ -1,6 +1,6 @@
-"""Operations of the key service as endpoints.
+"""Key operations as endpoints.
 
-algorithm -> scopes -> policy -> allowance -> the other fields -> the key service -> answer
+algorithm -> scopes -> policy -> quota -> other fields -> key service -> response
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -87,11 +87,11 @@ LONG_LISTS, LONG_LISTS_IN_ALL = 2, 6
 """Lists of more keys than fit on a page that a tenant, and all, may have made at once: one of 10,000
 public keys takes some 75 MB while it is made."""
 MAX_NAME = 128
-"""Characters of the names of the policies in a record."""
+"""Characters of the policy names in a record."""
 
 
 class KeyCall(RedactedRepr, Struct, frozen=True):
-    """One call that policy allows, for one algorithm of one tenant's keyring."""
+    """One call that the policy allows, for one algorithm in one keyring of a tenant."""
 
     call: ApiCall
     principal: TenantPrincipal
@@ -103,22 +103,22 @@ class KeyCall(RedactedRepr, Struct, frozen=True):
 
     @property
     def tenant(self) -> TenantId:
-        """The tenant whose keys are used."""
+        """The tenant of the keys."""
         return self.principal.tenant
 
     @property
     def idempotency(self) -> Idempotency | None:
-        """What is kept of the Idempotency-Key, where the operation takes one."""
+        """The digests of the Idempotency-Key, if the operation takes one."""
         return self.call.idempotency
 
     def within(self, operation: Operation, public_key: bytes | None) -> KeyringPatterns | None:
-        """Return in which keyrings a supplied key may be that is the tenant's; None: in any."""
+        """Return the keyrings from which a supplied key of the tenant may come; None: all."""
         if public_key is None:
             return None
         return keyrings_in_scope(self.principal.scopes, operation, self.algorithm)
 
     def other_algorithms(self, operation: Operation) -> tuple[Algorithm, ...] | None:
-        """With which other algorithms' keys a ciphertext may be tried; None: with all."""
+        """Return the other algorithms with which to try a ciphertext; None: all."""
         return other_algorithms_in_scope(
             self.principal.scopes, operation, self.keyring, self.algorithm
         )
@@ -131,13 +131,13 @@ class KeyCall(RedactedRepr, Struct, frozen=True):
         return cast("T", field.default)
 
     async def execute(self, request: Request[R]) -> R:
-        """Have the key service carry a request out, on the keyring. Raises KeyServiceError."""
+        """Execute a request of the key service on the keyring. Raises KeyServiceError."""
         if self.keyring != DEFAULT_KEYRING:
             request = structs.replace(request, keyring=self.keyring)
         return await self.keys.execute(request, self.attribution, self.principal.placement)
 
     async def rehearse(self, look_up: Request[R]) -> R | None:
-        """In a rehearsal, look up the key that is to be changed; otherwise do nothing.
+        """In a rehearsal, look up the key to change; otherwise do nothing.
 
         Raises KeyServiceError.
         """
@@ -152,30 +152,29 @@ class KeyOperation:
     path: str
     operation: Operation
     ask: "Ask | None" = None
-    """Returns what the key service is asked. Its docstring is the reference's text."""
+    """Returns the request to the key service. Its docstring is the text of the reference."""
     answer: "AnswerTo | None" = None
-    """Returns the answer to a call, from its request and the result, or one of ``outcomes``."""
+    """Returns the response from the request and its result, or from one of ``outcomes``."""
     default: Algorithm | None = None
-    """The algorithm where the call names none; None: it must name one."""
+    """The algorithm if the call names none; None: it must name one."""
     header: Field[Header] | None = None
-    """The field that names the key where it is sent, so that ``algorithm`` need not, which has a
-    default then."""
+    """The envelope field. When it is present, ``algorithm`` may be omitted."""
     status: int = 200
     may_exist: bool = False
-    """Whether it answers with what was there before, if the request wants that."""
+    """Whether it can return an existing key, if the request allows that."""
     idempotent: bool = False
     needs_step_up: bool = False
     denial: Callable[[], ApiError] | None = None
     target: "Callable[[ApiCall, KeyringName, Algorithm], TargetUse] | None" = None
-    """What it uses a second key for, given the keyring and the algorithm of the first."""
+    """Returns the use of a second key, from the keyring and algorithm of the first."""
     outcomes: frozenset[ErrorKind] = frozenset()
-    """Refusals of the key service that ``answer`` gets in the result's place."""
+    """Refusals of the key service that ``answer`` receives instead of a result."""
     handler: Callable[[KeyCall], Awaitable[KeyAnswer | Existing]] | None = None
-    """In place of ``ask`` and ``answer``, where one question is not enough."""
+    """Replaces ``ask`` and ``answer`` if one request is not enough."""
     name: str = field(kw_only=True)
     example: KeyAnswer = field(kw_only=True)
     fields: tuple[Field[Any], ...] = field(kw_only=True)
-    """What it reads beside ``algorithm`` and ``keyring``."""
+    """The fields besides ``algorithm`` and ``keyring``."""
 
     @property
     def algorithm(self) -> Field[Algorithm]:
@@ -189,17 +188,17 @@ AnswerTo = Callable[[ApiCall, Any, Any], KeyAnswer | Existing]
 
 
 class TargetUse(NamedTuple):
-    """What an operation uses a second key for."""
+    """The use of a second key by an operation."""
 
     operation: Operation
-    """What the policies are asked for."""
+    """The operation that the policies check."""
     keyring: KeyringName
     algorithm: Algorithm
 
 
 @dataclass(frozen=True, slots=True)
 class KeyAccess:
-    """What stands between a request and the keys, and the keys' service."""
+    """The checks before the use of keys, and the key service."""
 
     policy: Policy
     allowances: Allowances
@@ -215,9 +214,9 @@ class KeyAccess:
         placement: Placement,
         at_most: int,
     ) -> AsyncGenerator[Keys, None]:
-        """Yield pages with so many keys at the most. Whoever stops before the last closes this.
+        """Yield pages with at most so many keys in total. A caller that stops early must close it.
 
-        Raises KeyServiceError, and OverloadedError if too many long lists are being made.
+        Raises KeyServiceError, and OverloadedError if too many long lists are in progress.
         """
         page = await self._page(request, attribution, placement, at_most)
         yield page
@@ -249,7 +248,7 @@ class KeyAccess:
         algorithm: Algorithm,
         keyring: KeyringName,
     ) -> Grant:
-        """Ask scopes and policy about a key, and remember for the principal why it may be used.
+        """Check scopes and policy for a key, and cache the grant for the principal.
 
         Raises ScopeDeniedError, and ApiError if a policy denies it.
         """
@@ -269,7 +268,7 @@ class KeyAccess:
         keyring: KeyringName | None,
         algorithm: Algorithm | None,
     ) -> Attribution:
-        """Ask scopes and policy, and return who asks and what allows it.
+        """Check scopes and policy; return the attribution with the policy's name.
 
         Raises ScopeDeniedError, and ApiError if a policy denies it.
         """
@@ -283,9 +282,9 @@ class KeyAccess:
         keyring: KeyringName,
         algorithms: Iterable[Algorithm],
     ) -> tuple[Attribution, tuple[Algorithm, ...]]:
-        """Ask as ``attribute`` does about several algorithms, and return which of them may be shown.
+        """Check several algorithms like ``attribute``; return the attribution and the allowed ones.
 
-        Raises ScopeDeniedError where there are none, and ApiError if a policy denies it.
+        Raises ScopeDeniedError if none is allowed, and ApiError if a policy denies it.
         """
         within = algorithms_in_scope(call.principal.scopes, operation, keyring, algorithms)
         return call.attribution.under(self._policy(call.tenant, operation, None)), within
@@ -293,10 +292,10 @@ class KeyAccess:
     def attribute_target(
         self, call: ApiCall, operation: Operation, target: TargetUse, source: Attribution
     ) -> Attribution:
-        """Ask scopes and policy about the second key too, and return what allows both.
+        """Check scopes and policy for the second key too; return the attribution of both.
 
-        The scopes must have the operation itself for either key. Raises what ``attribute`` raises,
-        which is recorded with the second key's keyring and algorithm, and no version.
+        The scopes must allow the operation itself on both keys. Raises the errors of ``attribute``.
+        They are recorded with the second key's keyring and algorithm, and without a version.
         """
         try:
             check_scope(call.principal.scopes, operation, target.keyring, target.algorithm)
@@ -320,7 +319,7 @@ class KeyAccess:
 
 
 class Steps:
-    """What the endpoint of a row does, in the order of the file's first line."""
+    """The steps of an endpoint, in the order of the module's docstring."""
 
     def __init__(self, row: KeyOperation, access: KeyAccess) -> None:
         self._row = row
@@ -344,23 +343,23 @@ class Steps:
         return KeyCall(call, principal, grant, algorithm, keyring, attribution, access.keys)
 
     def question(self, call: KeyCall) -> Question:
-        """Read the other fields, and return what the key service is asked. Raises FieldError."""
+        """Read the remaining fields; return the request to the key service. Raises FieldError."""
         request = cast("Ask", self._row.ask)(call)
         if call.keyring != DEFAULT_KEYRING:
             request = structs.replace(request, keyring=call.keyring)
         return Question(request, call.attribution, call.principal.placement)
 
     def ask(self, call: ApiCall) -> Question | None:
-        """Return the question of a call; None where its operation is counted first."""
+        """Return the request of a call; None if its operation must be counted first."""
         allowed = self.allow(call)
         return None if allowed.grant.is_counted else self.question(allowed)
 
     def ask_uncounted(self, call: ApiCall) -> Question:
-        """Return the question of a call whose operation is counted elsewhere."""
+        """Return the request of a call; the caller counts its operation."""
         return self.question(self.allow(call))
 
     def answer(self, call: ApiCall, question: Question, outcome: object) -> Data | Existing:
-        """Return the answer to a call from the outcome of its question. Raises ApiError."""
+        """Return the response for the key service's outcome. Raises ApiError."""
         row, request = self._row, question.request
         overwrite(request)
         if isinstance(outcome, KeyServiceError):
@@ -371,7 +370,7 @@ class Steps:
         return answer if row.target is not None else _named(answer, call.values)
 
     async def handle(self, call: ApiCall) -> Data | Existing:
-        """Answer a call. An operation that is counted is counted before its question."""
+        """Handle a call. A counted operation is counted before its request."""
         allowed = self.allow(call)
         if not allowed.grant.is_counted:
             return await self._work(allowed)
@@ -381,7 +380,9 @@ class Steps:
             )
         except AllowanceUsedUpError:
             raise denied_by(
-                "monthly-allowance", allowed.algorithm, f"it is used up; {CHANGE_PLAN}"
+                "monthly-allowance",
+                allowed.algorithm,
+                f"the monthly quota is used up; {CHANGE_PLAN}",
             ) from None
 
     async def _work(self, allowed: KeyCall) -> Data | Existing:
@@ -396,7 +397,7 @@ class Steps:
         try:
             outcome = await self._access.keys.execute(*question)
         except KeyServiceError as refusal:
-            outcome = KeyServiceError(refusal.kind)  # without this frame, which has the request
+            outcome = KeyServiceError(refusal.kind)  # without this frame, which holds the request
         except BaseException:
             overwrite(question.request)
             raise
@@ -404,7 +405,7 @@ class Steps:
 
 
 def overwrite(request: object) -> None:
-    """Overwrite the secret of a request that is not needed any more, where it is in a buffer."""
+    """Overwrite the secret of a request that is no longer needed, if it is in a buffer."""
     if type(request) is Wrap and isinstance(request.symmetric_key, bytearray):
         request.symmetric_key[:] = bytes(len(request.symmetric_key))
 
@@ -450,14 +451,14 @@ def _named(answer: KeyAnswer | Existing, values: Mapping[str, object]) -> Data |
 
 
 def _keyring_named(header: Field[Header] | None, values: Mapping[str, object]) -> KeyringName:
-    """Return the keyring that a request's fields name, or its header. Raises FieldError."""
+    """Return the keyring of the fields or of the envelope's header. Raises FieldError."""
     if header is None or values.get(header.name) is None:
         return keyring_named(values)
     return header.read(values).keyring
 
 
 def _version_named(header: Field[Header], values: Mapping[str, object]) -> int | None:
-    """Return the version that a request's header names, or else its field. Raises FieldError."""
+    """Return the version of the envelope's header or of the field. Raises FieldError."""
     if values.get(header.name) is None:
         return cast("int | None", values.get("key_version"))
     return header.read(values).version
@@ -466,7 +467,7 @@ def _version_named(header: Field[Header], values: Mapping[str, object]) -> int |
 def _key_named(
     row: KeyOperation, algorithm_of: Field[Algorithm], call: ApiCall
 ) -> tuple[Algorithm, KeyringName]:
-    """Return the key that a call names, itself or by its header. Raises FieldError."""
+    """Return the key of the fields or of the envelope's header. Raises FieldError."""
     keyring = call[KEYRING]
     if row.header is None or call.values.get(row.header.name) is None:
         return call[algorithm_of], keyring or DEFAULT_KEYRING
@@ -476,7 +477,9 @@ def _key_named(
         ("keyring", keyring, header.keyring),
     ):
         if call.values.get(name) is not None and said != is_s:
-            raise FieldError(name, Problem.MALFORMED, f"{row.header.name} is another {name}'s")
+            raise FieldError(
+                name, Problem.MALFORMED, f"{name} differs from the {name} in {row.header.name}"
+            )
     return header.algorithm, header.keyring
 
 
@@ -493,20 +496,20 @@ _OTHER_SIZES: Mapping[int, str] = {
     4032: "a private key of ML-DSA-65",
     4896: "a private key of ML-DSA-87",
 }
-"""What has so many bytes and is no public key of an algorithm that is here (FIPS 203 and 204)."""
+"""Sizes of keys that are not supported public keys (FIPS 203 and 204)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuppliedKey:
-    """A public key. Its document says its algorithm; base64 of the bare bytes does not."""
+    """A public key. A document names its algorithm; base64 of the bare bytes does not."""
 
     algorithm: Algorithm | None
     data: bytes
 
     def bytes_for(self, algorithm: Algorithm) -> bytes:
-        """Return the key as the algorithm's standard encodes it. Raises FieldError."""
+        """Return the key in the encoding of the algorithm's standard. Raises FieldError."""
         if self.algorithm is not None and self.algorithm is not algorithm:
-            message = f"public_key is another algorithm's: of {self.algorithm}, not {algorithm}"
+            message = f"public_key is a key of {self.algorithm}, not of {algorithm}"
             raise FieldError("algorithm", Problem.MALFORMED, message)
         size, sent = ALGORITHMS[algorithm].public_key_size, len(self.data)
         if sent != size:
@@ -516,7 +519,7 @@ class SuppliedKey:
 
 
 def _meaning_of(size: int) -> str:
-    """Return what has so many bytes, if that can be told."""
+    """Return a hint about a key of this size; empty if there is none."""
     same = [algorithm for algorithm, spec in ALGORITHMS.items() if spec.public_key_size == size]
     if same:
         return f", as one of {' or '.join(same)}"
@@ -537,7 +540,7 @@ def _parse(value: object) -> SuppliedKey:
 
 
 def _in_text(value: str) -> SuppliedKey:
-    """Return the key of a text. Raises NotAPublicKeyError and InvalidValueError."""
+    """Return the key in a text. Raises NotAPublicKeyError and InvalidValueError."""
     if len(value) > MAX_TEXT:
         raise NotAPublicKeyError(f"longer than {MAX_TEXT:,} characters")
     text = value.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}").strip()
@@ -573,10 +576,10 @@ def _object_in(text: str) -> Mapping[str, object]:
 
 PUBLIC_KEY: Field[SuppliedKey | None] = Field(
     name="public_key",
-    description="A public key to use instead of one of yours: base64 of its bytes or of its DER "
-    "(SubjectPublicKeyInfo), PEM, a certificate, whose key is taken and nothing checked, or a JWK, "
-    "as an object or as text. The answer has no `key_version`. If it is a key of yours, it must be "
-    "one that could be used by its version.",
+    description="A public key to use instead of one of your own: base64 of its bytes or of its"
+    " DER (SubjectPublicKeyInfo), PEM, a certificate (only its key is used; "
+    "nothing is verified), or a JWK as an object or text. The response has no "
+    "`key_version`. One of your own keys must be usable by its version too.",
     schema={"type": ["string", "object"], "maxLength": MAX_TEXT},
     example="MIIHsjALBglghkgBZQMEAxIDggehAA==",
     parse=_parse,
@@ -588,11 +591,11 @@ ACTIVE_KEY_VERSION_OR_KEY = ACTIVE_KEY_VERSION.unless(PUBLIC_KEY)
 
 
 def key_of(call: KeyCall) -> bytes | None:
-    """Return the public key that a call brings, if it does. Raises FieldError."""
+    """Return the public key in a call; None without one. Raises FieldError."""
     supplied = call[PUBLIC_KEY]
     return None if supplied is None else supplied.bytes_for(call.algorithm)
 
 
 def version_of(version: KeyVersion | None) -> KeyVersion | UnsetType:
-    """Return the version that was used, as an answer has it."""
+    """Return the used version in a response's form."""
     return UNSET if version is None else version

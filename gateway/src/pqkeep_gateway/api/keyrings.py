@@ -1,4 +1,4 @@
-"""/api/v1/kms/keyrings: named sets of keys, one for each algorithm, and what they are for."""
+"""/api/v1/kms/keyrings: named sets of keys, one for each algorithm, with their purposes."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -45,11 +45,11 @@ from pqkeep_protocol.messages import (
 _LABEL = "[a-z0-9][a-z0-9._-]{0,63}"
 _is_label_name = re.compile(LABEL_NAME).fullmatch
 _EACH_LABEL = (
-    f"must be an object of at most {MAX_LABELS} labels: names of 1 to 64 of a-z 0-9 . _ -, a letter"
-    f" or digit first, and texts of at most {MAX_LABEL_VALUE} printable characters"
+    f"must be an object of at most {MAX_LABELS} labels: names of 1 to 64 characters of a-z 0-9 . _ -, the first a letter"
+    f" or digit, and values of at most {MAX_LABEL_VALUE} printable characters"
 )
-_EACH_PURPOSE = "must be a list of purposes, at least one: " + ", ".join(KeyPurpose)
-_A_LABEL = "must be a label's name and value with a colon between them"
+_EACH_PURPOSE = "must be a list with at least one purpose: " + ", ".join(KeyPurpose)
+_A_LABEL = "must be a label's name and value, separated by a colon"
 
 
 def _is_label_value(value: object) -> bool:
@@ -84,14 +84,14 @@ def _days(name: str, description: str, example: int) -> Field[int]:
 
 
 _NO_KEYRING = "no such keyring"
-NEW_NAME = keyring_field("name", "The keyring's name, which does not change.")
+NEW_NAME = keyring_field("name", "The keyring's name. It cannot be changed.")
 NAME = keyring_field("name", "The keyring's name.", not_found=_NO_KEYRING)
 DESCRIPTION = text_field(
-    "description", "What it is for.", "Card numbers", at_most=MAX_DESCRIPTION, at_least=0
+    "description", "A description for people.", "Card numbers", at_most=MAX_DESCRIPTION, at_least=0
 )
 LABELS = Field(
     name="labels",
-    description="Names and values of your own, by which you find it.",
+    description="Your own names and values, for searching.",
     schema={
         "type": "object",
         "maxProperties": MAX_LABELS,
@@ -113,12 +113,12 @@ PURPOSES = Field(
     parse=_purposes,
 )
 ROTATION_DAYS = _days(
-    "rotation_days", "After how many days an active key is rotated by itself. 0: never.", 90
+    "rotation_days", "Days after which an active key is rotated automatically. 0: never.", 90
 )
 ARCHIVE_AFTER_DAYS = _days(
     "archive_after_days",
-    "How many days after it was retired a key version is archived by itself, which destroys its"
-    " private key. 0: never.",
+    "Days after which a retired key version is archived automatically. This destroys its "
+    "private key. 0: never.",
     0,
 )
 LABEL = Field(
@@ -128,7 +128,7 @@ LABEL = Field(
     example="team:payments",
     parse=_label,
 ).optional()
-AFTER = keyring_field("after", "Only what comes after this keyring, by name.").optional()
+AFTER = keyring_field("after", "Only keyrings after this one, by name.").optional()
 
 
 R = TypeVar("R")
@@ -145,14 +145,14 @@ class Keyring(Data, frozen=True, kw_only=True):
     labels: Annotated[dict[str, str], Meta(description="Names and values of your own.")]
     purposes: Annotated[tuple[KeyPurpose, ...], Meta(description="What its keys may be used for.")]
     rotation_days: Annotated[
-        Days, Meta(description="After how many days an active key is rotated by itself.")
+        Days, Meta(description="Days after which an active key is rotated automatically.")
     ]
     archive_after_days: Annotated[
         Days,
-        Meta(description="After how many days a retired key version is archived by itself."),
+        Meta(description="Days after which a retired key version is archived automatically."),
     ]
     created_at: Annotated[
-        Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which is always there.")
+        Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
 
 
@@ -160,9 +160,9 @@ class Keyrings(Data, frozen=True, kw_only=True):
     """Keyrings, by name."""
 
     keyrings: tuple[Keyring, ...]
-    total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of matches on all pages.")]
     next: Annotated[
-        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+        str | UnsetType, Meta(description="Present if there are more: send it as after.")
     ] = UNSET
 
 
@@ -184,14 +184,14 @@ _SETTINGS = (
 )
 _CHANGES = (
     DESCRIPTION.optional(),
-    LABELS.described("Names and values of your own, in place of all that there are.").optional(),
+    LABELS.described("Your own names and values. They replace all existing labels.").optional(),
     PURPOSES.optional(),
     ROTATION_DAYS.optional(),
     ARCHIVE_AFTER_DAYS.optional(),
 )
 _LIMIT = integer_field(
     "limit",
-    f"How many at most. Left out: all, up to {MAX_KEYRINGS}.",
+    f"The most entries to return. Left out: all, up to {MAX_KEYRINGS}.",
     100,
     at_least=1,
     at_most=MAX_KEYRINGS,
@@ -203,7 +203,7 @@ def endpoints(
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of keyrings.
 
-    ``tell_owners`` gets what is going to happen to a tenant's keys.
+    ``tell_owners`` receives announcements for a tenant's owners.
     """
     handlers = _Keyrings(access, tell_owners)
     return (
@@ -275,9 +275,9 @@ class _Keyrings:
         self._tell_owners = tell_owners
 
     async def create(self, call: ApiCall) -> Keyring:
-        """Create a keyring, which has no keys yet.
+        """Create an empty keyring.
 
-        With archive_after_days a signed-in person sends a step-up token.
+        With archive_after_days, a signed-in person must send a step-up token.
         """
         description, labels, purposes, rotation_days, archive_after_days = _SETTINGS
         request = CreateKeyring(
@@ -303,7 +303,7 @@ class _Keyrings:
         return _keyring(made)
 
     async def list_(self, call: ApiCall) -> Keyrings:
-        """List keyrings, by name."""
+        """List keyrings by name."""
         limit = call[_LIMIT]
         request = ListKeyrings(tenant=call.tenant.tenant, label=call[LABEL], after=call[AFTER])
         listed: list[KeyringInfo] = []
@@ -326,9 +326,9 @@ class _Keyrings:
         return _keyring((await self._execute(call, request)).keyring)
 
     async def update(self, call: ApiCall) -> Keyring:
-        """Change what is sent of a keyring, and leave the rest as it is.
+        """Change the fields that are sent; the others keep their values.
 
-        Purposes that are taken away end at once, also for what was encrypted before.
+        A removed purpose ends immediately, even for existing ciphertexts.
         """
         description, labels, purposes, rotation_days, archive_after_days = _CHANGES
         request = UpdateKeyring(
@@ -350,19 +350,19 @@ class _Keyrings:
         return _keyring(changed)
 
     async def _tell(self, call: ApiCall, keyring: KeyringInfo, before: int) -> None:
-        """Tell the owners where a keyring's keys are destroyed by themselves from now on."""
+        """Tell the owners about a new or changed automatic archiving."""
         days = keyring.archive_after_days
         if days and days != before:
             await self._tell_owners(call.tenant.tenant, of_keyring(keyring.name, days))
 
     async def _ask(self, call: ApiCall, request: KeyRequest[R]) -> R:
-        """Have the key service carry a request out. Raises KeyServiceError."""
+        """Execute a request of the key service. Raises KeyServiceError."""
         keyring = None if isinstance(request, ListKeyrings) else request.keyring
         attribution = self._access.attribute(call, request.operation, keyring, None)
         return await self._access.keys.execute(request, attribution, call.tenant.placement)
 
     async def _execute(self, call: ApiCall, request: KeyRequest[R]) -> R:
-        """Have the key service carry a request out. Raises ApiError."""
+        """Execute a request of the key service. Raises ApiError."""
         try:
             return await self._ask(call, request)
         except KeyServiceError as refusal:
@@ -370,10 +370,10 @@ class _Keyrings:
 
 
 def _archive_days(call: ApiCall, field: Field[D]) -> D:
-    """Return the age at which keys are archived. Only who may archive keys sets one."""
+    """Return the days until archiving. Only callers that may archive keys can set them."""
     days = call[field]
     if days and not may(call.principal.caller, Permission.ARCHIVE_KEYS):
-        raise forbidden("archive_after_days: only owners and admins have keys archived")
+        raise forbidden("archive_after_days: only owners and admins may archive keys")
     return days
 
 

@@ -1,4 +1,4 @@
-"""/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
+"""/api/v1/kms/keys: the lifecycle and look-up of keys."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -71,10 +71,10 @@ from pqkeep_protocol.messages import (
 )
 
 KeyVersionOf = Annotated[
-    int, Meta(ge=1, description="Counted from 1 for each algorithm of a keyring.")
+    int, Meta(ge=1, description="Starts at 1 for each algorithm of a keyring.")
 ]
 PublicKey = Annotated[
-    Base64, Meta(description="The public half, as the algorithm's standard encodes it.")
+    Base64, Meta(description="The public key in the encoding of the algorithm's standard.")
 ]
 
 
@@ -82,7 +82,7 @@ V = TypeVar("V", RetireKey, DisableKey, EnableKey, CancelArchive, GetKey, GetUsa
 
 
 class Key(KeyAnswer, frozen=True, kw_only=True):
-    """One version of a key: everything that is ever shown of it."""
+    """One version of a key, with everything that the service shows of it."""
 
     key_version: KeyVersionOf
     algorithm: Algorithm
@@ -92,42 +92,44 @@ class Key(KeyAnswer, frozen=True, kw_only=True):
     archive_at: Annotated[
         Timestamp | UnsetType,
         Meta(
-            description="Where it is scheduled: when the private key is destroyed. Until then"
-            " nothing can use it."
+            description="If archiving is scheduled: the time when the private key is "
+            "destroyed. Until then it cannot be used."
         ),
     ] = UNSET
     imported: Annotated[
         Literal[True] | UnsetType,
-        Meta(description="There where the private key was made elsewhere, and may be known there."),
+        Meta(
+            description=("Present if the private key was imported: another system may have a copy.")
+        ),
     ] = UNSET
 
 
 class Keys(KeyAnswer, frozen=True, kw_only=True):
-    """Versions of keys of a keyring, ordered by algorithm, then version."""
+    """Key versions of a keyring, ordered by algorithm and version."""
 
     keys: tuple[Key, ...]
-    total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of matches on all pages.")]
     next: Annotated[
-        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+        str | UnsetType, Meta(description="Present if there are more: send it as after.")
     ] = UNSET
 
 
 class KeyUsage(KeyAnswer, frozen=True, kw_only=True):
-    """How much one version of a key is in use."""
+    """The usage of one key version."""
 
     key_version: KeyVersionOf
     algorithm: Algorithm
-    uses: Annotated[int, Meta(ge=0, description="Operations that used it, and succeeded.")]
+    uses: Annotated[int, Meta(ge=0, description="Successful operations with it.")]
     last_used_at: Instant | None
 
 
 class KeyUsages(KeyAnswer, frozen=True, kw_only=True):
-    """How much each version that was ever used is in use, ordered by algorithm, then version."""
+    """The usage of each version that was ever used, ordered by algorithm and version."""
 
     usage: tuple[KeyUsage, ...]
-    total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of matches on all pages.")]
     next: Annotated[
-        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+        str | UnsetType, Meta(description="Present if there are more: send it as after.")
     ] = UNSET
 
 
@@ -137,7 +139,7 @@ class RotatedKey(KeyAnswer, frozen=True, kw_only=True):
     public_key: PublicKey
     key_version: KeyVersionOf
     algorithm: Algorithm
-    old_key_version: Annotated[int, Meta(ge=1, description="The version that is retired now.")]
+    old_key_version: Annotated[int, Meta(ge=1, description="The version that was retired.")]
 
 
 _ALGORITHMS = frozenset(algorithm.value for algorithm in Algorithm)
@@ -162,15 +164,15 @@ _ALGORITHM_FILTER = (
 
 
 _IF_ABSENT = boolean_field(
-    "if_absent", "Whether to answer with the active key, if there is one.", example=True
+    "if_absent", "Whether to return the active key if one exists.", example=True
 ).or_default(default=False)
 
 
 _ALL_KEYRINGS = boolean_field(
-    "all_keyrings", "Whether to list the keys of every keyring, by keyring.", example=True
+    "all_keyrings", "Whether to list the keys of all keyrings, ordered by keyring.", example=True
 ).or_default(default=False)
 _SCHEDULED = boolean_field(
-    "scheduled", "Whether to list only keys that are going to be destroyed.", example=True
+    "scheduled", "Whether to list only keys that are scheduled for archiving.", example=True
 ).or_default(default=False)
 
 
@@ -179,16 +181,16 @@ def _parse_cursor(value: object) -> KeyPosition:
     keyring, _, key = text.rpartition("/")
     algorithm, _, version = key.partition(":")
     if not is_keyring_name(keyring or DEFAULT_KEYRING):
-        raise InvalidValueError("must be what next says")
+        raise InvalidValueError("must be the next of an earlier response")
     is_version = version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS
     if algorithm not in _ALGORITHMS or not is_version or not 0 < int(version) <= MAX_KEY_VERSION:
-        raise InvalidValueError("must be what next says")
+        raise InvalidValueError("must be the next of an earlier response")
     return KeyPosition(Algorithm(algorithm), KeyVersion(int(version)), keyring or DEFAULT_KEYRING)
 
 
 _AFTER: Field[KeyPosition | None] = Field(
     name="after",
-    description="Only what comes after this key, as next of the page before says.",
+    description="Only keys after this one: the next of the previous page.",
     schema={"type": "string", "pattern": "^([a-z0-9][a-z0-9._-]*/)?[A-Za-z0-9-]+:[0-9]+$"},
     example="Kyber768:1",
     parse=_parse_cursor,
@@ -202,9 +204,10 @@ def endpoints(
     tell_owners: Callable[[TenantId, str], Awaitable[None]],
     archive_delay_days: int = MIN_ARCHIVE_DAYS,
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints of key management; a private key is destroyed after so many days.
+    """Return the endpoints of key management.
 
-    ``tell_owners`` gets what is going to happen to a tenant's keys.
+    ``tell_owners`` receives announcements for a tenant's owners. ``archive_delay_days``: the least
+    days until a private key is destroyed.
     """
     management = _KeyManagement(access, plans, tell_owners, archive_delay_days)
     rows = (
@@ -373,16 +376,16 @@ class _KeyManagement:
         self._tell_owners = tell_owners
         self.delay_days = integer_field(
             "delay_days",
-            "After how many days the private key is destroyed.",
+            "Days until the private key is destroyed.",
             max(archive_delay_days, MIN_ARCHIVE_DAYS),
             at_least=archive_delay_days,
             at_most=MAX_ARCHIVE_DAYS,
         ).or_default(archive_delay_days)
 
     def generate(self, call: KeyCall) -> GenerateKey:
-        """Generate an algorithm's first key, or the next one where none is active.
+        """Generate an algorithm's first key, or the next one if no key is active.
 
-        With if_absent, where one is active, it is the answer, with 200.
+        With if_absent, an existing active key is returned with 200.
         """
         return GenerateKey(
             tenant=call.tenant,
@@ -393,9 +396,10 @@ class _KeyManagement:
         )
 
     async def archive(self, call: KeyCall) -> Key:
-        """Have the private half of a retired key destroyed, for ever. People only; programs may not.
+        """Schedule the destruction of a retired private key. Only people may; programs may not.
 
-        It happens after some days, or more if the key service waits longer. Until then nothing can use the key, and archive/cancel keeps it.
+        It happens after `delay_days`, or later if the key service has a longer minimum. Until then
+        the key cannot be used, and archive/cancel restores it. The destruction is final.
         """
         tenant, algorithm, version = call.tenant, call.algorithm, call[KEY_VERSION]
         days = call[self.delay_days]
@@ -411,9 +415,9 @@ class _KeyManagement:
         return shown_key(archived.key)
 
     async def list_keys(self, call: ApiCall) -> Keys:
-        """List keys, ordered by algorithm, then version: all, or page by page.
+        """List keys, ordered by algorithm and version: all, or page by page.
 
-        With all_keyrings each key names its keyring, and they are ordered by that first.
+        With all_keyrings each key names its keyring, and the list is ordered by keyring first.
         """
         limit = call[LIST_LIMIT]
         keyring, of_all = call[KEYRING], call[_ALL_KEYRINGS]
@@ -451,7 +455,7 @@ class _KeyManagement:
         return _of_all_keyrings(listed, found) if of_all else naming(found, call.values)
 
     async def list_usage(self, call: ApiCall) -> KeyUsages:
-        """Tell of each version that was ever used how often, and when last."""
+        """List the usage and last use of each version that was ever used."""
         keyring = call[KEYRING]
         request = ListUsage(
             tenant=call.tenant.tenant,
@@ -485,7 +489,7 @@ class _KeyManagement:
 
 
 async def rotate(call: KeyCall) -> RotatedKey:
-    """Put a new key in the active one's place."""
+    """Replace the active key with a new one."""
     await call.rehearse(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
     rotated = await call.execute(
         RotateKey(tenant=call.tenant, algorithm=call.algorithm, idempotency=call.idempotency)
@@ -503,27 +507,27 @@ def _of_version(call: KeyCall, request: type[V]) -> V:
 
 
 def retire(call: KeyCall) -> RetireKey:
-    """Allow no new use of a key."""
+    """Retire a key: it can still read and verify, but no longer encrypt or sign."""
     return _of_version(call, RetireKey)
 
 
 def disable(call: KeyCall) -> DisableKey:
-    """Refuse every use of a key, until it is enabled again."""
+    """Disable a key: every use is refused until it is enabled again."""
     return _of_version(call, DisableKey)
 
 
 def enable(call: KeyCall) -> EnableKey:
-    """Give a disabled key the status back that it had: active or retired."""
+    """Enable a disabled key: it becomes active or retired, as it was before."""
     return _of_version(call, EnableKey)
 
 
 def cancel_archive(call: KeyCall) -> CancelArchive:
-    """Keep a key that is to be archived: it can be used again as before."""
+    """Cancel the archiving of a key: it can be used as before."""
     return _of_version(call, CancelArchive)
 
 
 def get(call: KeyCall) -> GetKey:
-    """Return one version, whatever its status."""
+    """Return one version in any status."""
     return _of_version(call, GetKey)
 
 
@@ -533,7 +537,7 @@ def get_active(call: KeyCall) -> GetActiveKey:
 
 
 def generated(_: ApiCall, request: GenerateKey, result: messages.Key) -> Key | Existing:
-    """Return the new key, or the one that was there."""
+    """Return the new key, or the existing one."""
     key = shown_key(result.key)
     return Existing(key) if result.existed else key
 
@@ -544,15 +548,15 @@ def key_as_it_is(_: ApiCall, request: object, result: messages.Key) -> Key:
 
 
 def usage(call: KeyCall) -> GetUsage:
-    """Tell how often a version was used, and when last.
+    """Return the usage and last use of a version.
 
-    Before you retire or archive it: what it protected can be read with no other.
+    Check it before you retire or archive a version: no other version can read its ciphertexts.
     """
     return _of_version(call, GetUsage)
 
 
 def used(_: ApiCall, request: GetUsage, result: UsageOfKey) -> KeyUsage:
-    """Return how often a version was used."""
+    """Return the usage of a version."""
     return KeyUsage(
         key_version=request.version,
         algorithm=request.algorithm,
@@ -571,7 +575,7 @@ def _cursor(key: KeyInfo | KeyVersionUsage) -> str:
 
 
 def _of_all_keyrings(listed: Sequence[KeyInfo], found: Keys) -> Keys:
-    """Return a page of the keys of all keyrings: each names its own, and so does the cursor."""
+    """Return a page of the keys of all keyrings, with the keyring in each key and in the cursor."""
     keys = tuple(
         structs.replace(shown, keyring=key.keyring)
         for shown, key in zip(found.keys, listed, strict=True)
@@ -581,12 +585,12 @@ def _of_all_keyrings(listed: Sequence[KeyInfo], found: Keys) -> Keys:
 
 
 def _keyring_listed(values: Mapping[str, object]) -> KeyringName | None:
-    """Return the keyring whose keys are listed; None: those of all. Raises FieldError."""
+    """Return the keyring of the listed keys; None: all. Raises FieldError."""
     return None if _ALL_KEYRINGS.read(values) else keyring_named(values)
 
 
 def shown_key(key: KeyInfo, alias: Algorithm | None = None) -> Key:
-    """Return a key as it is shown."""
+    """Return a key in its API form."""
     return Key(
         key_version=key.version,
         algorithm=alias or key.algorithm,

@@ -1,4 +1,4 @@
-"""/api/v1/operators and /auth/operator: who runs the installation, and their browser sessions."""
+"""/api/v1/operators and /auth/operator: operators and their browser sessions."""
 
 from typing import Annotated
 
@@ -19,13 +19,13 @@ from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 
 
 class OperatorSignedInData(Data, frozen=True, kw_only=True):
-    """A session of an operator has begun: its token is in a cookie."""
+    """A new operator session. Its token is in a cookie."""
 
     name: Annotated[
         str | None,
-        Meta(description="null: the operator without a name, whose digest is in the settings."),
+        Meta(description="null: the operator without a name, from the settings."),
     ]
-    expires_in: Annotated[int, Meta(ge=1, description="Seconds until it ends at the latest.")]
+    expires_in: Annotated[int, Meta(ge=1, description="The session's longest duration in seconds.")]
 
 
 class OperatorData(Data, frozen=True, kw_only=True):
@@ -35,16 +35,16 @@ class OperatorData(Data, frozen=True, kw_only=True):
     created_at: Timestamp
     last_used_at: Annotated[
         Timestamp | None,
-        Meta(description="When the credential was shown last, up to 30 seconds late."),
+        Meta(description="The last use of the credential. Updated within 30 seconds."),
     ]
-    last_used_from: Annotated[str | None, Meta(description="The source address of that.")]
+    last_used_from: Annotated[str | None, Meta(description="The source address of the last use.")]
 
 
 class OperatorsData(Data, frozen=True, kw_only=True):
     """The named operators, by name."""
 
     operators: tuple[OperatorData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="The number of operators.")]
 
 
 _OPERATOR_KEY = text_field(
@@ -108,23 +108,23 @@ class _Operators:
         self._cookies = cookies
 
     async def login(self, call: ApiCall) -> WithCookies:
-        """Begin an operator's session in a browser, which need not keep the credential.
+        """Begin an operator's browser session, so that the browser need not keep the credential.
 
-        The session is for reading: a request that changes something is answered 401 ERR_MFA_013,
-        and needs the credential in X-API-Key. It ends after eight hours, after half an hour
-        without a request, and with the credential. A person's session ends in this browser.
+        The session can only read. A request that changes something gets 401 ERR_MFA_013 and needs
+        the credential in X-API-Key. The session ends after eight hours, after half an hour without
+        a request, and with the credential. A person's session in the same browser ends.
         """
         principal, token = await self._sessions.begin(call[_OPERATOR_KEY], call.attribution)
         data = OperatorSignedInData(name=principal.name, expires_in=_LIFETIME_SECONDS)
         return WithCookies(data, self._cookies.of_operator(token))
 
     async def logout(self, call: ApiCall) -> WithCookies:
-        """End the operator's session whose cookie is sent. It may be done again."""
+        """End the operator session in the cookie. The request may be repeated."""
         await self._sessions.end(call.cookies.get(self._cookies.operator, ""), call.attribution)
         return WithCookies(SIGNED_OUT, self._cookies.operator_gone())
 
     async def list_operators(self, call: ApiCall) -> OperatorsData:
-        """List the named operators. They are added and removed by pqkeepd operator."""
+        """List the named operators. pqkeepd operator adds and removes them."""
         listed = await self._operators.list()
         return OperatorsData(
             operators=tuple(_operator(operator) for operator in listed), total=len(listed)

@@ -1,4 +1,4 @@
-"""/api/v1/auth/forgot-password and /auth/reset-password: another password, by e-mail."""
+"""/api/v1/auth/forgot-password and /auth/reset-password: a new password by e-mail."""
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
@@ -22,7 +22,7 @@ _TOKEN = token_field("The token in the message.", "pqp_")
 
 
 def endpoints(resets: PasswordResets, *, sends_mail: bool) -> tuple[Endpoint, ...]:
-    """Return the endpoints of forgotten passwords."""
+    """Return the endpoints for forgotten passwords."""
     handlers = _PasswordResets(resets)
     return (
         Endpoint(
@@ -63,18 +63,18 @@ class _PasswordResets:
         self._resets = resets
 
     async def begin(self, call: ApiCall) -> AcceptedData:
-        """Send a message with which another password can be chosen, within half an hour.
+        """Send a message for choosing a new password within half an hour.
 
-        Whether somebody has the address or not: the answer is the same, and takes as long.
+        The response and its duration are the same for known and unknown addresses.
         """
         await self._resets.begin(call[EMAIL], call.attribution)
         return ACCEPTED
 
     async def complete(self, call: ApiCall) -> SignedOutData:
-        """Choose another password, by the message's token, once. Every session ends.
+        """Choose a new password with the single-use token of the message. All sessions end.
 
-        Nobody is signed in by it: with the new password, and the code where there is a second
-        factor, sign in.
+        This does not sign anyone in. Sign in with the new password, and the code of a second
+        factor.
         """
         await self._resets.complete(call[_TOKEN], call[OTHER_PASSWORD], call.attribution)
         return SIGNED_OUT

@@ -1,4 +1,4 @@
-"""The fields of requests about people, and what is shown of people and their sessions."""
+"""The fields of requests about people, and the data of people and their sessions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,10 +21,10 @@ from pqkeep_gateway.storage.users import User
 MAX_TOKEN = 128
 
 Identifier = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
-Email = Annotated[str, Meta(description="Unique, in capitals or not.")]
+Email = Annotated[str, Meta(description="Unique, case-insensitive.")]
 
 
-Next = Annotated[str | UnsetType, Meta(description="Where there are more: what to send as after.")]
+Next = Annotated[str | UnsetType, Meta(description="Present if there are more: send it as after.")]
 
 
 class UserData(Data, frozen=True, kw_only=True):
@@ -35,20 +35,22 @@ class UserData(Data, frozen=True, kw_only=True):
     role: Role
     tenant_id: Identifier
     created_at: Timestamp
-    mfa_enabled: Annotated[bool, Meta(description="Whether there is an authenticator app.")] = False
+    mfa_enabled: Annotated[
+        bool, Meta(description="Whether the person has an authenticator app.")
+    ] = False
     email_codes: Annotated[
-        bool, Meta(description="Whether a code is sent at each sign-in, without an app.")
+        bool, Meta(description="Whether each sign-in without an app sends a code by e-mail.")
     ] = False
 
 
 class SignedInData(Data, frozen=True, kw_only=True):
-    """A session has begun, or goes on: its tokens are in cookies."""
+    """A new or refreshed session. Its tokens are in cookies."""
 
-    expires_in: Annotated[int, Meta(ge=1, description="Seconds until it has to be refreshed.")]
+    expires_in: Annotated[int, Meta(ge=1, description="Seconds until it must be refreshed.")]
 
 
 class SignedOutData(Data, frozen=True, kw_only=True):
-    """A session, or all of them, are over."""
+    """One session or all sessions have ended."""
 
     signed_out: bool
 
@@ -59,8 +61,8 @@ class SessionData(Data, frozen=True, kw_only=True):
     id: Identifier
     created_at: Timestamp
     refreshed_at: Timestamp
-    source_address: Annotated[str, Meta(description="Where it was begun from.")]
-    current: Annotated[bool, Meta(description="Whether it is the one that asks.")]
+    source_address: Annotated[str, Meta(description="The source address at its start.")]
+    current: Annotated[bool, Meta(description="Whether it is the session of this request.")]
     client: Annotated[
         str | UnsetType | None,
         Meta(description="With details: a browser and its system, or a program; null: unknown."),
@@ -71,17 +73,17 @@ class SessionsData(Data, frozen=True, kw_only=True):
     """A person's sessions, the newest first."""
 
     sessions: tuple[SessionData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of sessions on all pages.")]
     next: Next = UNSET
 
 
 class InvitationData(Data, frozen=True, kw_only=True):
-    """An invitation. Its token is in the message to the address, where the service sends any."""
+    """An invitation. If the installation sends e-mail, the message has its token."""
 
     id: Identifier
     invitation_token: Annotated[
         str | UnsetType,
-        Meta(description="Shown once: to the operator, and where no e-mail is sent."),
+        Meta(description="Shown once: to an operator, and if no e-mail is sent."),
     ] = UNSET
     email: Email
     role: Role
@@ -89,13 +91,13 @@ class InvitationData(Data, frozen=True, kw_only=True):
 
 
 class AcceptedData(Data, frozen=True, kw_only=True):
-    """The request was accepted. An e-mail says what follows, whoever the address belongs to."""
+    """The request was accepted. An e-mail says what follows, for known and unknown addresses."""
 
     accepted: bool
 
 
 def _with_minimum(field: Field[str]) -> Field[str]:
-    """Document the smallest length, which the rule for passwords checks when one is chosen."""
+    """Document the minimum length, which is checked when a password is chosen."""
     return replace(field, schema={**field.schema, "minLength": MIN_LENGTH})
 
 
@@ -138,23 +140,23 @@ SIGN_IN_EMAIL = text_field("email", "The e-mail address.", USER.email, at_most=M
 PASSWORD = text_field(
     "password", "The password.", "the horse prefers oats", at_most=MAX_LENGTH, is_valid=None
 )
-_RULE = f"{MIN_LENGTH} to {MAX_LENGTH} characters, and not one of the common passwords."
+_RULE = f"{MIN_LENGTH} to {MAX_LENGTH} characters, and not a common password."
 NEW_PASSWORD = _with_minimum(PASSWORD.described(_RULE))
 OTHER_PASSWORD = _with_minimum(
     text_field(
         "new_password", _RULE, "the horse is tired of oats", at_most=MAX_LENGTH, is_valid=None
     )
 )
-ROLE = choice_field("role", "What they may do.", tuple(Role), Role.DEVELOPER)
+ROLE = choice_field("role", "The member's role.", tuple(Role), Role.DEVELOPER)
 
 
 def token_field(description: str, kind: str) -> Field[str]:
-    """Return the field of a token that somebody was sent."""
+    """Return the field of a token from a message."""
     return text_field("token", description, kind + "0" * 43 + "3aXb2c", at_most=MAX_TOKEN)
 
 
 def user_data(user: User) -> UserData:
-    """Return what is shown of a person."""
+    """Return a person in API form."""
     return UserData(
         id=str(user.id),
         email=user.email,
@@ -166,7 +168,7 @@ def user_data(user: User) -> UserData:
 
 AFTER = uuid_field(
     "after",
-    "Only what comes after this entry, as next of the page before says.",
+    "Only entries after this one: the next of the previous page.",
     "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
 ).optional()
 
@@ -177,10 +179,10 @@ class _Listed(Protocol):
 
 
 def part_of(call: ApiCall) -> Part:
-    """Return which part of a list a request asks for."""
+    """Return the requested part of a list."""
     return Part(call[LIST_LIMIT], call[AFTER])
 
 
 def next_of(page: Page[Any], shown: Sequence[_Listed]) -> str | UnsetType:
-    """Return where the next part begins; unset at the end."""
+    """Return the start of the next part; unset at the end."""
     return shown[-1].id if page.has_more else UNSET

@@ -1,4 +1,4 @@
-"""/api/v1/billing/limits: what a tenant uses of what its plan allows."""
+"""/api/v1/billing/limits: a tenant's usage of its plan's limits."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -19,7 +19,7 @@ from pqkeep_protocol.messages import ListKeys
 
 
 class LimitName(StrEnum):
-    """What a plan limits."""
+    """The limits of a plan."""
 
     PQC_KEYS = "pqc_keys"
     API_KEYS = "api_keys"
@@ -34,11 +34,11 @@ class LimitData(Data, frozen=True, kw_only=True):
     used: Annotated[
         int | None,
         Meta(
-            description="Active keys and API keys, requests in the last 60 seconds, operations in"
-            " this calendar month (UTC); null where nothing is counted."
+            description="Active keys and API keys, requests in the last 60 seconds, operations"
+            " in this calendar month (UTC); null if nothing is counted."
         ),
     ]
-    limit: Annotated[int | None, Meta(description="null: any number.")]
+    limit: Annotated[int | None, Meta(description="null: unlimited.")]
 
 
 class LimitsData(Data, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class _Limits:
         self._admission = admission
 
     async def get(self, call: ApiCall) -> LimitsData:
-        """Tell what the tenant uses of each limit of its plan."""
+        """Return the tenant's usage of each limit of its plan."""
         tenant, entitlements = call.tenant.tenant, call.tenant.entitlements
         terms = self._plans[entitlements.effective_tier]
         active = ListKeys(

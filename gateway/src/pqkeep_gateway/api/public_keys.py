@@ -24,7 +24,7 @@ from pqkeep_protocol.public_keys import JWK_ALGORITHM, Jwk
 
 
 class PublicKeyFormat(StrEnum):
-    """How a public key is written."""
+    """The formats of a public key."""
 
     RAW = "raw"
     PEM = "pem"
@@ -40,7 +40,7 @@ class FormattedPublicKey(KeyAnswer, frozen=True, kw_only=True):
         str | Jwk, Meta(description="raw and der in base64, pem as text, jwk as an object.")
     ]
     key_version: Annotated[
-        int, Meta(ge=1, description="Counted from 1 for each algorithm of a keyring.")
+        int, Meta(ge=1, description="Starts at 1 for each algorithm of a keyring.")
     ]
     algorithm: Algorithm
 
@@ -53,7 +53,10 @@ class JwkSet(Data, frozen=True, kw_only=True):
 
 _FORMAT = choice_field(
     "format",
-    "raw: as the algorithm's standard encodes it. der and pem: SubjectPublicKeyInfo. jwk: of "
+    (
+        "raw: the encoding of the algorithm's standard. der and pem: SubjectPublicKeyInfo. jwk: "
+        "only for "
+    )
     + ", ".join(JWK_ALGORITHM)
     + " only.",
     tuple(PublicKeyFormat),
@@ -109,16 +112,16 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
 
 
 def get(call: KeyCall) -> GetKey:
-    """Return the public half of one version, whatever its status, in a standard format."""
+    """Return the public key of one version, in any status, in a standard format."""
     version, wanted = call[KEY_VERSION], call[_FORMAT]
     if wanted is PublicKeyFormat.JWK and call.algorithm not in JWK_ALGORITHM:
-        message = f"no standard says how a key of {call.algorithm} is written as JWK"
+        message = f"no standard defines a JWK for a key of {call.algorithm}"
         raise FieldError(_FORMAT.name, Problem.MALFORMED, message)
     return GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
 
 
 def formatted(call: ApiCall, request: GetKey, result: messages.Key) -> FormattedPublicKey:
-    """Return the public half in the format that the call wants."""
+    """Return the public key in the requested format."""
     wanted = call[_FORMAT]
     return FormattedPublicKey(
         format=wanted,
@@ -129,7 +132,7 @@ def formatted(call: ApiCall, request: GetKey, result: messages.Key) -> Formatted
 
 
 class _KeySets:
-    """The handler of what a verifier loads."""
+    """The handler of the JWK Set."""
 
     def __init__(self, access: KeyAccess) -> None:
         self._access = access
@@ -137,8 +140,8 @@ class _KeySets:
     async def list_jwks(self, call: ApiCall) -> Document:
         """List a keyring's keys that verify signatures, active and retired, as a JWK Set.
 
-        Without the envelope, as verifiers of JWS expect it. Only keys of algorithms that have a
-        JWK are in it, and of these the ones that are within the scopes of an API key.
+        The body has no envelope, as verifiers of JWS expect. It has only keys of algorithms with a
+        JWK, within the scopes of an API key.
         """
         keyring = call[KEYRING] or DEFAULT_KEYRING
         attribution, algorithms = self._access.attribute_some(

@@ -39,14 +39,16 @@ from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion
 from pqkeep_protocol.messages import CiphertextFormat, RedactedRepr, ReEncrypt, Target
 
-_ALGORITHM = algorithm_field(Operation.RE_ENCRYPT).described("Left out: the source's.").optional()
-_KEYRING = KEYRING.described("Left out: the source's.")
+_ALGORITHM = (
+    algorithm_field(Operation.RE_ENCRYPT).described("Left out: that of the source.").optional()
+)
+_KEYRING = KEYRING.described("Left out: that of the source.")
 _ASSOCIATED_DATA = ASSOCIATED_DATA.described(
-    "What the result is bound to. Left out: what the source is bound to; empty: nothing."
+    "Data to bind to the result. Left out: that of the source; empty: none."
 )
 _FORMAT = choice_field(
     "format",
-    "`ciphertext` or `envelope`. Left out: what the source is.",
+    "`ciphertext` or `envelope`. Left out: the form of the source.",
     tuple(CiphertextFormat),
     CiphertextFormat.ENVELOPE,
 ).optional()
@@ -57,7 +59,7 @@ _NAMES = [field.name for field in _TARGET_FIELDS]
 
 
 class To(RedactedRepr, Struct, frozen=True):
-    """The target as a request states it. None: as the source has it."""
+    """The target in a request. None: as in the source."""
 
     keyring: KeyringName | None = None
     algorithm: Algorithm | None = None
@@ -85,8 +87,8 @@ def _parse_to(value: object) -> To:
 
 TO: Field[To] = Field(
     name="to",
-    description="The active key of which keyring and algorithm it is encrypted to. Left out: the"
-    " source's own, which may be a newer version.",
+    description="The keyring and algorithm of the target; its active key is used. Left out: "
+    "those of the source.",
     schema=object_schema(_TARGET_FIELDS),
     example={"algorithm": Algorithm.X_WING},
     parse=_parse_to,
@@ -104,17 +106,19 @@ SOURCE_VERSION = KEY_VERSION.unless(ENVELOPE)
 
 
 class ReEncrypted(KeyAnswer, frozen=True, kw_only=True):
-    """What was in a ciphertext or a wrapped key, encrypted to the target."""
+    """The data of a ciphertext or a wrapped key, encrypted to the target."""
 
     ciphertext: (
-        Annotated[Base64, Meta(description="As encrypt returns it, of a `ciphertext`.")] | UnsetType
+        Annotated[Base64, Meta(description="For a `ciphertext`: the form that encrypt returns.")]
+        | UnsetType
     ) = UNSET
     envelope: (
-        Annotated[str, Meta(description="As encrypt returns it, if that is the format.")]
+        Annotated[str, Meta(description="For format envelope: the form that encrypt returns.")]
         | UnsetType
     ) = UNSET
     wrapped_key: (
-        Annotated[Base64, Meta(description="As wrap returns it, of a `wrapped_key`.")] | UnsetType
+        Annotated[Base64, Meta(description="For a `wrapped_key`: the form that wrap returns.")]
+        | UnsetType
     ) = UNSET
     key_version: KeyVersionUsed
     algorithm: Annotated[Algorithm, Meta(description="The target's.")]
@@ -122,7 +126,7 @@ class ReEncrypted(KeyAnswer, frozen=True, kw_only=True):
 
 
 class _Source(NamedTuple):
-    """What is to be re-encrypted."""
+    """The data to re-encrypt."""
 
     data: bytes
     version: KeyVersion
@@ -131,11 +135,11 @@ class _Source(NamedTuple):
 
 
 def _source_of(call: KeyCall) -> _Source:
-    """Return the one source that a call names. Raises FieldError."""
+    """Return the source of a call. Raises FieldError."""
     ciphertext, wrapped_key = call[_CIPHERTEXT], call[SOURCE_WRAPPED_KEY]
     envelope = call[SOURCE_ENVELOPE]
     if sum(value is not None for value in (ciphertext, wrapped_key, envelope)) != 1:
-        message = "one of ciphertext, envelope and wrapped_key is required, and no other of them"
+        message = "send exactly one of ciphertext, envelope and wrapped_key"
         raise FieldError(CIPHERTEXT.name, Problem.MISSING, message)
     version = call[SOURCE_VERSION]
     if envelope is not None:
@@ -147,7 +151,7 @@ def _source_of(call: KeyCall) -> _Source:
 
 
 def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) -> TargetUse:
-    """Return what the target is used for."""
+    """Return the use of the target key."""
     to = call[TO]
     is_wrapped_key = call.values.get(WRAPPED_KEY.name) is not None
     operation = Operation.WRAP if is_wrapped_key else Operation.ENCRYPT
@@ -155,10 +159,10 @@ def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) ->
 
 
 def re_encrypt(call: KeyCall) -> ReEncrypt:
-    """Encrypt to another key what is in a ciphertext or a wrapped key, without showing it.
+    """Re-encrypt a ciphertext or a wrapped key to another key, without revealing the plaintext.
 
-    The plaintext does not leave the key service. The result is what encrypt or wrap would return for
-    the active key of the target.
+    The plaintext stays in the key service. The result is a new output of encrypt or wrap with the
+    target's active key.
     """
     source, to, associated_data = _source_of(call), call[TO], call[ASSOCIATED_DATA]
     target = Target(
@@ -185,7 +189,7 @@ def re_encrypt(call: KeyCall) -> ReEncrypt:
 def re_encrypted(
     call: ApiCall, request: ReEncrypt, outcome: messages.ReEncrypted | ErrorKind
 ) -> ReEncrypted:
-    """Return what was made. A source that cannot be read is refused as decrypt or unwrap refuses it."""
+    """Return the result. An unreadable source gets the error of decrypt or unwrap."""
     if isinstance(outcome, ErrorKind):
         reading = Operation.UNWRAP if request.is_wrapped_key else Operation.DECRYPT
         raise error_for(reading, outcome, call.values)
@@ -201,7 +205,7 @@ def re_encrypted(
 
 
 def _name_of(call: ApiCall, target: Target) -> Algorithm:
-    """Return the target's algorithm by the name that the request uses for it."""
+    """Return the target's algorithm under the name that the request uses."""
     to = cast("Mapping[str, object]", call.values.get(TO.name) or {})
     named = call.values if to.get("algorithm") is None else to
     return alias_in(named) or target.algorithm

@@ -1,4 +1,4 @@
-"""/api/v1/auth/register: signing up, where the installation is open to everybody."""
+"""/api/v1/auth/register: sign-up, if the installation allows it for everybody."""
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
@@ -23,13 +23,13 @@ from pqkeep_gateway.storage.tenants import NameTakenError
 from pqkeep_gateway.storage.users import EmailTakenError
 
 _TOKEN = token_field("The token in the message.", "pqs_")
-_CLOSED = "only the operator creates tenants here"
+_CLOSED = "sign-up is closed; only an operator can create tenants"
 
 
 def endpoints(
     registration: Registration, cookies: Cookies, *, open_signup: bool, sends_mail: bool
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints of signing up."""
+    """Return the endpoints of sign-up."""
     handlers = _Registration(registration, cookies)
     return (
         Endpoint(
@@ -75,18 +75,18 @@ class _Registration:
         self._cookies = cookies
 
     async def begin(self, call: ApiCall) -> AcceptedData:
-        """Sign up with an e-mail address. A message to it says how to go on, within an hour.
+        """Sign up with an e-mail address, and send it a message, valid for an hour.
 
-        Whether somebody has the address already, only the message says. Where the installation is
-        not open to everybody, or sends no e-mail, it is 403.
+        Only the message says whether the address is already in use. If sign-up is closed, or e-mail
+        is not configured, the response is 403.
         """
         await self._registration.begin(call[EMAIL], call.attribution)
         return ACCEPTED
 
     async def complete(self, call: ApiCall) -> WithCookies:
-        """Create a tenant on the free plan and its owner, who is signed in.
+        """Create a tenant on the free plan and sign its owner in.
 
-        After a refusal the token can still be used: choose another name or password.
+        After a refusal the token remains valid: choose another name or password.
         """
         owner, tokens = await self._registration.complete(
             call[_TOKEN], call[NAME], call[NEW_PASSWORD], call.attribution, call.user_agent

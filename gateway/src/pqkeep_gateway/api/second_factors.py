@@ -41,21 +41,21 @@ MAX_CODE = 32
 
 
 class EnrollmentData(Data, frozen=True, kw_only=True):
-    """What an authenticator app needs, as text and as a picture."""
+    """The secret for an authenticator app, as text and as a QR code."""
 
-    secret: Annotated[str, Meta(description="In base32, for typing.")]
+    secret: Annotated[str, Meta(description="In base32, for manual entry.")]
     otpauth_uri: str
     qr_svg: Annotated[str, Meta(description="The URI as a QR code: a data: URI of an SVG.")]
 
 
 class RecoveryCodesData(Data, frozen=True, kw_only=True):
-    """Recovery codes, shown this once. Each is good once, instead of a code."""
+    """Recovery codes, shown only once. Each replaces a code once."""
 
     recovery_codes: tuple[str, ...]
 
 
 class MfaData(Data, frozen=True, kw_only=True):
-    """Whether there is a second factor."""
+    """Whether the person has a second factor."""
 
     mfa_enabled: bool
 
@@ -63,18 +63,18 @@ class MfaData(Data, frozen=True, kw_only=True):
 class StepUpData(Data, frozen=True, kw_only=True):
     """A token for one sensitive action."""
 
-    step_up_token: Annotated[str, Meta(description="Good once, for whoever asked for it.")]
+    step_up_token: Annotated[str, Meta(description="Valid once, for the person who requested it.")]
     expires_in: Annotated[int, Meta(ge=1, description="Seconds.")]
 
 
 class OrganizationData(Data, frozen=True, kw_only=True):
-    """What holds for everybody in a tenant."""
+    """Rules for everybody in a tenant."""
 
     require_mfa: bool
 
 
 class OwnOrganizationData(OrganizationData, frozen=True, kw_only=True):
-    """The tenant of a person."""
+    """The person's own tenant."""
 
     tenant_id: Identifier
     name: Annotated[str, Meta(description="Unique.")]
@@ -89,14 +89,14 @@ _CODE = text_field(
 )
 _RECOVERY_CODE = text_field(
     "recovery_code",
-    "A recovery code, instead.",
+    "A recovery code, instead of totp_code.",
     "abcd-efgh-ijkl-mnop",
     at_most=MAX_CODE,
     is_valid=None,
 )
 _EMAIL_CODE = text_field(
     "email_code",
-    "The code that /auth/mfa/email sent, instead.",
+    "The code that /auth/mfa/email sent, instead of totp_code.",
     "123456",
     at_most=MAX_CODE,
     is_valid=None,
@@ -107,14 +107,14 @@ _OPTIONAL_EMAIL_CODE = _EMAIL_CODE.optional()
 _OPTIONAL_PASSWORD = PASSWORD.optional()
 _CHALLENGE = text_field(
     "challenge_token",
-    "What login answered, under error.",
+    "The challenge token in login's error.",
     "pqc_" + "0" * 43 + "3aXb2c",
     at_most=MAX_TOKEN,
 )
 _FOR_SESSION = boolean_field(
     "for_session",
-    "Whether a cookie covers what else is done in the session for five minutes, but for what"
-    " destroys keys or changes credentials and factors.",
+    "Whether to set a cookie that covers further actions in this session for five minutes, "
+    "except actions that destroy keys or change credentials and factors.",
     example=True,
 ).or_default(default=False)
 _REQUIRE = boolean_field("require_mfa", "Whether everybody needs a second factor.", example=False)
@@ -145,7 +145,7 @@ def endpoints(
             during_enrollment=True,
             field_codes=UNPROCESSABLE_FIELDS,
             example=EnrollmentData(
-                secret="JBSWY3DPEHPK3PXP",  # noqa: S106 - nobody's
+                secret="JBSWY3DPEHPK3PXP",  # noqa: S106 - a public example
                 otpauth_uri=_URI,
                 qr_svg="data:image/svg+xml;charset=utf-8,%3Csvg",
             ),
@@ -271,32 +271,33 @@ class _SecondFactors:
         self._cookies = cookies
 
     async def enroll(self, call: ApiCall) -> EnrollmentData:
-        """Begin to enroll a second factor. It holds when a code confirms it."""
+        """Begin to enroll a second factor. It takes effect when a code confirms it."""
         enrollment = await self._factors.enroll(call.person)
         picture = segno.make(enrollment.uri, error="m").svg_data_uri(scale=4)
         return EnrollmentData(secret=enrollment.secret, otpauth_uri=enrollment.uri, qr_svg=picture)
 
     async def confirm(self, call: ApiCall) -> RecoveryCodesData:
-        """Let the second factor hold from now on. The recovery codes are shown this once."""
+        """Confirm the second factor with a code. The recovery codes are shown only once."""
         codes = await self._factors.confirm(call.person, call[_CODE], call.attribution)
         return RecoveryCodesData(recovery_codes=codes)
 
     async def disable(self, call: ApiCall) -> MfaData:
-        """Do without a second factor, by a last code."""
+        """Remove the second factor, with a last code."""
         code = _code_in(call, _OPTIONAL_RECOVERY_CODE)
         await self._factors.disable(call.person, code, call.attribution)
         return MfaData(mfa_enabled=False)
 
     async def send_code(self, call: ApiCall) -> AcceptedData:
-        """Send a code by e-mail to somebody who owes one: six digits, good for ten minutes.
+        """Send a sign-in code by e-mail: six digits, valid for ten minutes.
 
-        An earlier one is over then. Whoever has an authenticator app needs that: 409.
+        It replaces an earlier code. A person with an authenticator app gets 409 and must use the
+        app's code.
         """
         await self._codes.send(call[_CHALLENGE], call.attribution)
         return ACCEPTED
 
     async def verify(self, call: ApiCall) -> WithCookies:
-        """Finish signing in, by a code of any kind. The tokens come as cookies."""
+        """Finish signing in with a code of any kind. The tokens are in cookies."""
         challenge, email_code = call[_CHALLENGE], call[_OPTIONAL_EMAIL_CODE]
         if email_code is not None:
             tokens = await self._codes.answer(
@@ -310,12 +311,12 @@ class _SecondFactors:
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def step_up(self, call: ApiCall) -> StepUpData | WithCookies:
-        """Prove again who one is, for one sensitive action in the next five minutes.
+        """Prove the person's identity again, for one sensitive action in the next five minutes.
 
-        By a code, or without a second factor by the password. Neither is needed once within five
-        minutes after the provider of single sign-on has asked the person again, in that browser. A
-        code that was used already is 401 with Retry-After, and is no failed attempt. With
-        for_session a cookie lets the same session do more without another step-up.
+        The proof is a code, or the password without a second factor. No proof is needed once,
+        within five minutes after the identity provider confirmed the person in the same browser. An
+        already used code gets 401 with Retry-After, and does not count as a failed attempt. With
+        for_session, a cookie covers further actions of the session without another step-up.
         """
         person, for_session = call.person, call[_FOR_SESSION]
         given: SteppedUp | None = None
@@ -337,16 +338,16 @@ class _SecondFactors:
         return WithCookies(data, cookies) if cookies else data
 
     async def get_organization(self, call: ApiCall) -> OwnOrganizationData:
-        """Tell a person's tenant, and whether it requires a second factor."""
+        """Return the person's tenant, and whether it requires a second factor."""
         tenant = await self._stored_tenants.get(call.person.tenant)
         return OwnOrganizationData(
             require_mfa=tenant.requires_mfa, tenant_id=str(tenant.id), name=tenant.name
         )
 
     async def change_organization(self, call: ApiCall) -> OrganizationData:
-        """Require a second factor of everybody in the tenant, or no longer.
+        """Require a second factor for everybody in the tenant, or stop requiring it.
 
-        Whoever has none can then do nothing but enroll one. Plans from professional up.
+        A person without one can then only enroll one. Available from the professional plan up.
         """
         person, required = call.person, call[_REQUIRE]
         if required and person.entitlements.plan not in WITH_REQUIRED_MFA:
@@ -356,5 +357,5 @@ class _SecondFactors:
 
 
 def _code_in(call: ApiCall, other: Field[str | None]) -> str:
-    """Return the code of another kind, if there is one, or else the app's. Raises FieldError."""
+    """Return the code of another kind if present, or the app's code. Raises FieldError."""
     return call[other] or call[_CODE]

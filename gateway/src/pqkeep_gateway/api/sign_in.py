@@ -1,4 +1,4 @@
-"""/api/v1/auth: signing in and out, one's sessions, one's password, and oneself."""
+"""/api/v1/auth: signing in and out, sessions, passwords, and the own account."""
 
 from typing import cast
 
@@ -52,9 +52,9 @@ from pqkeep_protocol.audit_events import AuditEvent
 
 _TOKEN = token_field("The invitation's token.", "pqi_")
 _EMAIL_CODES = boolean_field(
-    "email_codes", "Whether a code is sent at each sign-in, without an app.", example=True
+    "email_codes", "Whether each sign-in without an app sends a code by e-mail.", example=True
 )
-_DETAILS = DETAILS.described("Whether to say which client began each session.")
+_DETAILS = DETAILS.described("Whether to include the client that began each session.")
 _ID = cast(
     "Field[SessionId]",
     uuid_field("id", "The session's identifier.", SESSION.id, not_found="no such session"),
@@ -72,7 +72,7 @@ def endpoints(
     *,
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
-    """Return the endpoints of people's own accounts."""
+    """Return the endpoints for people's own accounts."""
     handlers = _SignIn(
         sign_in,
         invitations,
@@ -221,11 +221,11 @@ class _SignIn:
         self._cookies = cookies
 
     async def login(self, call: ApiCall) -> WithCookies:
-        """Sign in. The session's tokens come as cookies.
+        """Sign in. The session's tokens are in cookies.
 
-        Whoever owes a code too is answered 401 ERR_AUTH_MFA_001 with error.challenge_token, and in
-        error.second_factor whether it is the app's or comes by e-mail, when /auth/mfa/email asks.
-        Whether there is nobody with the address, or the password is another: it is the same 401.
+        If a second factor is required, the response is 401 ERR_AUTH_MFA_001 with
+        error.challenge_token. error.second_factor names the factor: the app, or a code by e-mail
+        from /auth/mfa/email. An unknown address and a wrong password get the same 401.
         """
         tokens = await self._sign_in.with_password(
             call[SIGN_IN_EMAIL], call[PASSWORD], call.attribution, call.user_agent
@@ -233,17 +233,17 @@ class _SignIn:
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def accept(self, call: ApiCall) -> WithCookies:
-        """Accept an invitation with a password of one's own, and be signed in."""
+        """Accept an invitation with a new password, and sign in."""
         user, tokens = await self._invitations.accept(
             call[_TOKEN], call[NEW_PASSWORD], call.attribution, call.user_agent
         )
         return WithCookies(user_data(user), self._cookies.of(tokens))
 
     async def refresh(self, call: ApiCall) -> WithCookies:
-        """Exchange the refresh token, which is in its cookie, for new tokens: once.
+        """Exchange the refresh token in its cookie for new tokens, once.
 
-        Within ten seconds the same client gets the same answer again. Otherwise a token that comes
-        a second time has been copied, and ends the session.
+        Within ten seconds the same client gets the same response again. Any other second use means
+        that the token was copied, and ends the session.
         """
         tokens = await self._sessions.refresh(
             call.cookies.get(REFRESH, ""), call.user_agent, call.attribution
@@ -251,19 +251,19 @@ class _SignIn:
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def logout(self, call: ApiCall) -> WithCookies:
-        """End the session that asks."""
+        """End the current session."""
         person = call.person
         await self._sessions.end(person, person.session, call.attribution, AuditEvent.SIGN_OUT)
         return WithCookies(SIGNED_OUT, self._cookies.gone())
 
     async def me(self, call: ApiCall) -> UserData:
-        """Tell who is signed in."""
+        """Return the signed-in person."""
         return await self._me(call.person)
 
     async def change_me(self, call: ApiCall) -> UserData:
-        """Have a code sent at each sign-in, or no longer.
+        """Turn e-mail codes at sign-in on or off.
 
-        An authenticator app goes before: whoever has one is asked for its code.
+        A person with an authenticator app is asked for its code instead.
         """
         wanted = call[_EMAIL_CODES]
         if wanted and not self._sends_mail:
@@ -272,7 +272,7 @@ class _SignIn:
         return await self._me(call.person)
 
     async def list_sessions(self, call: ApiCall) -> SessionsData:
-        """List one's sessions, the newest first."""
+        """List the person's own sessions, the newest first."""
         person = call.person
         page = await self._sessions.list(person.user, part_of(call))
         shown = tuple(_session(entry, person.session) for entry in page.entries)
@@ -284,13 +284,13 @@ class _SignIn:
         return SessionsData(sessions=shown, total=page.total, next=next_of(page, shown))
 
     async def end_session(self, call: ApiCall) -> SignedOutData:
-        """End one of one's sessions, at once."""
+        """End one of the person's own sessions immediately."""
         session = call[_ID]
         await self._sessions.end(call.person, session, call.attribution, AuditEvent.END_SESSION)
         return SIGNED_OUT
 
     async def change_password(self, call: ApiCall) -> WithCookies:
-        """Choose another password. Every session ends, the one that asks too."""
+        """Choose a new password. All sessions end, including the current one."""
         await self._password_change.change(call.person, call[OTHER_PASSWORD], call.attribution)
         return WithCookies(SIGNED_OUT, self._cookies.gone())
 

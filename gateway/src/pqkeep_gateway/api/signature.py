@@ -55,7 +55,7 @@ class Signed(KeyAnswer, frozen=True, kw_only=True):
 
 
 def sign(call: KeyCall) -> Sign:
-    """Sign a message with the active key, or with the active version that is named."""
+    """Sign a message with the active key, or with the named active version."""
     return Sign(
         tenant=call.tenant,
         algorithm=call.algorithm,
@@ -75,15 +75,15 @@ def signed(_: ApiCall, request: Sign | SignMu, result: messages.Signed) -> Signe
 
 
 class Verified(KeyAnswer, frozen=True, kw_only=True):
-    """Whether a signature over a message holds."""
+    """The result of verifying a signature over a message."""
 
-    valid: Annotated[bool, Meta(description="Whether the signature holds.")]
+    valid: Annotated[bool, Meta(description="Whether the signature is valid.")]
     key_version: KeyVersionUsed | UnsetType = UNSET
     algorithm: AlgorithmUsed
 
 
 def verify(call: KeyCall) -> Verify:
-    """Check a signature. One that does not hold is an answer, not an error."""
+    """Verify a signature. An invalid signature is a result, not an error."""
     public_key = key_of(call)
     return Verify(
         tenant=call.tenant,
@@ -98,7 +98,7 @@ def verify(call: KeyCall) -> Verify:
 
 
 def verified(_: ApiCall, request: Verify | VerifyMu, outcome: object) -> Verified:
-    """Return whether the signature holds."""
+    """Return whether the signature is valid."""
     return Verified(
         valid=outcome is not ErrorKind.VERIFICATION_FAILED,
         key_version=version_of(request.version),
@@ -141,16 +141,16 @@ def signed_hash(_: ApiCall, request: SignHash, result: messages.Signed) -> Signe
 
 
 class VerifiedHash(KeyAnswer, frozen=True, kw_only=True):
-    """Whether a signature over a digest holds."""
+    """The result of verifying a signature over a digest."""
 
-    valid: Annotated[bool, Meta(description="Whether the signature holds.")]
+    valid: Annotated[bool, Meta(description="Whether the signature is valid.")]
     key_version: KeyVersionUsed | UnsetType = UNSET
     algorithm: AlgorithmUsed
     hash_algorithm: HashAlgorithm
 
 
 def verify_hash(call: KeyCall) -> VerifyHash:
-    """Check a signature over a digest. One that does not hold is an answer, not an error."""
+    """Verify a signature over a digest. An invalid signature is a result, not an error."""
     hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
     check_digest(digest, hash_algorithm)
     public_key = key_of(call)
@@ -167,7 +167,7 @@ def verify_hash(call: KeyCall) -> VerifyHash:
 
 
 def verified_hash(_: ApiCall, request: VerifyHash, outcome: object) -> VerifiedHash:
-    """Return whether the signature holds."""
+    """Return whether the signature is valid."""
     return VerifiedHash(
         valid=outcome is not ErrorKind.VERIFICATION_FAILED,
         key_version=version_of(request.version),
@@ -177,9 +177,10 @@ def verified_hash(_: ApiCall, request: VerifyHash, outcome: object) -> VerifiedH
 
 
 def sign_mu(call: KeyCall) -> SignMu:
-    """Sign a message by its mu, which the caller computed. Any verifier of ML-DSA takes the result.
+    """Sign a message by its mu, which the caller computed. Any ML-DSA verifier accepts the result.
 
-    What mu stands for cannot be seen: whoever may call this may sign any message with any context.
+    The service cannot see the message behind mu: the permission for this operation allows signing
+    any message with any context.
     """
     return SignMu(
         tenant=call.tenant,
@@ -190,7 +191,7 @@ def sign_mu(call: KeyCall) -> SignMu:
 
 
 def verify_mu(call: KeyCall) -> VerifyMu:
-    """Check a signature by its message's mu. One that does not hold is an answer, not an error."""
+    """Verify a signature by the message's mu. An invalid signature is a result, not an error."""
     public_key = key_of(call)
     return VerifyMu(
         tenant=call.tenant,
@@ -208,7 +209,11 @@ class SignedJws(KeyAnswer, frozen=True, kw_only=True):
 
     jws: Annotated[
         str,
-        Meta(description="Header, payload and signature in compact form; detached: no payload."),
+        Meta(
+            description=(
+                "Header, payload and signature in compact form; without the payload if detached."
+            )
+        ),
     ]
     key_version: KeyVersionUsed
     algorithm: AlgorithmUsed
@@ -217,8 +222,8 @@ class SignedJws(KeyAnswer, frozen=True, kw_only=True):
 def sign_jws(call: KeyCall) -> SignJws:
     """Sign a payload as a JSON Web Signature (RFC 7515), with ML-DSA as RFC 9964 defines it.
 
-    Anybody can verify it by the key in /kms/jwks that the header's kid names. A detached payload is
-    signed as any other and left out of the answer: put it back, in base64url, to verify.
+    To verify it, use the key in /kms/jwks that the header's kid names. A detached payload is signed
+    too, but omitted from the response: insert it again, in base64url, before verification.
     """
     return SignJws(
         tenant=call.tenant,

@@ -1,4 +1,4 @@
-"""Single sign-on: /portal/sso/…, where browsers go to a provider and come back, and two endpoints."""
+"""Single sign-on: the browser redirects of /portal/sso/…, and two endpoints."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -36,25 +36,25 @@ _PORTAL_PATH = re.compile(r"/portal(/[A-Za-z0-9._~%@:+,=-]+)*/?(\?[A-Za-z0-9._~%
 
 
 class ProviderData(Data, frozen=True, kw_only=True):
-    """A provider that people can sign in by: at /portal/sso/ and its name."""
+    """A sign-in provider, at /portal/sso/ and its name."""
 
     name: str
-    label: Annotated[str, Meta(description="What to call it.")]
+    label: Annotated[str, Meta(description="The provider's name for people.")]
 
 
 class ProvidersData(Data, frozen=True, kw_only=True):
-    """The providers that are shown to everybody."""
+    """The publicly listed providers."""
 
     providers: tuple[ProviderData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="The number of providers.")]
 
 
 class StepUpMethodsData(Data, frozen=True, kw_only=True):
-    """How the person can step up."""
+    """The person's step-up methods."""
 
-    methods: Annotated[tuple[StepUpMethod, ...], Meta(description="Any one of them will do.")]
+    methods: Annotated[tuple[StepUpMethod, ...], Meta(description="Any one of them is enough.")]
     provider: Annotated[
-        str | None, Meta(description="The provider's name, where single-sign-on is one of them.")
+        str | None, Meta(description="The provider's name, if single-sign-on is a method.")
     ] = None
 
 
@@ -62,7 +62,7 @@ _PROVIDER = ProviderData(name="example", label="Example Corporation")
 
 
 def endpoints(providers: Iterable[Provider], methods: StepUpMethods) -> tuple[Endpoint, ...]:
-    """Return the endpoints."""
+    """Return the endpoints of single sign-on."""
     shown = tuple(
         ProviderData(name=provider.name, label=provider.label)
         for provider in providers
@@ -102,15 +102,15 @@ class _Handlers:
         self._methods = methods
 
     async def list_providers(self, call: ApiCall) -> ProvidersData:
-        """List the providers of single sign-on, for the sign-in page."""
+        """List the single sign-on providers for the sign-in page."""
         return self._providers
 
     async def list_step_up_methods(self, call: ApiCall) -> StepUpMethodsData:
-        """Tell by what one can step up.
+        """List the person's step-up methods.
 
-        By a code of the app alone, where there is one. Where single-sign-on is listed, a browser
-        that goes to /portal/sso/ and the provider's name, with step_up=1 in the query, comes back
-        with a session that gets a step-up token without a password, once.
+        A person with an authenticator app has only that method. For single-sign-on, send the
+        browser to /portal/sso/ and the provider's name, with step_up=1 in the query. It returns
+        with a session that gets one step-up token without a password.
         """
         methods, provider = await self._methods.of(call.person)
         return StepUpMethodsData(methods=methods, provider=provider)
@@ -123,9 +123,9 @@ def pages(
     proxies: TrustedProxies,
     base_url: str,
 ) -> Mapping[str, ASGIApp]:
-    """Return what is at /portal/sso/NAME and at /portal/sso/NAME/callback, of each provider.
+    """Return the pages /portal/sso/NAME and /portal/sso/NAME/callback of each provider.
 
-    ``base_url`` is where browsers reach the gateway.
+    ``base_url``: the address at which browsers reach the gateway.
     """
     found: dict[str, ASGIApp] = {}
     for sign_on in sign_ons:
@@ -155,12 +155,12 @@ class _Visit:
         )
 
     def require_cookies_once(self) -> None:
-        """Raise RefusedError if a cookie of ours is there more than once, and not to be ignored."""
+        """Raise RefusedError if one of our cookies occurs twice and cannot be ignored."""
         if self.sent_cookies.refused:
             raise RefusedError(Refusal.COOKIES)
 
     def __getitem__(self, name: str) -> str:
-        """Return what the query says; what is missing is empty. Raises RefusedError if it is twice."""
+        """Return a query parameter; empty if missing. Raises RefusedError if it occurs twice."""
         values = self._query.get(name, [""])
         if len(values) > 1:
             raise RefusedError(Refusal.PROVIDER)
@@ -168,11 +168,11 @@ class _Visit:
 
 
 Destination = tuple[str, tuple[str, ...]]
-"""Where the browser goes next, and the cookies that it is given."""
+"""The browser's next location, and its cookies."""
 
 
 class _Page:
-    """An ASGI application that sends browsers on, whatever happens."""
+    """An ASGI application that always redirects the browser, even after a fault."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Page:
         self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         visit = _Visit(scope, self._proxies, self._cookies)
         if scope["method"] != "GET":
             await send_error(send, method_not_allowed("GET"), visit.request_id)
@@ -193,7 +193,7 @@ class _Page:
         try:
             visit.require_cookies_once()
             location, cookies = await self._visit(visit)
-        except Exception as raised:  # noqa: BLE001 - a fault sends the browser on, too
+        except Exception as raised:  # noqa: BLE001 - after a fault the browser is redirected too
             reason = _reason_of(raised)
             if reason is None:
                 _LOG.error("request failed", request_id=visit.request_id, exc_info=raised)
@@ -203,7 +203,7 @@ class _Page:
 
 
 class _Browser:
-    """Sends browsers to one provider, and takes them back."""
+    """Sends browsers to one provider and receives them back."""
 
     def __init__(
         self, sign_on: SingleSignOn, sessions: Sessions, cookies: Cookies, redirect_uri: str
@@ -214,7 +214,7 @@ class _Browser:
         self._redirect_uri = redirect_uri
 
     async def begin(self, visit: _Visit) -> Destination:
-        """Send the browser to the provider. Raises RefusedError."""
+        """Redirect the browser to the provider. Raises RefusedError."""
         stepping_up = None
         if visit["step_up"] == "1":
             access_token = visit.sent_cookies.values.get(ACCESS, "")
@@ -230,7 +230,7 @@ class _Browser:
         return begun.url, (self._cookies.at_provider(begun.cookie, LIFETIME),)
 
     async def finish(self, visit: _Visit) -> Destination:
-        """Sign the person in, and send the browser where it was to go. Raises RefusedError."""
+        """Sign the person in, and redirect the browser to its destination. Raises RefusedError."""
         query = CallbackQuery(visit["state"], visit["code"], visit["error"], visit["iss"])
         arrived = await self._sign_on.finish(
             visit.sent_cookies.values.get(self._cookies.single_sign_on, ""),
@@ -248,9 +248,9 @@ class _Browser:
 
 
 def portal_path(text: str) -> str:
-    """Return a path of the portal that a browser may be sent to, or that of the portal itself.
+    """Return a path of the portal as a redirect target; the portal's start page for any other text.
 
-    It leads to no other host, leaves the portal by no dot segment, and begins no sign-in.
+    The path stays on this host, has no dot segments that leave the portal, and begins no sign-in.
     """
     is_path = len(text) <= MAX_NEXT and _PORTAL_PATH.fullmatch(text) is not None
     path = unquote(text.partition("?")[0])
@@ -259,7 +259,7 @@ def portal_path(text: str) -> str:
 
 
 def _reason_of(raised: Exception) -> Refusal | None:
-    """Return what the sign-in page is told; None for a fault of ours."""
+    """Return the reason for the sign-in page; None for a defect."""
     match raised:
         case RefusedError():
             return raised.reason

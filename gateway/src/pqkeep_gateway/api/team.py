@@ -1,4 +1,4 @@
-"""/api/v1/team and /tenants/{tenant_id}/invitations: the people of a tenant, and inviting them."""
+"""/api/v1/team and /tenants/{tenant_id}/invitations: the members of a tenant, and invitations."""
 
 from typing import Annotated, cast
 
@@ -60,29 +60,35 @@ from pqkeep_protocol.keys import TenantId
 
 
 class MemberData(Data, frozen=True, kw_only=True):
-    """One person of a team."""
+    """A member of a team."""
 
     id: Identifier
     email: Email
     role: Role
     status: Annotated[
-        MemberStatus, Meta(description="must_enroll: they owe their tenant a second factor.")
+        MemberStatus,
+        Meta(
+            description=(
+                "must_enroll: the tenant requires a second factor that "
+                "the member does not have yet."
+            )
+        ),
     ]
-    mfa_enabled: Annotated[bool, Meta(description="Whether there is a second factor.")]
+    mfa_enabled: Annotated[bool, Meta(description="Whether the member has a second factor.")]
     last_sign_in_at: Timestamp | None
     created_at: Timestamp
 
 
 class MembersData(Data, frozen=True, kw_only=True):
-    """A team, whoever came first first."""
+    """A team, ordered by joining date."""
 
     members: tuple[MemberData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of entries on all pages.")]
     next: Next = UNSET
 
 
 class PendingInvitationData(Data, frozen=True, kw_only=True):
-    """An invitation that nobody has accepted yet."""
+    """An invitation that was not accepted yet."""
 
     id: Identifier
     email: Email
@@ -91,15 +97,15 @@ class PendingInvitationData(Data, frozen=True, kw_only=True):
 
 
 class PendingInvitationsData(Data, frozen=True, kw_only=True):
-    """Invitations that can be accepted, the one that ends first first."""
+    """Valid invitations, ordered by expiry."""
 
     invitations: tuple[PendingInvitationData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of entries on all pages.")]
     next: Next = UNSET
 
 
 class RemovedData(Data, frozen=True, kw_only=True):
-    """Somebody, or an invitation, is there no longer."""
+    """A member or an invitation was removed."""
 
     removed: bool
 
@@ -108,13 +114,13 @@ _TENANT = cast(
     "Field[TenantId | None]",
     uuid_field(
         TENANT.name,
-        "Whose team it is: for the operator. Everybody else has one.",
+        "The tenant of the team. Only for operators; other callers have one team.",
         str(TENANT.example),
     ).optional(),
 )
 _PART_OF_EMAIL = text_field(
     "email",
-    "Only members with this in their address, in capitals or not.",
+    "Only members with this text in their address, case-insensitive.",
     "ada",
     at_most=MAX_EMAIL,
 ).optional()
@@ -273,16 +279,16 @@ class _Team:
         self._cookies = cookies
 
     async def list_members(self, call: ApiCall) -> MembersData:
-        """List who is in the team, by the date they joined."""
+        """List the members of the team, by joining date."""
         tenant, part = await self._tenant_of(call), part_of(call)
         page = await self._stored.list_members(tenant, part, call[_PART_OF_EMAIL])
         shown = tuple(_member(entry) for entry in page.entries)
         return MembersData(members=shown, total=page.total, next=next_of(page, shown))
 
     async def change_role(self, call: ApiCall) -> MemberData:
-        """Give somebody another role. It holds from their next request on.
+        """Change a member's role, from the member's next request on.
 
-        Owners decide about owners, and the last owner stays one.
+        Only owners can change owners, and the last owner remains an owner.
         """
         tenant = await self._tenant_of(call)
         changed = await self._members.change_role(
@@ -291,9 +297,9 @@ class _Team:
         return _member(changed)
 
     async def remove(self, call: ApiCall) -> RemovedData | WithCookies:
-        """Remove somebody, or leave. All their sessions end at once.
+        """Remove a member, or leave the team. All sessions of the member end immediately.
 
-        Everybody may leave but the last owner; owners decide about owners.
+        Everybody except the last owner may leave. Only owners can remove owners.
         """
         tenant, member = await self._tenant_of(call), call[_MEMBER]
         await self._members.remove(tenant, member, call.principal, call.attribution)
@@ -302,7 +308,7 @@ class _Team:
         return _REMOVED
 
     async def list_invitations(self, call: ApiCall) -> PendingInvitationsData:
-        """List the invitations that can be accepted. Their tokens are not shown again."""
+        """List the valid invitations. Their tokens are not shown again."""
         page = await self._invitations.list(await self._tenant_of(call), part_of(call))
         shown = tuple(_invitation(entry) for entry in page.entries)
         return PendingInvitationsData(
@@ -310,11 +316,11 @@ class _Team:
         )
 
     async def invite(self, call: ApiCall) -> InvitationData:
-        """Invite somebody by an e-mail address, to which a token is sent. It is good for a week.
+        """Invite a person by e-mail address. The token in the message is valid for a week.
 
-        Where the service sends no e-mail the token is in the answer: pass it on. The operator gets
-        it in any case. An earlier invitation to the same address is over. Owners are invited by
-        owners and by the operator, who alone invite somebody again who was to be one.
+        If e-mail is not configured, the token is in the response: pass it on. An operator always
+        gets it in the response. A new invitation replaces an earlier one to the same address. Only
+        owners and operators can invite owners, or replace an owner's invitation.
         """
         tenant = await visible_tenant(call, self._tenants)
         invited = await self._invitations.invite(
@@ -330,9 +336,9 @@ class _Team:
         )
 
     async def withdraw(self, call: ApiCall) -> RemovedData:
-        """Withdraw an invitation. Its link does not work any more.
+        """Withdraw an invitation. Its link stops working.
 
-        Owners decide about owners.
+        Only owners can withdraw an owner's invitation.
         """
         tenant = await self._tenant_of(call)
         await self._invitations.withdraw(
@@ -341,7 +347,7 @@ class _Team:
         return _REMOVED
 
     async def _tenant_of(self, call: ApiCall) -> TenantId:
-        """Return whose team is meant: one's own, or the one that the operator names."""
+        """Return the caller's own tenant, or the one that an operator names."""
         own, named = call.principal.tenant, call[_TENANT]
         if own is not None:
             return own

@@ -51,14 +51,14 @@ from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.keys import TenantId
 
 MAX_RATE = 1_000_000
-"""Requests a minute that can be granted to one tenant."""
+"""The highest rate limit of one tenant, in requests per minute."""
 PLAN_S_RATE: Literal["plan"] = "plan"
 
 TenantName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, description="Unique.")]
 
 
 class TenantData(Data, frozen=True, kw_only=True):
-    """One organisation. The operator alone is told its tier, subscription and own rate."""
+    """One organisation. Only operators see its tier, subscription and own rate limit."""
 
     id: Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
     name: TenantName
@@ -69,20 +69,21 @@ class TenantData(Data, frozen=True, kw_only=True):
     tier: Tier | UnsetType = UNSET
     subscription: Subscription | UnsetType = UNSET
     requests_per_minute: Annotated[
-        int | UnsetType | None, Meta(description="null where the plan says it.")
+        int | UnsetType | None, Meta(description="null: the plan's rate limit.")
     ] = UNSET
     deletion_at: Annotated[
-        Timestamp | UnsetType, Meta(description="When it is, or was, deleted.")
+        Timestamp | UnsetType,
+        Meta(description=("The time of its deletion, in the future or the past.")),
     ] = UNSET
 
 
 class TenantsData(Data, frozen=True, kw_only=True):
-    """Tenants, oldest first."""
+    """Tenants, the oldest first."""
 
     tenants: tuple[TenantData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    total: Annotated[int, Meta(ge=0, description="The number of tenants on all pages.")]
     next: Annotated[
-        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+        str | UnsetType, Meta(description="Present if there are more: send it as after.")
     ] = UNSET
 
 
@@ -109,27 +110,26 @@ def _parse_name(value: object) -> str:
 
 NAME = Field(
     name="name",
-    description="Letters, marks, numbers, punctuation, symbols, joiners and spaces, in NFC. No two"
-    " tenants have the same name, in capitals or not.",
+    description="Letters, marks, numbers, punctuation, symbols, joiners and spaces, in NFC. "
+    "Unique and case-insensitive.",
     schema={"type": "string", "minLength": 1, "maxLength": MAX_NAME},
     example="Example Corporation",
     parse=_parse_name,
 )
 _PLAN = choice_field(
-    "plan", "The plan. Callers without a credential get free.", tuple(Plan), Plan.STARTER
+    "plan", "The plan. Without a credential only free is allowed.", tuple(Plan), Plan.STARTER
 ).optional()
 _SHARD = shard_field(
-    "The shard that gets its keys, for the operator alone to say. Left out: that with the fewest"
-    " tenants."
+    "The shard for its keys. Only for operators. Left out: the shard with the fewest tenants."
 ).optional()
 _AFTER = cast(
     "Field[TenantId | None]",
     uuid_field(
-        "after", "Only what comes after this tenant, as next says.", str(TENANT.example)
+        "after", "Only tenants after this one: the next of the previous page.", str(TENANT.example)
     ).optional(),
 )
 _PART_OF_NAME = text_field(
-    "name", "Only tenants with this in their name, in capitals or not.", "Ex", at_most=MAX_NAME
+    "name", "Only tenants with this text in their name, case-insensitive.", "Ex", at_most=MAX_NAME
 ).optional()
 _OF_STATUS = choice_field(
     "status", "Only tenants in this status.", tuple(TenantStatus), TenantStatus.ACTIVE
@@ -140,13 +140,13 @@ _NEW_TIER = choice_field(
 ).optional()
 _SUBSCRIPTION = choice_field(
     "subscription",
-    "Whether the tier is paid for.",
+    "The state of the subscription to the tier.",
     tuple(Subscription),
     Subscription.ACTIVE,
 ).optional()
 _STATUS = choice_field(
     "status",
-    "Suspend the tenant, or let it go on.",
+    "Suspend the tenant, or reactivate it.",
     (TenantStatus.ACTIVE, TenantStatus.SUSPENDED),
     TenantStatus.ACTIVE,
 ).optional()
@@ -154,7 +154,7 @@ _STATUS = choice_field(
 
 def _days(at_least: int) -> Field[int]:
     return integer_field(
-        "days", "After how many days.", DEFAULT_DAYS, at_least=at_least, at_most=MAX_DAYS
+        "days", "Days until the deletion.", DEFAULT_DAYS, at_least=at_least, at_most=MAX_DAYS
     ).or_default(DEFAULT_DAYS)
 
 
@@ -168,7 +168,7 @@ def _parse_rate(value: object) -> int | Literal["plan"]:
 
 _RATE: Field[int | Literal["plan"] | None] = Field(
     name="requests_per_minute",
-    description="A rate limit of its own, or the plan's again.",
+    description="The tenant's own rate limit, or plan for that of its plan.",
     schema={
         "oneOf": [
             {"type": "integer", "minimum": 1, "maximum": MAX_RATE},
@@ -210,7 +210,7 @@ def endpoints(
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of tenant administration.
 
-    The default plan is that of tenants that the operator creates without naming one.
+    ``default_plan``: for tenants that an operator creates without a plan.
     """
     days = _days(min_deletion_days)
     handlers = _Tenants(tenants, stored, deletions, default_plan, days)
@@ -314,14 +314,14 @@ class _Tenants:
     async def create(self, call: ApiCall) -> TenantData:
         """Create a tenant. It has no API key yet.
 
-        Whoever has no credential gets the plan free, and is refused another.
+        A caller without a credential gets the free plan and cannot choose another.
         """
         is_sign_up = call.principal.caller is Credential.NONE
         plan = call[_PLAN] or (Plan.FREE if is_sign_up else self._default_plan)
         if is_sign_up and plan is not Plan.FREE:
-            raise forbidden("a sign-up gets the plan free; the operator sets another one")
+            raise forbidden("a sign-up gets the free plan; only an operator can set another one")
         if call[_SHARD] is not None and call.principal.caller is not Credential.OPERATOR:
-            raise forbidden("the operator alone names a shard")
+            raise forbidden("only an operator may send shard")
         tier = Tier(plan)
         created = await self._tenants.create(
             call[NAME], tier, call.attribution, call.idempotency_key, call[_SHARD]
@@ -329,7 +329,7 @@ class _Tenants:
         return _tenant(created)
 
     async def list_tenants(self, call: ApiCall) -> TenantsData:
-        """List tenants: every one for the operator, their own for everybody else."""
+        """List tenants: all for an operator, their own for other callers."""
         own = call.principal.tenant
         only = TenantFilter(name=call[_PART_OF_NAME], status=call[_OF_STATUS])
         if own is not None:
@@ -344,26 +344,26 @@ class _Tenants:
         )
 
     async def get(self, call: ApiCall) -> TenantData:
-        """Look a tenant up. The operator is told of deleted ones too."""
+        """Return a tenant. Operators can also see deleted tenants."""
         return _tenant(await _own_or_any(call, self._stored))
 
     async def change(self, call: ApiCall) -> TenantData:
-        """Change what is named of a tenant, at once."""
+        """Change the fields that are sent, immediately."""
         tenant = await visible_tenant(call, self._stored)
         return _in_full(await self._tenants.change(tenant.id, _change(call), call.attribution))
 
     async def delete(self, call: ApiCall) -> TenantData:
-        """Schedule the end of a suspended tenant: its keys are destroyed then, for good.
+        """Schedule the deletion of a suspended tenant. Its keys are then destroyed for ever.
 
-        Its people, API keys and invitations end too; its records stay. Asked again, it answers
-        with the time that is set.
+        Its people, API keys and invitations are removed too; its records remain. A repeated request
+        returns the scheduled time.
         """
         tenant = await visible_tenant(call, self._stored)
         days = call[self._days]
         return _in_full(await self._deletions.schedule(tenant.id, days, call.attribution))
 
     async def cancel_deletion(self, call: ApiCall) -> TenantData:
-        """Let a tenant stay whose deletion is scheduled and has not begun. It stays suspended."""
+        """Cancel a scheduled deletion that has not begun. The tenant remains suspended."""
         tenant = await visible_tenant(call, self._stored)
         return _in_full(await self._deletions.cancel(tenant.id, call.attribution))
 
@@ -371,7 +371,7 @@ class _Tenants:
 async def visible_tenant(call: ApiCall, tenants: SqlTenants) -> Tenant:
     """Return the tenant in the path.
 
-    Raises TenantNotFoundError for another's and a deleted one as for nobody's.
+    Raises TenantNotFoundError for another caller's tenant, a deleted one, and an unknown one.
     """
     tenant = await _own_or_any(call, tenants)
     if tenant.status is TenantStatus.DELETED:
@@ -394,7 +394,7 @@ def _is_asked(tenant: Tenant, only: TenantFilter) -> bool:
 def _change(call: ApiCall) -> TenantChange:
     plan, tier, subscription = call[_NEW_PLAN], call[_NEW_TIER], call[_SUBSCRIPTION]
     if plan is not None and tier is not None:
-        raise FieldError(_NEW_TIER.name, Problem.MALFORMED, "give plan or tier, not both")
+        raise FieldError(_NEW_TIER.name, Problem.MALFORMED, "send plan or tier, not both")
     if plan is not None:
         tier = Tier(plan)
     if tier is not None and subscription is None:
@@ -420,7 +420,7 @@ def _tenant(tenant: Tenant) -> TenantData:
 
 
 def _in_full(tenant: Tenant) -> TenantData:
-    """Return what the operator is told beside."""
+    """Return a tenant with the fields for operators."""
     return structs.replace(
         _tenant(tenant),
         tier=tenant.entitlements.tier,

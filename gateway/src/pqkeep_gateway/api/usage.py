@@ -1,4 +1,4 @@
-"""/api/v1/usage: what was done with keys, hour by hour or day by day, and what of it is left."""
+"""/api/v1/usage: key operations by hour or day, and the tenant's limits."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ _HOUR_SECONDS = 3600
 
 
 class Period(StrEnum):
-    """How far back."""
+    """The reporting period."""
 
     DAY = "24h"
     MONTH = "30d"
@@ -48,16 +48,16 @@ _BUCKETS = {Period.DAY: _Buckets(hours=1, number=24), Period.MONTH: _Buckets(hou
 
 
 class UsageBucketData(Data, frozen=True, kw_only=True):
-    """One hour, or one day (UTC). The newest has just begun."""
+    """One hour or one day (UTC). The newest one is incomplete."""
 
     start: Timestamp
     operations: Annotated[
         dict[Operation, int],
-        Meta(description="How often each succeeded; what was not done is left out."),
+        Meta(description="Successful operations by name, without zeros."),
     ]
-    succeeded: Annotated[int, Meta(ge=0, description="All of them together.")]
+    succeeded: Annotated[int, Meta(ge=0, description="The sum of all operations.")]
     refused: Annotated[
-        int, Meta(ge=0, description="Records whose outcome is a refusal, whatever was refused.")
+        int, Meta(ge=0, description="Records with a refusal as outcome, of any request.")
     ]
 
 
@@ -70,26 +70,26 @@ class BusyApiKeyData(Data, frozen=True, kw_only=True):
 
 
 class UsageData(Data, frozen=True, kw_only=True):
-    """What was done, and what a tenant may do. Without a tenant there are no limits."""
+    """Usage, and the limits of the tenant. Without a tenant there are no limits."""
 
     period: Period
     buckets: Annotated[
         tuple[UsageBucketData, ...], Meta(description="24 hours or 30 days, the oldest first.")
     ]
-    total: Annotated[int, Meta(ge=0, description="Operations that succeeded, in all buckets.")]
+    total: Annotated[int, Meta(ge=0, description="Successful operations in all buckets.")]
     operations_used: Annotated[
         int | None,
-        Meta(description="In this calendar month (UTC); null where there is no allowance."),
+        Meta(description="In this calendar month (UTC); null without a quota."),
     ]
     operations_per_month: Annotated[
-        int | None, Meta(description="The allowance; null: any number.")
+        int | None, Meta(description="The monthly quota; null: unlimited.")
     ]
     requests_per_minute: Annotated[int | None, Meta(description="The rate limit.")]
     busiest_api_keys: Annotated[
         tuple[BusyApiKeyData, ...],
         Meta(
-            description="Which API keys sent the most requests, in this minute and the one before,"
-            " to the gateway that answers; refused ones count. At most five, the most first."
+            description="At most five API keys with the most requests to this gateway, in this"
+            " minute and the previous one. Refused requests count."
         ),
     ] = ()
 
@@ -101,7 +101,7 @@ _TENANT = cast(
     "Field[TenantId | None]",
     uuid_field(
         TENANT.name,
-        "Whose usage: for the operator, who gets everybody's without it. Everybody else has one.",
+        "The tenant. Only for operators; left out: all tenants. Other callers have one tenant.",
         str(TENANT.example),
     ).optional(),
 )
@@ -161,9 +161,9 @@ class _Usage:
         self._clock = clock
 
     async def get(self, call: ApiCall) -> UsageData:
-        """Tell how often each operation succeeded and how much was refused, and the limits.
+        """Return successful operations and refusals over time, and the limits.
 
-        Of the caller's tenant; for the operator of any one, or of all.
+        For the caller's tenant; operators can choose any tenant or all.
         """
         period = call[_PERIOD]
         tenant, entitlements = await self._asked(call)
@@ -188,7 +188,7 @@ class _Usage:
         )
 
     async def _asked(self, call: ApiCall) -> tuple[TenantId, Entitlements | None]:
-        """Return whose usage is meant; INSTALLATION, without limits, is everybody's."""
+        """Return the requested tenant; INSTALLATION, without limits, means all tenants."""
         named = call[_TENANT]
         if call.principal.tenant is not None:
             if named not in (None, call.principal.tenant):

@@ -1,1 +1,1 @@
-"""The machinery of the HTTP API: nothing here knows what the product does."""
+"""The machinery of the HTTP API, independent of the product's features."""

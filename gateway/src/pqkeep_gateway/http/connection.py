@@ -1,13 +1,13 @@
-"""One connection: from bytes to requests, in time and within bounds, and from answers to bytes.
+"""One HTTP connection: from bytes to requests, with limits, and from responses to bytes.
 
-httptools parses; what comes is bounded in size and time here, but for the size of bodies, which each
-endpoint bounds (``body``). A request whose head has come is handed over, with its body if that has
-come, too; the next one is parsed when it is answered. A whole request whose head has the very bytes
-of the last one on its connection is not parsed again: programs send the same heads all the time.
+httptools parses. This module limits the size and time of what arrives, except the size of bodies,
+which each endpoint limits (``body``). A request is handed over when its head has arrived, with its
+body if that is complete. The next request is parsed after its response. A complete request whose
+head has the same bytes as the previous one is not parsed again: programs repeat their heads.
 
-``watching`` checks each connection from its beginning to its end. What a connection waits for, and
-how long, is its phase: which one that is, and how far it has come, is found out when it is checked,
-so that a request costs no timer.
+``watching`` checks each connection from its beginning to its end. A connection's phase is the event
+that it waits for, with a time limit. The phase and its progress are determined at each check, so a
+request needs no timer.
 """
 
 import asyncio
@@ -42,20 +42,20 @@ _LOG = logger(__name__)
 
 HEAD_END = b"\r\n\r\n"
 STEP = 4096
-"""Bytes of a head, or of a body in chunks, that are parsed at once: in between it is found that there
-are too many headers, or that the body has an answer already."""
+"""Bytes of a head, or of a chunked body, that are parsed at once. In between, too many headers or
+an early response are detected."""
 MANY_CHUNKS = 64
-"""Chunks, or pieces, of one step. A body that has more is parsed in turns with others that have: 256 KB in chunks
-of one byte take some 15 ms."""
+"""Chunks or pieces in one step. A body with more is parsed in turns with other such bodies: 256 KB
+in chunks of one byte take about 15 ms."""
 MAX_HEAD = 32 * 1024
 MAX_KEPT_HEAD = 2048
-"""Bytes of a head that is kept until the next one: programs send the same ones again and again."""
+"""Bytes of a head that is kept for comparison with the next one."""
 MAX_TAIL = 8 * 1024 * 1024
-"""Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
+"""Bytes after a head, with the overhead of chunks and trailers, read or discarded."""
 HIGH_WATER = 65_536
-"""Bytes of a body, or behind a request, that are kept before the client has to wait."""
+"""Bytes of a body, or after a request, that are buffered before the client must wait."""
 NO_BODY = frozenset({204, 304})
-"""Answers without a body, whatever their headers say."""
+"""Statuses without a body, even if the headers announce one."""
 STATUS_LINE = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -64,36 +64,36 @@ HEAD_TOO_LARGE = "the request's head is too large"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be, and how many seconds one may take for what."""
+    """The numbers of connections, and the seconds for each phase."""
 
     connections: int = 4096
     per_address: int = 1024
-    """Of one IPv4 address, or of one /64 of IPv6."""
+    """Per IPv4 address, or per /64 of IPv6."""
     new_per_second: int = 500
-    """New ones of one address: more are closed before anything is read."""
+    """New connections per address. More are closed before anything is read."""
     request_seconds: float = 10
-    """For a request to arrive, and for a new connection to begin one."""
+    """The time for a request to arrive, and for a new connection to begin one."""
     idle_seconds: float = 65
-    """Until the next request begins."""
+    """The time until the next request begins."""
     write_seconds: float = 20
-    """For the client to read what waits to be sent."""
+    """The time for the client to read the buffered response."""
     close_seconds: float = 5
-    """For the client to close its side."""
+    """The time for the client to close its side."""
     unread: int = 512 * 1024 * 1024
-    """Bytes of answers to all clients together that wait in memory until these read."""
+    """Bytes of responses to all clients that are buffered until they are read."""
 
 
 LIMITS = ConnectionLimits()
 
 
 Phase = Literal["new", "request", "answer", "idle", "write", "close"]
-"""What a connection waits for: its first request; the rest of a request; the answer, which has
-deadlines of its own; the next request; the client, to read what has been answered; the client, to
-close its side."""
+"""The event that a connection waits for. "new": its first request; "request": the rest of a
+request; "answer": the response, which has its own deadlines; "idle": the next request; "write": the
+client, to read the response; "close": the client, to close its side."""
 
 
 class Listener:
-    """What the connections of one listening address share."""
+    """The shared state of the connections of one listening address."""
 
     def __init__(
         self,
@@ -103,7 +103,10 @@ class Listener:
         limits: ConnectionLimits = LIMITS,
         tls: TlsServer | None = None,
     ) -> None:
-        """Take what is called with each request, once its head has come: it must not raise."""
+        """Take the function to call with each request once its head has arrived.
+
+        It must not raise.
+        """
         self.respond = respond
         self.counted = counted
         self.observer = observer
@@ -119,56 +122,59 @@ class Listener:
         }
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        """What answers requests that have to wait for something."""
+        """Tasks of requests that wait for something."""
         self.lines = b""
-        """Headers of every answer."""
+        """Headers of every response."""
 
     def connection(self) -> "HttpConnection":
         """Return the protocol of a new connection."""
         return HttpConnection(self)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done that has to wait."""
+        """Run waiting work in a task."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
 
 def application(app: ASGIApp) -> "Callable[[Request], None]":
-    """Return what answers each request by an ASGI application."""
+    """Return a function that runs an ASGI application for each request."""
     return lambda request: request.run(app)
 
 
 class _Flow:
-    """When a connection is read, and written to."""
+    """Flow control: pauses reading and writing."""
 
     def __init__(self, transport: GatheringTransport) -> None:
         self._transport = transport
         self._writable: asyncio.Event | None = None
         self._is_paused = False
         self.write_paused = False
-        """Whether the client is to read before anything more is written."""
+        """Whether the client must read before more is written."""
         self.waiting = b""
-        """What has come and is not parsed yet."""
+        """Received bytes that are not parsed yet."""
 
     def pause_reading(self) -> None:
-        """Read nothing more for now."""
+        """Stop reading."""
         if not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless much waits: each request asks for it, also of those behind others."""
+        """Resume reading, unless many bytes are waiting.
+
+        Each request calls it, even while others are ahead.
+        """
         if self._is_paused and len(self.waiting) < HIGH_WATER:
             self._is_paused = False
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """Have what is written wait."""
+        """Hold back further writes."""
         self.write_paused = True
 
     def resume_writing(self) -> None:
-        """Go on with what waits to be written."""
+        """Release the held-back writes."""
         self.write_paused = False
         if self._writable is not None:
             self._writable.set()
@@ -183,9 +189,9 @@ class _Flow:
 
 
 class Request:
-    """One request and its answer: for the API as it is, for pages as an ASGI application sees it.
+    """One request and its response: the API uses it directly, pages through ASGI.
 
-    A request that comes with its whole body, and is answered at once, needs no task and no event.
+    A request with a complete body and an immediate response needs no task and no event.
     """
 
     __slots__ = (
@@ -232,19 +238,19 @@ class Request:
         self._length_left = 0
         self._waits_for_100 = b"expect" in headers and version != "1.0"
         self.body = bytearray()
-        """What has come of the body, and was not taken yet."""
+        """Received bytes of the body that were not taken yet."""
         self.connection = connection
-        """The connection over which it has come."""
+        """The connection of the request."""
         self.disconnected = False
-        """Whether nobody waits for the answer any more."""
+        """Whether the client no longer waits for the response."""
         self.header_list = header_list
         self.headers = headers
         self.is_whole = False
-        """Whether all of its body has come."""
+        """Whether the whole body has arrived."""
         self.keep_alive = keep_alive
         self.method = method
         self.on_body: Callable[[], None] | None = None
-        """What is called when some of the body has come, or the client has gone."""
+        """Called when a part of the body has arrived, or the client has gone."""
         path = raw_path.decode("ascii")
         self.path = unquote(path) if "%" in path else path
         self.peer = connection.address
@@ -254,19 +260,19 @@ class Request:
         self.response_complete = False
         self.response_started = False
         self.status = 0
-        """Of the answer, once it has begun."""
+        """The response's status, once it has begun."""
         self.version = version
 
     # --- The body -------------------------------------------------------------------------------
 
     def expect_body(self) -> None:
-        """Have the client send the body, if it waits to be asked for it."""
+        """Send 100 Continue if the client waits for it."""
         if self._waits_for_100 and not self.connection.transport.is_closing():
             self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._waits_for_100 = False
 
     async def receive(self) -> Message:
-        """Return what has come of the body, or that the client has gone, as ASGI has it."""
+        """Return the received part of the body, or the disconnection, as an ASGI message."""
         self.expect_body()
         if not self.disconnected and not self.response_complete:
             self.connection.flow.resume_reading()
@@ -282,22 +288,22 @@ class Request:
         return {"type": "http.request", "body": body, "more_body": not self.is_whole}
 
     def tell(self) -> None:
-        """Tell who waits for the body that there is something new."""
+        """Wake the reader of the body."""
         self._has_news = True
         if self._event is not None:
             self._event.set()
 
     def disconnect(self) -> None:
-        """Say that nobody waits for the answer any more."""
+        """Mark the client as gone."""
         self.disconnected = True
         self.tell()
         if self.on_body is not None:
             self.on_body()
 
-    # --- The answer -----------------------------------------------------------------------------
+    # --- The response ---------------------------------------------------------------------------
 
     def answer(self, answer: Answer) -> None:
-        """Send a whole answer at once."""
+        """Send a complete response at once."""
         if self.disconnected:
             return
         status, content_type, lines, body = answer
@@ -320,7 +326,7 @@ class Request:
         self._complete()
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer, as ASGI has it. Raises RuntimeError for what is not HTTP."""
+        """Send a part of the response, an ASGI message. Raises RuntimeError for an invalid one."""
         flow = self.connection.flow
         if flow.write_paused and not self.disconnected:
             await flow.drain()
@@ -330,7 +336,7 @@ class Request:
             _require(message, "http.response.start")
             self._start(message["status"], message.get("headers", ()))
         elif self.response_complete:
-            raise RuntimeError("the answer has been sent already")
+            raise RuntimeError("the response is already complete")
         else:
             _require(message, "http.response.body")
             self._send_body(message.get("body", b""), more=message.get("more_body", False))
@@ -368,11 +374,11 @@ class Request:
         else:
             self._length_left -= len(body)
             if self._length_left < 0:
-                raise RuntimeError("the answer is longer than its Content-Length")
+                raise RuntimeError("the response is longer than its Content-Length")
             transport.write(body)
         if not more:
             if self._length_left:
-                raise RuntimeError("the answer is shorter than its Content-Length")
+                raise RuntimeError("the response is shorter than its Content-Length")
             self._complete()
 
     def _complete(self) -> None:
@@ -387,7 +393,7 @@ class Request:
     # --- Pages ----------------------------------------------------------------------------------
 
     def scope(self) -> Scope:
-        """Return the request as ASGI has it."""
+        """Return the request as an ASGI scope."""
         connection = self.connection
         return {
             "type": "http",
@@ -406,13 +412,13 @@ class Request:
         }
 
     def run(self, app: ASGIApp, parameters: Mapping[str, str] | None = None) -> None:
-        """Have an ASGI application answer, in a task. ``parameters``: the fields in its path."""
+        """Run an ASGI application in a task. ``parameters``: the fields in the path."""
         self.connection.listener.begin(self._run(app, {**self.scope(), "path_params": parameters}))
 
     async def _run(self, app: ASGIApp, scope: Scope) -> None:
         try:
             await app(scope, self.receive, self.send)
-        except Exception:  # noqa: BLE001 - whatever it is, the client is told
+        except Exception:  # noqa: BLE001 - the client gets a response after any error
             _LOG.exception("a page failed")
             await self.fail()
         except BaseException:
@@ -424,7 +430,7 @@ class Request:
                 await self.fail()
 
     async def fail(self) -> None:
-        """Answer that the service failed, or cut the answer that has begun."""
+        """Send status 500, or close the connection if a response has begun."""
         if self.response_complete:
             return
         if self.response_started:
@@ -438,14 +444,14 @@ class Request:
 
 def _require(message: Message, type_: str) -> None:
     if message["type"] != type_:
-        raise RuntimeError(f"ASGI: {type_} is next")
+        raise RuntimeError(f"ASGI: {type_} was expected")
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, listener: Listener) -> None:
-        """Take what is the same for all connections of a listener."""
+        """Take the shared state of the listener's connections."""
         self.listener = listener
         self.loop = asyncio.get_running_loop()
         self.was_used = False
@@ -454,7 +460,7 @@ class HttpConnection(asyncio.Protocol):
         self.address = ""
         """The client's address."""
         self.request: Request | None = None
-        """The one that came last."""
+        """The last request."""
         self._counted = listener.counted
         self._tls: TlsSession | None = None
         self._has_arrived = False
@@ -469,7 +475,7 @@ class HttpConnection(asyncio.Protocol):
         self._offers_upgrade = False
         self._head = b""
         self._kept_head = b""
-        """The head of the last request, if the next one may be taken for equal by its bytes."""
+        """The head of the last request, if equal bytes may be taken for the same head."""
         self._kept_size = 0
         """Bytes of the last request, with its body."""
         self._last = b""
@@ -501,7 +507,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _new_parser(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
-        # What comes behind a request that says that it is the last is thrown away here.
+        # Bytes after a request with "Connection: close" are discarded here.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -512,8 +518,8 @@ class HttpConnection(asyncio.Protocol):
         self.listener.connections.discard(self)
         self._counted.remove(self, self.address)
         request = self.request
-        # A request and a parser know their connection. Thousands of these cycles take the collector
-        # a tenth of a second, for which everybody waits.
+        # A request and a parser refer to their connection. Collecting thousands of these cycles
+        # takes a tenth of a second, in which every client waits.
         self.request = None
         del self.parser
         self.flow.resume_writing()
@@ -525,7 +531,7 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close()
 
     def eof_received(self) -> None:
-        """Close: who sends nothing more is not answered either."""
+        """Close: a client that has closed its side gets no response."""
 
     def data_received(self, data: bytes) -> None:
         if self.gathering.is_closed or self._refusal is not None:
@@ -555,7 +561,7 @@ class HttpConnection(asyncio.Protocol):
         self._go_on()
 
     def shutdown(self) -> None:
-        """Let the request that is under way be the last, and close if there is none."""
+        """Make the current request the last, and close the connection if there is none."""
         self._is_draining = True
         self.gathering.expects_more = False
         if self.request is None or self.request.response_complete:
@@ -564,19 +570,19 @@ class HttpConnection(asyncio.Protocol):
             self.request.keep_alive = False
 
     def leave(self) -> None:
-        """Let the next request be the last: its answer says that the connection is closed."""
+        """Make the next request the last: its response closes the connection."""
         self._is_draining = True
 
     def evict(self) -> None:
         self.transport.abort()
 
     async def drained(self) -> None:
-        """Return when the client has read what it was sent, or has gone."""
-        await asyncio.sleep(0)  # in which what was gathered is written
+        """Return when the client has read the response, or has gone."""
+        await asyncio.sleep(0)  # lets the gathered bytes be written
         await self.flow.drain()
 
     def end_unread(self) -> None:
-        """Close at once: others' answers need the memory that this one's take."""
+        """Close immediately: other responses need this one's memory."""
         self._counted.closed["unread"] += 1
         self.transport.abort()
 
@@ -609,8 +615,8 @@ class HttpConnection(asyncio.Protocol):
         path, query = path_of(self.url, headers.get(b"host"))
         self._body_left = int(headers.get(b"content-length", 0))
         self._keeps_alive = version != "1.0" and parser.should_keep_alive()
-        # An answer before the end of the body is the connection's last: what is left of the body
-        # would have to be read to come to the next request.
+        # A response before the end of the body is the connection's last. Otherwise the rest of the
+        # body would have to be read first.
         self.request = Request(
             self,
             method.decode("ascii"),
@@ -624,14 +630,14 @@ class HttpConnection(asyncio.Protocol):
         self._is_new = self._has_head = True
         self._keep_head(headers)
         self._head = b""
-        self.headers = []  # what comes is trailers: they must not stand in for headers
+        self.headers = []  # trailers follow: they must not replace headers
         self.gathering.expects_more = True
 
     def _keep_head(self, headers: Mapping[bytes, bytes]) -> None:
-        """Keep a head's bytes, if those alone tell where it and its body end.
+        """Keep a head's bytes if they alone determine where the head and its body end.
 
-        It has as many lines as the parser has found: so it ends where the parser says, and nothing
-        of a body is in it.
+        The head has as many lines as the parser has found. So it ends where the parser says, and
+        contains no part of a body.
         """
         head, lines = self._head, len(self.headers) + 2
         self._kept_head = b""
@@ -670,7 +676,7 @@ class HttpConnection(asyncio.Protocol):
                 request.keep_alive = self._keeps_alive
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, when an answer has been sent."""
+        """Continue with the next request after a response."""
         self.was_used = True
         if self._is_lost:
             return
@@ -679,12 +685,15 @@ class HttpConnection(asyncio.Protocol):
             if self._refusal is not None:
                 self._hang_up(self._refusal)
             if self.flow.waiting:
-                self.loop.call_soon(self._go_on)  # when the answer has been written
+                self.loop.call_soon(self._go_on)  # after the response has been written
 
     # --- What is received -----------------------------------------------------------------------
 
     def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
-        """Return the HTTP in what has come, and let TLS answer. Close what TLS ends."""
+        """Return the HTTP bytes in received TLS bytes, and send TLS's own.
+
+        Close if TLS has ended.
+        """
         received = b""
         try:
             received = tls.receive(data)
@@ -695,21 +704,20 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close()
         self.gathering.send_tls(tls)
         if tls.has_ended:
-            self.loop.call_soon(self.transport.close)  # when what has come is parsed
+            self.loop.call_soon(self.transport.close)  # after the received bytes are parsed
         return received
 
     def _go_on(self) -> None:
-        """Parse what waits, unless the client is still to read an answer or to be sent one."""
+        """Parse the waiting bytes, unless a response is in progress."""
         data, self.flow.waiting = self.flow.waiting, b""
         if data:
             self.flow.resume_reading()
             self._parse_received(data)
 
     def _parse_received(self, data: bytes) -> None:
-        """Parse what has come, up to the end of a request: the next ones wait, as bytes.
+        """Parse received bytes up to the end of a request. The following bytes wait unparsed.
 
-        Thousands of parsed requests would be what the collector of cycles looks at, while everybody
-        else waits.
+        The garbage collector would scan thousands of parsed requests, while every client waits.
         """
         if (
             len(data) == self._kept_size
@@ -747,10 +755,10 @@ class HttpConnection(asyncio.Protocol):
             self._hand_over()
 
     def _take_again(self, data: bytes) -> bool:
-        """Take a whole request whose head is the last one's, byte by byte, and have it answered.
+        """Take a complete request with the same head bytes as the last one, and have it answered.
 
-        Return whether this was done. The parser is between two requests: it makes the same of the
-        same bytes, and whether they are refused depends on nothing else, so it is not asked.
+        Returns whether this was done. The parser is between two requests, and equal bytes have an
+        equal result, so the parser is skipped.
         """
         last, head = self.request, self._kept_head
         if (
@@ -786,9 +794,9 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def _hand_over(self) -> None:
-        """Have a request answered that has a head, or tell that more of its body has come.
+        """Pass on a request with a complete head, or announce more of its body.
 
-        One that was refused on the way counts, too: it has been hung up on by now.
+        A refused request is passed on too, to be counted: its connection is already closing.
         """
         request = self.request
         if request is None:
@@ -800,7 +808,7 @@ class HttpConnection(asyncio.Protocol):
             request.on_body()
 
     def _wait(self, data: bytes) -> None:
-        """Keep what has come as bytes, and read nothing more for now."""
+        """Keep received bytes unparsed, and stop reading."""
         self.flow.waiting = data
         self.flow.pause_reading()
 
@@ -811,10 +819,10 @@ class HttpConnection(asyncio.Protocol):
         self._go_on()
 
     def _piece(self, data: bytes, begin: int) -> bytes:
-        """Return what is parsed next: a body of known size, or a step, up to the next empty line.
+        """Return the next bytes to parse: the rest of a body, or a step up to the next empty line.
 
-        So each request begins with a piece: its head and a body in chunks end with an empty line.
-        Line ends before a request end nothing: a piece for each would take long.
+        So each request begins with a new piece, because a head and a chunked body end with an empty
+        line. Empty lines before a request do not end a piece, since a piece for each would be slow.
         """
         if self._is_receiving and self._has_head and self._body_left > 0:
             return data[begin : begin + self._body_left]
@@ -835,14 +843,14 @@ class HttpConnection(asyncio.Protocol):
                 self.parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
                 rest = self._head_without_upgrade() + rest[upgrade.args[0] :]
-                self._new_parser()  # the other one is at its end
+                self._new_parser()  # the old parser cannot continue
             else:
                 break
         if self._is_receiving and (self._tail_size > MAX_TAIL or len(self.headers) > MAX_HEADERS):
             self._refuse_size()
 
     def _collect_head(self, piece: bytes) -> None:
-        """Keep the head as it comes, without the empty lines before it. Raises ApiError."""
+        """Collect the head without the empty lines before it. Raises ApiError."""
         head = self._head + piece
         if not self._is_receiving:
             rest = head.lstrip(b"\r\n")
@@ -854,66 +862,66 @@ class HttpConnection(asyncio.Protocol):
         self._head = head
 
     def _head_without_upgrade(self) -> bytes:
-        """Return the head of a request that offers another protocol, without the offer.
+        """Return the head without its offer of another protocol.
 
-        The parser takes what follows such a head for the other protocol: so it gets another head.
+        After such an offer the parser would take the following bytes for the other protocol.
         """
         method = self.parser.get_method()
         if method == b"CONNECT":
-            raise invalid("this is no proxy")
+            raise invalid("CONNECT is not supported: this is not a proxy")
         version = self.parser.get_http_version().encode()
         headers = [header for header in self.headers if header[0] != b"upgrade"]
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
 
     def _refuse_size(self) -> NoReturn:
-        """Refuse what has come of a request: it is too much already. Raises ApiError."""
+        """Refuse a request that is too large already. Raises ApiError."""
         if self._has_head and self._tail_size > MAX_TAIL:
             raise invalid("the body is too large")
         raise invalid(TOO_MANY_HEADERS)
 
-    # --- What ends a connection -----------------------------------------------------------------
+    # --- The end of a connection ----------------------------------------------------------------
 
     @property
     def scheme(self) -> str:
-        """How the client reaches this."""
+        """The scheme that the client uses."""
         return "http" if self._tls is None else "https"
 
     @property
     def tls_group(self) -> str:
-        """What TLS has agreed on; nothing without TLS."""
+        """The key-exchange group of TLS; empty without TLS."""
         return "" if self._tls is None else self._tls.group
 
     @property
     def client(self) -> tuple[str, int] | None:
-        """The other end's address and port."""
+        """The client's address and port."""
         peer = self.transport.get_extra_info("peername")
         return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """This end's address and port."""
+        """The local address and port."""
         own = self.transport.get_extra_info("sockname")
         return (str(own[0]), int(own[1])) if isinstance(own, tuple) else None
 
     @property
     def unread(self) -> int:
-        """How many bytes of answers wait in memory until the client reads."""
+        """Bytes of responses that wait in memory until the client reads."""
         waits = self._has_arrived and self.flow.write_paused and not self._is_lost
         return self.gathering.get_write_buffer_size() if waits else 0
 
     def is_answering(self) -> bool:
-        """Return whether an answer is owed, or under way."""
+        """Return whether a response is pending or in progress."""
         request = self.request
         if request is None or request.response_complete:
             return False
         return request.response_started or request.is_whole
 
     def check_deadline(self, now: float) -> bool:
-        """End what its phase has no more time for; ``now`` is the event loop's time.
+        """End the connection if its phase has used up its time; ``now`` is the event loop's time.
 
-        A phase's time begins with the first check that finds the connection in it. Returns whether
-        that time was over.
+        The time begins with the first check that finds the connection in the phase. Returns whether
+        it was used up.
         """
         if self._is_lost:
             return False
@@ -951,13 +959,13 @@ class HttpConnection(asyncio.Protocol):
                 pass
 
     def _refuse(self, error: ApiError) -> None:
-        """Read nothing more; answer what was asked before, then this, and close."""
+        """Stop reading; finish the current response, then send this error and close."""
         self._refusal = error.without_frames()
         if not self.is_answering():
             self._hang_up(error)
 
     def _hang_up(self, error: ApiError) -> None:
-        """Answer a request that no endpoint will see, and close."""
+        """Send an error for a request that no endpoint will see, and close."""
         if self.gathering.is_closed:
             return
         request = self.request

@@ -1,17 +1,17 @@
-"""The cookies of people and operators, and where requests with cookies may come from.
+"""The cookies of people and operators, and the origins of requests with cookies.
 
-A browser is a person's or an operator's: whoever signs in takes the other's cookies away. A request
-that has both all the same is the operator's, if the operator's session is known.
+A browser has either a person's session or an operator's: each sign-in deletes the other's cookies.
+If a request has both, it is the operator's, provided that the operator's session is known.
 
-Any host of a domain can set cookies for all of its hosts, and a request does not say who set them.
-Where cookies are Secure, names of our own begin with ``__Host-``: browsers accept these from the
-host itself only. The two names that the interface specification gives have no prefix. They are bound
-by a third cookie that has one: it carries the digests of both tokens. From a browser, a token without
-its digest there is ignored, as if it had not been sent. A program, in which no other host sets
-cookies, may send the two alone.
+Any host of a domain can set cookies for all of its hosts, and a request does not show which host
+set them. For Secure cookies, our own names begin with ``__Host-``: browsers accept these only from
+the host itself. The two names of the interface specification have no prefix. A third cookie with
+the prefix binds them: it has the digests of both tokens. A token without its digest there is
+ignored if it comes from a browser. A program may send the two alone, since no other host can set
+its cookies.
 
-Browsers send two cookies with one name if they were set for different domains or paths. Where no
-digest tells which one is ours, the request is refused, and both are deleted.
+Browsers send two cookies with one name if they were set for different domains or paths. If no
+digest identifies ours, the request is refused, and both are deleted.
 """
 
 import re
@@ -35,17 +35,17 @@ from pqkeep_gateway.storage.operators import SESSION_LIFETIME as OPERATOR_LIFETI
 ACCESS = "service_access_token"
 REFRESH = "service_refresh_token"
 BOUND = frozenset({ACCESS, REFRESH})
-"""The cookies whose digests another one carries, where cookies are Secure."""
+"""The cookies with digests in the binding cookie, if cookies are Secure."""
 REFRESH_PATH = "/api/v1/auth/refresh"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 MAX_DELETIONS = 28
-"""Set-Cookie headers that delete cookies in one response, where cookies are Secure and there may be
-a proxy: some take no head of more than 4 KiB."""
+"""Set-Cookie headers that delete cookies in one response, if cookies are Secure. Some proxies
+accept no head above 4 KiB."""
 _HOST_PREFIX = "__Host-"
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63}){1,8}")
 _PATH = re.compile(r"[A-Za-z0-9/._~-]{1,128}")
 _MAX_DEPTH = 6
-"""Segments of a path that are looked at. The API has no longer paths."""
+"""Segments of a path that are examined. The API has no longer paths."""
 _OURS = frozenset({b"same-origin", b"none"})
 _PORTS: Mapping[str, str] = {"http": ":80", "https": ":443"}
 
@@ -54,12 +54,12 @@ class SentCookies(NamedTuple):
     """The cookies of a request."""
 
     values: Mapping[str, str]
-    """By name; without those in ``twice``, and without tokens that are not bound."""
+    """By name; without those in ``twice``, and without unbound tokens."""
     twice: frozenset[str] = frozenset()
-    """Names of ours that are there more than once, where nothing tells which one is ours."""
+    """Our names that occur more than once, if no digest identifies ours."""
     refused: frozenset[str] = frozenset()
-    """Those of ``twice`` with which no request is served. The others belong to no session of this
-    host, so that a request that needs no session is served without them."""
+    """The part of ``twice`` with which no request is served. The others belong to no session of
+    this host, so requests that need no session are served."""
 
 
 NO_COOKIES = SentCookies({})
@@ -67,14 +67,14 @@ NO_COOKIES = SentCookies({})
 
 @dataclass(frozen=True, slots=True)
 class Cookies:
-    """Reads and writes the cookies, as the installation is set up."""
+    """Reads and writes the cookies, for the installation's settings."""
 
     secure: bool = True
     origins: tuple[str | None, ...] = ()
-    """Where browsers reach the gateway, if a proxy does not pass their Host header on."""
+    """The gateway's addresses for browsers, if a proxy changes their Host header."""
 
     def of(self, tokens: Tokens) -> tuple[str, ...]:
-        """Return the headers' values that hand a person's tokens out."""
+        """Return the Set-Cookie values for a person's tokens."""
         refresh_seconds = int(REFRESH_LIFETIME.total_seconds())
         bound = f"{_digest(tokens.access)}.{_digest(tokens.refresh)}"
         return (
@@ -85,7 +85,7 @@ class Cookies:
         )
 
     def gone(self) -> tuple[str, ...]:
-        """Return the headers' values that take them back."""
+        """Return the Set-Cookie values that delete a person's cookies."""
         return (
             self._cookie(ACCESS, "", "/", 0),
             self._cookie(REFRESH, "", REFRESH_PATH, 0),
@@ -94,54 +94,54 @@ class Cookies:
         )
 
     def of_proof(self, proof: str) -> str:
-        """Return the header's value that hands a session's proof out."""
+        """Return the Set-Cookie value for a session's proof of identity."""
         seconds = int(PROOF_LIFETIME.total_seconds())
         return self._cookie(self.proof, proof, "/", seconds, same_site="Strict")
 
     def of_reauthentication(self, token: str) -> str:
-        """Return the header's value that lets a session step up once after its provider's callback."""
+        """Return the Set-Cookie value for one step-up after the provider's callback."""
         seconds = int(REAUTHENTICATION_LIFETIME.total_seconds())
         return self._cookie(self.reauthentication, token, "/", seconds, same_site="Strict")
 
     def reauthentication_gone(self) -> str:
-        """Return the header's value that takes it back."""
+        """Return the Set-Cookie value that deletes the reauthentication cookie."""
         return self._cookie(self.reauthentication, "", "/", 0, same_site="Strict")
 
     def of_operator(self, token: str) -> tuple[str, ...]:
-        """Return the headers' values that hand an operator's token out."""
+        """Return the Set-Cookie values for an operator's token."""
         return (*self.gone(), self._operator_cookie(token, int(OPERATOR_LIFETIME.total_seconds())))
 
     def operator_gone(self) -> tuple[str, ...]:
-        """Return the headers' values that take it back."""
+        """Return the Set-Cookie values that delete an operator's cookie."""
         return (self._operator_cookie("", 0),)
 
     @property
     def operator(self) -> str:
-        """The name of the cookie of an operator's session."""
+        """The cookie name of an operator's session."""
         return self._name("service_operator_token")
 
     @property
     def single_sign_on(self) -> str:
-        """The name of the cookie of a browser that is at a provider."""
+        """The cookie name of a browser at a provider."""
         return self._name("pqkeep_sso")
 
     @property
     def binding(self) -> str:
-        """The name of the cookie that binds a session's tokens to this host, where it is Secure."""
+        """The name of the cookie that binds a session's tokens to this host."""
         return self._name("pqkeep_session")
 
     @property
     def proof(self) -> str:
-        """The name of the cookie of a session's proof of identity."""
+        """The cookie name of a session's proof of identity."""
         return self._name("pqkeep_proof")
 
     @property
     def reauthentication(self) -> str:
-        """The name of the cookie with which a session steps up after its provider's callback."""
+        """The cookie name of a step-up after the provider's callback."""
         return self._name("pqkeep_reauthentication")
 
     def read(self, headers: Iterable[tuple[bytes, bytes]]) -> SentCookies:
-        """Return the cookies that a request's headers have."""
+        """Return the cookies in a request's headers."""
         cookie_headers: list[bytes] = []
         is_browser = False
         for header, text in headers:
@@ -181,17 +181,18 @@ class Cookies:
     def require_once(
         self, sent: SentCookies, host: bytes, path: str, *, needs_session: bool
     ) -> None:
-        """Raise ApiError, which deletes them, if a request has cookies of ours more than once."""
+        """Raise ApiError if one of our cookies occurs more than once; its response deletes them."""
         twice = sent.refused | (sent.twice & {ACCESS} if needs_session else frozenset())
         if twice:
             raise ambiguous_cookies(sorted(twice), self.deletions(sent, host, path))
 
     def deletions(self, sent: SentCookies, host: bytes, path: str) -> tuple[str, ...]:
-        """Return the headers' values that delete the cookies that were sent more than once.
+        """Return the Set-Cookie values that delete ambiguous cookies.
 
-        A cookie is deleted by its name, domain and path. Those that a request has are for a domain
-        of its host, and for a part of its path. A nameless cookie can look like one of ours. Where
-        cookies are Secure and these are too many for one response, it has some of them.
+        A cookie is deleted by its name, domain and path. The cookies of a request belong to a
+        domain of its host, and to a prefix of its path. A nameless cookie can look like one of
+        ours. If cookies are Secure and these are too many for one response, a random part is
+        returned.
         """
         if not sent.twice:
             return ()
@@ -210,7 +211,7 @@ class Cookies:
         return tuple(SystemRandom().sample(deleted, MAX_DELETIONS))
 
     def _domains(self, host: bytes) -> Iterator[str]:
-        """Yield the domains that cookies of a host can be for, the host's own first."""
+        """Yield the domains for which a host's cookies can be, the host's own first."""
         hosts = [host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")]
         hosts += [urlsplit(origin).hostname or "" for origin in self.origins if origin is not None]
         seen = set()
@@ -225,7 +226,7 @@ class Cookies:
                     yield domain
 
     def _gone(self, name: str, path: str = "/", domain: str = "") -> str:
-        """Return the header's value that deletes a cookie. What has no name must have a value."""
+        """Return the Set-Cookie value that deletes a cookie; a nameless one must have a value."""
         secure = "; Secure" if self.secure else ""
         place = f"; Domain={domain}" if domain else ""
         return f"{name}={'' if name else 'gone'}; Path={path}; Max-Age=0{place}{secure}"
@@ -234,18 +235,18 @@ class Cookies:
         return f"{_HOST_PREFIX}{name}" if self.secure else name
 
     def at_provider(self, value: str, lifetime: timedelta) -> str:
-        """Return the header's value for somebody who goes to a provider."""
+        """Return the Set-Cookie value for a browser that goes to a provider."""
         return self._cookie(self.single_sign_on, value, "/", int(lifetime.total_seconds()))
 
     def back_from_provider(self) -> str:
-        """Return the header's value that takes it back."""
+        """Return the Set-Cookie value that deletes it."""
         return self._cookie(self.single_sign_on, "", "/", 0)
 
     def is_cross_site(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether another site's page makes a browser send this.
+        """Return whether another site's page made the browser send this request.
 
-        Programs send neither header; browsers send the first, or with a change at least the second,
-        and pages cannot choose them.
+        Programs send neither header. Browsers send Sec-Fetch-Site, or at least Origin with a
+        change, and pages cannot change them.
         """
         site = headers.get(b"sec-fetch-site")
         if site is not None:
@@ -269,10 +270,10 @@ class Cookies:
 
 
 def _pairs(header: bytes) -> Iterator[tuple[str, str]]:
-    """Yield names and values of a Cookie header. What has no "=" is a value without a name.
+    """Yield names and values of a Cookie header. An entry without "=" is a value without a name.
 
-    Quotes and backslashes stay as they are. No value of ours has any, and up to Python 3.11.9 and
-    3.12.5 ``http.cookies`` takes more than a second to unquote 30 KB (CVE-2024-7592).
+    Quotes and backslashes are kept. Our values have none, and up to Python 3.11.9 and 3.12.5
+    ``http.cookies`` takes more than a second to unquote 30 KB (CVE-2024-7592).
     """
     for cookie in header.decode("latin-1").split(";"):
         name, equals, value = cookie.partition("=")
@@ -281,12 +282,12 @@ def _pairs(header: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _digest(token: str) -> str:
-    """Return what binds a token (43 characters): its SHA-256, as it has 32 random bytes itself."""
+    """Return the SHA-256 of a token (43 characters), which has 32 random bytes."""
     return urlsafe_b64encode(sha256(token.encode("latin-1")).digest()).decode().rstrip("=")
 
 
 def _paths(path: str) -> tuple[str, ...]:
-    """Return the paths that cookies of a request's path can be for."""
+    """Return the cookie paths that match a request's path."""
     if not _PATH.fullmatch(path):
         return ("/",)
     found = ["/"]
@@ -298,7 +299,7 @@ def _paths(path: str) -> tuple[str, ...]:
 
 
 def _host(origin: str) -> str:
-    """Return host and port of an origin as a Host header has them; of none, what no host is."""
+    """Return an origin's host and port in the form of a Host header; "?" if it has none."""
     try:
         parts = urlsplit(origin)
     except ValueError:

@@ -1,13 +1,13 @@
-"""Clients that hang up before they are answered."""
+"""Clients that disconnect before their response."""
 
 from starlette.types import Receive
 
 
 class ClientGoneError(Exception):
-    """The client hung up before its request was begun. There is nobody to answer."""
+    """The client disconnected before its request began. No response is possible."""
 
 
 async def until_gone(receive: Receive) -> None:
-    """Return when the client has gone: what is sent to it then is thrown away without a word."""
+    """Return when the client has gone. Later writes to it are discarded silently."""
     while (await receive())["type"] != "http.disconnect":
         pass

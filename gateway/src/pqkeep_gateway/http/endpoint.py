@@ -1,4 +1,4 @@
-"""The row that describes an endpoint, and the request as its handler sees it."""
+"""The row that describes an endpoint, and the request that its handler gets."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,14 +35,14 @@ BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 MAX_TEXT_BODY = 16 * 1024
 """Bytes of a body without binary fields."""
 MIN_BINARY_BODY = 256 * 1024
-"""Bytes of a body with binary fields, if these are small."""
+"""The least limit, in bytes, of a body with binary fields."""
 MAX_BODY = 4 * 1024 * 1024
 """Bytes of any body."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    """A response that is a file of JSON lines, made while it is sent."""
+    """A response of JSON lines, created while it is sent."""
 
     name: str
     chunks: AsyncGenerator[bytes, None]
@@ -50,7 +50,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A response that is sent as it is, without the envelope."""
+    """A response without the envelope."""
 
     content_type: str
     body: bytes
@@ -58,25 +58,25 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A response with what was there before: with 200, whatever status the endpoint has."""
+    """A response with existing data and status 200, instead of the endpoint's status."""
 
     data: Data
 
 
 @dataclass(frozen=True, slots=True)
 class WithCookies:
-    """A response, and the values of the Set-Cookie headers that go with it."""
+    """A response with the values of its Set-Cookie headers."""
 
     data: Data
     cookies: tuple[str, ...] = field(repr=False)
 
 
 Response = Data | JsonLines | Document | WithCookies | Existing
-"""What handlers return."""
+"""The result types of handlers."""
 
 
 class SignedBody(RedactedRepr, Struct, frozen=True):
-    """A body byte for byte, and the signature that came with it in a header."""
+    """The bytes of a body, and the signature in a header."""
 
     body: bytes = b""
     signature: str = ""
@@ -86,7 +86,7 @@ NOT_SIGNED = SignedBody()
 
 
 class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
-    """One request whose caller has the endpoint's permission."""
+    """One request of a caller with the endpoint's permission."""
 
     principal: Principal
     attribution: Attribution
@@ -95,16 +95,16 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     idempotency_key: IdempotencyKey | None = None
     sent_cookies: SentCookies = NO_COOKIES
     user_agent: bytes = b""
-    """The header User-Agent, if there is one."""
+    """The User-Agent header; empty if there is none."""
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
-    """Where the endpoint takes a signed body."""
+    """The body, if the endpoint takes a signed one."""
     usage: Usage | None = None
-    """What the request found of its tenant's rate limit, if it was counted."""
+    """The state of the tenant's rate limit, if the request was counted."""
 
     @property
     def idempotency(self) -> Idempotency | None:
-        """What is kept of the Idempotency-Key, if there is one."""
+        """The digests of the Idempotency-Key; None without a key."""
         return idempotency_of(self.idempotency_key)
 
     @property
@@ -118,109 +118,108 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
 
     @property
     def person(self) -> SessionPrincipal:
-        """Who is signed in. The access table lets nobody else through to handlers that ask."""
+        """The signed-in person. The access table ensures that there is one."""
         if isinstance(self.principal, SessionPrincipal):
             return self.principal
-        raise forbidden("this is for people who have signed in")
+        raise forbidden("only signed-in people may do this")
 
     @property
     def tenant(self) -> TenantPrincipal:
-        """Who acts for a tenant. The access table lets nobody else through to handlers that ask."""
+        """The tenant's principal. The access table ensures that there is one."""
         if isinstance(self.principal, TenantPrincipal):
             return self.principal
-        raise forbidden("this is for callers of one tenant")
+        raise forbidden("only callers of a tenant may do this")
 
 
 class Question(NamedTuple):
-    """What an operation asks the key service."""
+    """An operation's request to the key service."""
 
     request: Request[Any]
     attribution: Attribution
-    """Who asks, and the policy that allows it."""
+    """The caller, and the policy that allows the request."""
     placement: Placement
-    """Where the tenant is."""
+    """The tenant's placement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One row of the API. The reference takes its text from the handler's docstring."""
+    """One row of the API. The reference uses the handler's docstring as its text."""
 
     method: str
     path: str
     name: str
-    """The operation's identifier in the reference; no two have the same."""
+    """The unique identifier of the operation in the reference."""
     handler: Callable[[ApiCall], Awaitable[Response]]
-    """Answers a call. Of ``ask`` and ``answer``, if the endpoint has these."""
+    """Handles a call. With ``ask`` and ``answer``, it combines these."""
     permission: Permission
-    """What the caller must have: see the table in ``access.callers``."""
+    """The permission that the caller needs: see the table in ``access.callers``."""
     example: Data | None
-    """An answer, whose type is the answer's type; None for JSON lines and text."""
+    """An example of the response, which also defines its type; None for JSON lines and text."""
     field_codes: FieldCodes
     fields: tuple[Field[Any], ...] = ()
-    """Everything that may be sent. By name in the path, else in the body, or the query of a GET."""
+    """All fields: in the path if it has their name, else in the body, or the query of a GET."""
     status: int = 200
     may_exist: bool = False
-    """Whether it can answer ``Existing``."""
+    """Whether it can return ``Existing``."""
     content_type: str = JSON
-    """Of its answer, which is in no envelope where it is not JSON."""
+    """The response's type. Only JSON has an envelope."""
     errors: tuple[type[Exception], ...] = ()
-    """Exceptions of the handler that the error table turns into answers."""
+    """Exceptions of the handler that the error table translates."""
     codes: frozenset[Code] = frozenset()
-    """What else it can be refused with, beyond what every request can."""
+    """Further error codes, besides those of every request."""
     recorded_as: GatewayOperation | None = None
-    """What the audit log calls it; None: what the reference calls it."""
+    """The operation in the audit log; None: the name in the reference."""
     body_optional: bool = False
-    """Whether the body may be missing, though it can have fields."""
+    """Whether the body may be missing even if there are fields."""
     idempotent: bool = False
-    """Whether asking again with the same Idempotency-Key gives the first answer again."""
+    """Whether a repeated request with the same Idempotency-Key gets the first response."""
     answers_secret: bool = False
-    """Whether that answer is only for the credential or person who asked first."""
+    """Whether that response is only for the credential or person of the first request."""
     needs_step_up: bool = False
-    """Whether a signed-in person must have stepped up: see ``access.callers.COVERED_BY_PROOF``."""
+    """Whether a signed-in person needs a step-up: see ``access.callers.COVERED_BY_PROOF``."""
     step_up_for: Field[Any] | None = None
-    """The field that demands a step-up token, which is used up then, unless it is left out, zero or
-    empty."""
+    """A field that needs a single-use step-up token, unless it is missing, zero or empty."""
     during_enrollment: bool = False
-    """Whether somebody may call it who owes their tenant a second factor."""
+    """Whether people may call it before they have their required second factor."""
     address_limit: Limit | None = None
-    """How often one address may call it; the operator is not counted."""
+    """The limit per source address; operators are not counted."""
     disabled: str = ""
-    """Why this installation refuses it, to everybody."""
+    """The reason why this installation refuses it to every caller; empty: it does not."""
     default_algorithm: Algorithm | None = None
-    """The algorithm where the request names none, if it has one."""
+    """The algorithm if the request names none; None without a default."""
     algorithm_elsewhere: str = ""
-    """The field inside of which the algorithm is named, if it is sent."""
+    """The field that contains the algorithm, if it is sent."""
     keyring_of: Callable[[Mapping[str, object]], KeyringName | None] | None = None
-    """Which keyring a request's fields name; None: it concerns none. The audit log has it."""
+    """Returns the keyring in a request's fields, for the audit log; None: no keyring."""
     key_version_of: Callable[[Mapping[str, object]], int | None] | None = None
-    """Which version they name, where that is not the field ``key_version``."""
+    """Returns the version in the fields, if that is not the field ``key_version``."""
     denial: Callable[[], ApiError] | None = None
-    """What a caller without a session is told instead of 403 ERR_FORBIDDEN_001."""
+    """Returns the error for a caller without a session, instead of 403 ERR_FORBIDDEN_001."""
     signature_header: str = ""
-    """The header that signs the body, which is then taken byte for byte."""
+    """The header with the body's signature. The body is then taken as bytes."""
 
     items: Field[Sequence[object]] | None = None
-    """The field whose elements each count as a request."""
+    """The field whose elements each count as one request."""
     ask: Callable[[ApiCall], Question | None] | None = None
-    """Returns the one question to the key service that the answer takes, without waiting. None: the
-    handler must be awaited, because something else has to be asked first. Raises ApiError, FieldError
-    and what else the error table knows."""
+    """Returns the single request to the key service, without waiting. None: await the handler,
+    because something else must happen first. Raises ApiError, FieldError and errors of the error
+    table."""
     answer: Callable[[ApiCall, Question, Any], Response] | None = None
-    """Returns the response to a call from the outcome of its question: a result or a KeyServiceError.
-    Call it once for each question, also if the client has gone: it overwrites secrets. Raises
+    """Returns the response for the outcome of the request: a result or a KeyServiceError. Call it
+    exactly once for each request, even if the client has gone: it overwrites secrets. Raises
     ApiError."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if refusals would be recorded under a name that is not listed."""
+        """Raise ValueError if refusals would be recorded under an unlisted name."""
         _ = self.audit_operation
 
     @property
     def audit_operation(self) -> GatewayOperation:
-        """What refusals are recorded under."""
+        """The operation under which refusals are recorded."""
         return self.recorded_as or AuditEvent(self.name.replace("_", "-"))
 
     def demands_step_up(self, values: Mapping[str, object]) -> bool:
-        """Return whether a signed-in person must have stepped up for these values."""
+        """Return whether a signed-in person needs a step-up for these values."""
         return self.needs_step_up or self._is_set(self.step_up_for, values)
 
     def is_covered_by_proof(self, values: Mapping[str, object]) -> bool:
@@ -237,10 +236,10 @@ class Endpoint:
 
     @property
     def max_body(self) -> int:
-        """How many bytes a body may have: with binary fields, more than twice what fits into them.
+        """The largest body in bytes: with binary fields, more than twice their sizes.
 
-        So a value that is too large is refused as such by its operation. A text that is longer than
-        a body of texts counts as binary: it has a document.
+        So the operation itself refuses a value that is too large. A text field larger than
+        MAX_TEXT_BODY counts as binary, since it holds a document.
         """
         if self.items is not None:
             return MAX_BODY

@@ -1,4 +1,4 @@
-"""The shape of every answer."""
+"""The envelope of every response."""
 
 from datetime import UTC, datetime
 
@@ -13,11 +13,11 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Data(RedactedRepr, Struct, frozen=True, kw_only=True):
-    """Base of what successes say. Each answer has its own, beside the endpoint that gives it."""
+    """Base of the data in successful responses. Each endpoint's module defines its own."""
 
 
 class Success(RedactedRepr, Struct, frozen=True):
-    """The body of a success."""
+    """The body of a successful response."""
 
     data: Data
     request_id: str
@@ -25,16 +25,16 @@ class Success(RedactedRepr, Struct, frozen=True):
 
 
 class Fault(RedactedRepr, Struct, frozen=True):
-    """What is wrong. Programs decide by the code; the message is for people, and may change."""
+    """An error. Programs use the code; the message is for people, and may change."""
 
     error_code: str
     message: str
     field: str | UnsetType = UNSET
-    """The field at fault, where it is one."""
+    """The field at fault, if there is one."""
     challenge_token: str | UnsetType = UNSET
-    """Of somebody who owes a code: to be shown with it."""
+    """The token to send with the missing code."""
     second_factor: str | UnsetType = UNSET
-    """Where that code comes from."""
+    """The source of the missing code."""
 
 
 class Failure(RedactedRepr, Struct, frozen=True):
@@ -46,7 +46,7 @@ class Failure(RedactedRepr, Struct, frozen=True):
 
 
 def success(data: Data, request_id: str) -> bytes:
-    """Return the body of a success."""
+    """Return the body of a successful response."""
     return _ENCODER.encode(Success(data, request_id, timestamp(datetime.now(UTC))))
 
 
@@ -56,7 +56,7 @@ def failure(error: ApiError, request_id: str) -> bytes:
 
 
 def fault(error: ApiError) -> Fault:
-    """Return what an error says."""
+    """Return an error in its API form."""
     token, factor = (UNSET, UNSET) if error.challenge is None else error.challenge
     return Fault(
         error.code.code,

@@ -1,4 +1,4 @@
-"""The catalogue of error codes, and the error that carries one to the client."""
+"""The catalogue of error codes, and the exception that carries one to the client."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -47,9 +47,9 @@ class Code(Enum):
 
 
 class ApiError(Exception):
-    """What the client is told. Its message never repeats what the client sent."""
+    """An error for the client. Its message never repeats the client's input."""
 
-    def __init__(  # noqa: PLR0913 - each belongs to few errors
+    def __init__(  # noqa: PLR0913 - most errors have only a few of these
         self,
         code: Code,
         message: str,
@@ -62,10 +62,10 @@ class ApiError(Exception):
         challenge: tuple[str, str] | None = None,
         cookies: tuple[str, ...] = (),
     ) -> None:
-        """Take what belongs to the answer: headers, cookies, a challenge's token and second factor.
+        """Take the parts of the response: headers, cookies, a challenge's token and second factor.
 
-        For the audit log: the policy that refused, for which algorithm; and whether the key
-        service has recorded the refusal already.
+        For the audit log: the policy that refused, its algorithm, and whether the key service has
+        already recorded the refusal.
         """
         super().__init__(message)
         self.code = code
@@ -75,70 +75,70 @@ class ApiError(Exception):
         self.policy = policy
         self.algorithm = algorithm
         self.keyring: str | None = None
-        """For the audit log: the keyring that was refused, if it is not the request's own."""
+        """For the audit log: the refused keyring, if it is not the request's own."""
         self.is_recorded = is_recorded
         self.challenge = challenge
         self.cookies = cookies
 
     def without_frames(self) -> Self:
-        """Forget where it was raised, and from what: those frames have the body, and this error."""
+        """Drop the traceback and cause: their frames refer to the body and to this error."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 
 
 def invalid(message: str, field: str | None = None) -> ApiError:
-    """Return the error for a request that is not as it must be."""
+    """Return the error for an invalid request."""
     return ApiError(Code.INVALID_001, message, field)
 
 
 def forbidden(message: str) -> ApiError:
-    """Return the error for a caller that may not do this."""
+    """Return the error for a caller without permission."""
     return ApiError(Code.FORBIDDEN_001, message)
 
 
 def not_found(message: str, field: str | None = None) -> ApiError:
-    """Return the error for what does not exist."""
+    """Return the error for a missing object."""
     return ApiError(Code.NOT_FOUND_001, message, field)
 
 
 def method_not_allowed(allowed: str) -> ApiError:
-    """Return the error for a method that a path does not have."""
-    message = "the path does not have this method"
+    """Return the error for a method that a path does not support."""
+    message = "this path does not support this method"
     return ApiError(Code.METHOD_NOT_ALLOWED, message, headers={"Allow": allowed})
 
 
 def ambiguous_cookies(names: Iterable[str], deletions: tuple[str, ...]) -> ApiError:
-    """Return the error for cookies that are there more than once, which deletes them."""
+    """Return the error for duplicate cookies. Its response deletes them."""
     message = (
         f"the cookie {', '.join(names)} was sent more than once: another host of this domain may"
-        " have set one. They are deleted now: try again, or sign in again"
+        " have set one. This response deletes them: try again, or sign in again"
     )
     return ApiError(Code.AUTH_001, message, cookies=deletions)
 
 
 def enrollment_required() -> ApiError:
-    """Return the error for somebody who owes their tenant a second factor."""
-    return ApiError(Code.AUTH_MFA_001, "your organization requires a second factor")
+    """Return the error for a person without the required second factor."""
+    return ApiError(Code.AUTH_MFA_001, "your organization requires a second factor: enroll one")
 
 
 def credential_required() -> ApiError:
-    """Return the error for an operator's session that asks for a change."""
-    message = "this changes something: send the operator's credential in X-API-Key"
+    """Return the error for a change in an operator's session."""
+    message = "a session can only read: send the operator's credential in X-API-Key"
     return ApiError(Code.MFA_013, message)
 
 
 def internal() -> ApiError:
-    """Return the error for a fault of the service."""
+    """Return the error for a defect of the service."""
     return ApiError(Code.INTERNAL_001, "internal error")
 
 
 def unavailable(message: str = "a part of the service is unavailable") -> ApiError:
-    """Return the error where a part of the service is missing: try again in a second."""
+    """Return the error for an unavailable part of the service. Retry after a second."""
     return ApiError(Code.SERVICE_001, message, headers={"Retry-After": "1"})
 
 
 def too_many(message: str, limit: Limit, wait: float) -> ApiError:
-    """Return the error for too many requests: try again after so many seconds, rounded up."""
+    """Return the error for too many requests. Retry after the wait in seconds, rounded up."""
     seconds = max(1, math.ceil(wait))
     return ApiError(
         Code.RATE_LIMIT_001,

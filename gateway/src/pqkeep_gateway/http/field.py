@@ -1,6 +1,6 @@
-"""The fields of requests: one description each, which validates a value and documents it.
+"""The fields of requests. Each description validates a value and documents it.
 
-A field that is null counts as one that was not sent, everywhere; the schema says so.
+A null field counts as missing, in validation and in the schema.
 """
 
 import re
@@ -31,20 +31,20 @@ MAX_NAME_SHOWN = 64
 
 
 class Problem(StrEnum):
-    """What can be wrong with a value."""
+    """The problems that a value can have."""
 
     MISSING = auto()
     MALFORMED = auto()
     TOO_LARGE = auto()
     WRONG_SIZE = auto()
     NOT_FOUND = auto()
-    """Well formed, but nothing can have this name."""
+    """Well formed, but no object can have this name."""
     UNKNOWN = auto()
     """The operation has no such field."""
 
 
 class FieldError(Exception):
-    """A field has a bad value. The message never repeats the value."""
+    """A field has an invalid value. The message never repeats the value."""
 
     def __init__(self, field: str, problem: Problem, message: str) -> None:
         super().__init__(message)
@@ -54,9 +54,9 @@ class FieldError(Exception):
 
 
 class InvalidValueError(Exception):
-    """A value is not what a field takes: the problem, and the rest of a sentence about it.
+    """A value is invalid: the problem, and the end of a sentence that begins with the field's name.
 
-    With NOT_FOUND it is the whole sentence, the same as for a value that could have been found.
+    With NOT_FOUND it is the complete message, equal to the one for a well-formed but missing name.
     """
 
     def __init__(self, message: str, problem: Problem = Problem.MALFORMED) -> None:
@@ -67,10 +67,10 @@ class InvalidValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FieldCodes:
-    """The error codes that an operation gives for its fields."""
+    """The error codes of an operation's fields."""
 
     malformed: Code
-    """Also for what is missing, and for every problem that has no code of its own here."""
+    """Also for a missing value, and for every problem without its own code."""
     unknown: Code
     by_problem: Mapping[Problem, Code]
     by_field: Mapping[tuple[str, Problem], Code]
@@ -96,17 +96,17 @@ class Field(Generic[T]):
     schema: Schema
     example: object
     parse: Callable[[Any], T]
-    """Turns a JSON value that is not null into what handlers use. Raises InvalidValueError."""
+    """Converts a JSON value other than null to the handler's type. Raises InvalidValueError."""
     from_text: Callable[[str], object] = _unchanged
-    """Turns the text of a query or a path into the JSON value it stands for."""
+    """Converts the text in a query or a path to its JSON value."""
     required: bool = True
     default: T | None = None
     problems: frozenset[Problem] = frozenset({Problem.MALFORMED})
-    """What else can be wrong than that it is missing."""
+    """The possible problems besides MISSING."""
     made_by: str = ""
-    """The operation whose answer has the real value; the example is cut short then."""
+    """The operation with the real value in its response; the example here is shortened."""
     replaced_by: str = ""
-    """The field that is sent instead of it, if there is one. Both together are refused."""
+    """The field that can replace this one, if there is one. Both together are refused."""
 
     def read(self, values: Mapping[str, object]) -> T:
         """Return the field's value. Raises FieldError."""
@@ -117,7 +117,7 @@ class Field(Generic[T]):
                 raise FieldError(self.name, Problem.MISSING, f"{self.name} is required")
             return cast("T", self.default)
         if is_replaced:
-            message = f"{self.name} and {self.replaced_by} exclude each other"
+            message = f"{self.name} and {self.replaced_by} cannot be sent together"
             raise FieldError(self.name, Problem.MALFORMED, message)
         try:
             return self.parse(value)
@@ -133,19 +133,19 @@ class Field(Generic[T]):
 
     @property
     def is_nested(self) -> bool:
-        """Whether its values are arrays or objects. The elements of any other field are not parsed."""
+        """Whether its values are arrays or objects. Elements of other fields are not parsed."""
         return bool({"array", "object"}.intersection(_types(self.schema)))
 
     def optional(self) -> "Field[T | None]":
-        """Return the field as one that may be left out."""
+        """Return the field as an optional one."""
         return cast("Field[T | None]", replace(self, required=False))
 
     def unless(self, other: "Field[Any]") -> "Field[T | None]":
-        """Return the field as one that another field is sent instead of: None then."""
+        """Return the field as one that another field can replace; its value is then None."""
         return cast("Field[T | None]", replace(self, replaced_by=other.name))
 
     def or_default(self, default: T) -> "Field[T]":
-        """Return the field as one that has a value where it is left out."""
+        """Return the field as an optional one with a default value."""
         schema = {**self.schema, "default": default}
         return replace(self, required=False, default=default, schema=schema)
 
@@ -155,31 +155,31 @@ class Field(Generic[T]):
 
 
 def _types(schema: Schema) -> Sequence[str]:
-    """Return the types that a schema names: one, or several."""
+    """Return the types in a schema: one or several."""
     types = cast("str | Sequence[str]", schema.get("type", ()))
     return (types,) if isinstance(types, str) else types
 
 
 def unknown_field(names: Iterable[str], known: Iterable[str]) -> FieldError:
-    """Return the error for fields that an operation does not have, naming the first if it is a name."""
+    """Return the error for unknown fields. It names the first one if that can be a name."""
     message = f"unknown field; the fields are: {', '.join(known) or 'none'}"
     return FieldError(_shown(min(names)), Problem.UNKNOWN, message)
 
 
 def sent_twice(name: str, where: str = "") -> FieldError:
-    """Return the error for a name that is in one place, or in two of them, twice."""
+    """Return the error for a duplicate name, in one place or in two."""
     shown = _shown(name)
-    message = f"{shown or 'a name'} is there twice{where}"
+    message = f"{shown or 'a name'} occurs twice{where}"
     return FieldError(shown, Problem.UNKNOWN, message)
 
 
 def _shown(name: str) -> str:
-    """Return what an error shows of a name that was sent: the name, if it can be one."""
+    """Return the part of a sent name that an error may show: the name, if it can be one."""
     return name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
 
 
 def kind_of(value: object) -> str:
-    """Return what a JSON value is, in words, without any of it."""
+    """Return the kind of a JSON value in words, without its content."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -191,19 +191,19 @@ def kind_of(value: object) -> str:
 
 
 def _instead(value: object) -> str:
-    """Return the end of a sentence about a value of another type. In a URL everything is text."""
+    """Return the end of a sentence about the wrong type. In a URL every value is a text."""
     kind = kind_of(value)
     return f", not {kind}" if kind else ""
 
 
 class _TextInUrl(str):
-    """What a query or a path has where a number or a boolean is expected."""
+    """A text in a query or a path where a number or a boolean is expected."""
 
     __slots__ = ()
 
 
 def object_schema(fields: Sequence[Field[Any]]) -> dict[str, Any]:
-    """Return the JSON schema of an object with these fields and no other."""
+    """Return the JSON schema of an object with exactly these fields."""
     names = [field.name for field in fields if field.required and not field.replaced_by]
     return {
         "type": "object",
@@ -215,7 +215,7 @@ def object_schema(fields: Sequence[Field[Any]]) -> dict[str, Any]:
 
 
 def _alternatives(fields: Iterable[Field[Any]]) -> dict[str, Any]:
-    """Return which fields are sent instead of others, where an object must have either."""
+    """Return the alternatives in an object's schema for fields that replace others."""
     replaced: dict[str, list[str]] = {}
     for field in fields:
         if field.required and field.replaced_by:
@@ -232,8 +232,8 @@ def _alternatives(fields: Iterable[Field[Any]]) -> dict[str, Any]:
 
 
 def _property(field: Field[Any]) -> dict[str, Any]:
-    """Return a field's schema; null is what a field that may be left out may be, too."""
-    made_by = f" Made by `{field.made_by}`." if field.made_by else ""
+    """Return a field's schema; an optional field may be null."""
+    made_by = f" Returned by `{field.made_by}`." if field.made_by else ""
     described = {"description": field.description + made_by}
     if field.required:
         return {**field.schema, **described}
@@ -243,17 +243,20 @@ def _property(field: Field[Any]) -> dict[str, Any]:
 
 
 def decode_base64(value: object) -> bytes:
-    """Return the bytes of canonical base64. Raises InvalidValueError, which names what it is."""
+    """Return the bytes of canonical base64. Raises InvalidValueError with a hint."""
     return _decode(value, pybase64.b64decode)
 
 
 def decode_base64_into_buffer(value: object) -> bytearray:
-    """Return the bytes of canonical base64, so that they can be wiped. Raises InvalidValueError."""
+    """Return the bytes of canonical base64 in a buffer that can be overwritten.
+
+    Raises InvalidValueError.
+    """
     return _decode(value, pybase64.b64decode_as_bytearray)
 
 
 def _decode(value: object, decode: Callable[..., B]) -> B:
-    """Decode the one base64 that some bytes have: the standard alphabet, padded, other bits zero."""
+    """Decode canonical base64: the standard alphabet, with padding, and zero in unused bits."""
     if not isinstance(value, str):
         raise InvalidValueError(f"must be base64{_instead(value)}")
     try:
@@ -263,14 +266,13 @@ def _decode(value: object, decode: Callable[..., B]) -> B:
     last = data[len(data) - len(data) % 3 :]
     if last and not value.endswith(base64(last)):
         raise InvalidValueError(
-            "must be base64 as encoders write it: bits of its last character stand for nothing,"
-            " and are not zero"
+            "must be canonical base64: unused bits of its last character are not zero"
         )
     return data
 
 
 def _no_base64(text: str) -> str:
-    """Return what a text is that is not base64."""
+    """Return the error for a text that is not base64, with a hint about its format."""
     forms = {
         "it is a data: URL: send what follows the comma": text.startswith("data:"),
         "it is PEM": "-----BEGIN" in text,
@@ -295,7 +297,7 @@ def _no_base64(text: str) -> str:
 
 
 def text_form_of(value: object) -> str:
-    """Return what else a value that is base64 most likely is: hexadecimal, or text in base64."""
+    """Return a hint if a value is probably hexadecimal, or text in base64; empty if not."""
     if not isinstance(value, str):
         return ""
     if is_hexadecimal(value):
@@ -314,14 +316,14 @@ def text_form_of(value: object) -> str:
 
 _IS_JWS = re.compile(r"[\w-]+\.[\w-]*\.[\w-]+", re.ASCII).fullmatch
 _IS_BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}\s*").fullmatch
-"""So many characters that they are most likely not the bytes that were meant."""
+"""Texts of this length are probably base64 in base64."""
 IT_IS_HEXADECIMAL = "it is hexadecimal"
 _LIKELY_HEXADECIMAL = 16
-"""Digits of a text that is most likely not base64, although it can be."""
+"""Digits of a text that is probably hexadecimal, although it can be base64."""
 
 
 def is_hexadecimal(value: object) -> bool:
-    """Return whether a value is bytes in hexadecimal most likely, also where it can be base64."""
+    """Return whether a value is probably hexadecimal, even if it can be base64."""
     return isinstance(value, str) and len(value) >= _LIKELY_HEXADECIMAL and _is_hexadecimal(value)
 
 
@@ -335,7 +337,7 @@ _HEXADECIMAL = "0123456789abcdefABCDEF"
 def base64_field(
     name: str, description: str, example: str, *, at_most: int, made_by: str = ""
 ) -> Field[bytes]:
-    """Return a field of binary data, of at most so many bytes."""
+    """Return a field of binary data with at most so many bytes."""
 
     def parse(value: object) -> bytes:
         data = decode_base64(value)
@@ -372,7 +374,7 @@ def text_field(
 ) -> Field[str]:
     """Return a field of at_least to at_most characters: printable ones, unless it has another rule.
 
-    ``is_valid`` is None where any text will do, because it is hashed and not stored.
+    ``is_valid`` is None for texts that are hashed and not stored: these may have any characters.
     """
     characters = "printable characters" if is_valid is is_printable else "characters"
     message = must or f"must be a text of {at_least} to {at_most} {characters}"
@@ -393,7 +395,7 @@ def text_field(
 
 
 def _hint(value: object, texts: Sequence[str]) -> str:
-    """Return which of several texts was meant, if it can be told."""
+    """Return a suggestion among several texts; empty if none is similar."""
     if not isinstance(value, str) or len(value) > MAX_NAME_SHOWN:
         return ""
     by_folded = {text.casefold(): text for text in texts}
@@ -408,7 +410,7 @@ def choice_field(
     example: E,
     aliases: Mapping[str, E] | None = None,
 ) -> Field[E]:
-    """Return a field of one of several texts, or of another text that stands for one of them."""
+    """Return a field of one of several texts, or an alias of one."""
     others = {text: alias for text, alias in (aliases or {}).items() if alias in choices}
     members: dict[object, E] = {choice.value: choice for choice in choices}
     members.update(others.items())
@@ -435,10 +437,10 @@ def integer_field(
     too_large: str = "",
     not_found: str = "",
 ) -> Field[int]:
-    """Return a field of a whole number.
+    """Return a field of an integer.
 
-    ``too_large`` is what to say of a number that nothing can have, ``not_found`` of every other
-    value too: 404 then.
+    ``too_large``: the message for a number beyond the limit, with 404. ``not_found``: the message
+    for every invalid value, with 404.
     """
     message = not_found or must or f"must be an integer from {at_least} to {at_most}"
     otherwise = Problem.NOT_FOUND if not_found else Problem.MALFORMED
@@ -500,7 +502,7 @@ def time_field(name: str, description: str, example: str) -> Field[int]:
 
 
 def uuid_field(name: str, description: str, example: str, *, not_found: str = "") -> Field[UUID]:
-    """Return a field of an identifier; ``not_found``: what to say of what is no UUID: 404 then."""
+    """Return a field of a UUID. ``not_found``: the message for any other value, with 404."""
     message = not_found or "must be a UUID"
     problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
 
@@ -521,12 +523,12 @@ def uuid_field(name: str, description: str, example: str, *, not_found: str = ""
 
 
 def _integer_in(text: str) -> object:
-    """Return a number written in digits; any other text as it is."""
+    """Return the number in decimal digits; any other text unchanged."""
     return integer_in(text) if text.isascii() and text.isdigit() else _TextInUrl(text)
 
 
 def _boolean_in(text: str) -> object:
-    """Return what ``true`` and ``false`` say; any other text as it is."""
+    """Return the value of ``true`` and ``false``; any other text unchanged."""
     return {"true": True, "false": False}.get(text, _TextInUrl(text))
 
 
@@ -534,13 +536,13 @@ MAX_LISTED = 10_000
 """Entries of any list in one response."""
 LIST_LIMIT = integer_field(
     "limit",
-    f"How many at most. Left out: all, up to {MAX_LISTED}.",
+    f"The most entries to return. Left out: all, up to {MAX_LISTED}.",
     100,
     at_least=1,
     at_most=MAX_LISTED,
 ).or_default(MAX_LISTED)
 
 DETAILS = boolean_field(
-    "details", "Whether each entry also has the fields that say so.", example=False
+    "details", 'Whether to include the fields marked "With details".', example=False
 ).or_default(default=False)
-"""For what a client that knows the specification alone does not expect."""
+"""For fields that a client of the bare specification does not expect."""

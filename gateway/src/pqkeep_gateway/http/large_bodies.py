@@ -1,9 +1,9 @@
-"""How much of large bodies is in memory at once, fair between those who send them.
+"""Limits the memory for large bodies, with fairness between senders.
 
-A body counts as its bytes come, until its answer was read: what nobody has sent yet costs nothing.
-Where there would be more than MAX_HELD, whoever has the most loses the body that began last: so one
-who has less than another is not refused. A body that is whole waits for its turn to be handled, in
-which it is in memory several times: as text, decoded, in a frame, and as an answer.
+The received bytes of a body count until its response was read; bytes that are not sent yet do not.
+Above MAX_HELD in total, the sender with the most bytes loses the body that began last. So a sender
+is never refused because of one that has more. A complete body waits for its turn to be handled. It
+is then in memory several times: as text, decoded, in a frame, and in a response.
 """
 
 import asyncio
@@ -17,21 +17,22 @@ from pqkeep_gateway.http.disconnection import ClientGoneError, until_gone
 from pqkeep_gateway.http.errors import unavailable
 
 LARGE = 64 * 1024
-"""Bytes of a body that need not wait to be handled."""
+"""Bytes of a body up to which it need not wait to be handled."""
 MAX_HELD = 192 * 1024 * 1024
-"""Bytes of all bodies that are larger or come in pieces."""
+"""Bytes of all bodies that are larger than LARGE or arrive in pieces."""
 MAX_HANDLED = 16 * 1024 * 1024
-"""Bytes of those that are handled at once."""
+"""Bytes of bodies that are handled at once."""
 MAX_HANDLED_OF_ONE = 12 * 1024 * 1024
-"""Bytes of them that are of one sender: others need not wait until all of these are answered."""
+"""Bytes of one sender's bodies that are handled at once, so that other senders need not wait for
+all."""
 HANDLED_SECONDS = 1.0
-"""After which its room is another's: what waits for a slow signature must not have others wait."""
+"""After this time a body's capacity is released, so that a slow signature does not delay others."""
 WAIT_SECONDS = 10.0
-"""How long a body waits to be handled."""
-BUSY = "too many large bodies are under way"
+"""The longest time that a body waits to be handled."""
+BUSY = "too many large bodies are in progress"
 
 Sender = Hashable
-"""A tenant, or the network of somebody who is of none."""
+"""A tenant, or the network of a caller without a tenant."""
 
 
 class LargeBodies:
@@ -39,18 +40,19 @@ class LargeBodies:
 
     def __init__(self, max_held: int = MAX_HELD) -> None:
         self._max_held = max_held
-        self._bodies: dict[Sender, dict[LargeBody, None]] = {}  # each: the oldest first
+        self._bodies: dict[Sender, dict[LargeBody, None]] = {}  # the oldest body of a sender first
         self._held_of: Counter[Sender] = Counter()
         self._waiting: OrderedDict[Sender, deque[LargeBody]] = OrderedDict()
         self._handled_of: Counter[Sender] = Counter()
         self._handled = 0
         self.held = 0
-        """Bytes of all that count."""
+        """Bytes of all counted bodies."""
         self.next = asyncio.Lock()
-        """Of who is parsed: the event loop would parse all that are there before anything else."""
+        """Held by the body that is parsed. Otherwise the event loop would parse all waiting bodies
+        in a row."""
 
     def hold(self, body: "LargeBody", size: int) -> None:
-        """Count so many bytes more of a body, and have bodies give up until there is room."""
+        """Count more bytes of a body, and drop bodies until the total is within the limit."""
         self._bodies.setdefault(body.sender, {})[body] = None
         self._held_of[body.sender] += size
         self.held += size
@@ -58,7 +60,7 @@ class LargeBodies:
             pass
 
     def forget(self, body: "LargeBody") -> None:
-        """Count a body no longer."""
+        """Stop counting a body."""
         bodies = self._bodies[body.sender]
         del bodies[body]
         self._held_of[body.sender] -= body.size
@@ -67,17 +69,17 @@ class LargeBodies:
             del self._bodies[body.sender], self._held_of[body.sender]
 
     def queue(self, body: "LargeBody") -> None:
-        """Have a body be handled when there is room for it, one sender after the other."""
+        """Queue a body for handling, in turns between senders."""
         self._waiting.setdefault(body.sender, deque()).append(body)
         self._assign()
 
     def leave_queue(self, body: "LargeBody") -> None:
-        """Have a body not be handled."""
+        """Remove a body from the queue."""
         self._waiting[body.sender].remove(body)
         self._assign()
 
     def finish(self, body: "LargeBody") -> None:
-        """Take back the room in which a body was handled."""
+        """Release the capacity of a handled body."""
         self._handled -= body.size
         self._handled_of[body.sender] -= body.size
         self._handled_of += Counter()  # drops senders at zero
@@ -95,7 +97,7 @@ class LargeBodies:
             pass
 
     def _begins_one_of_each(self) -> bool:
-        """Begin the next body of each sender that there is room for; return whether to go on."""
+        """Begin the next body of each sender within the limits; return whether to continue."""
         has_begun = False
         for sender in tuple(self._waiting):
             queue = self._waiting[sender]
@@ -103,7 +105,7 @@ class LargeBodies:
             if queue and (not own or own + queue[0].size <= MAX_HANDLED_OF_ONE):
                 size = queue[0].size
                 if self._handled and self._handled + size > MAX_HANDLED:
-                    return False  # and none that is smaller takes its room
+                    return False  # a smaller body must not overtake it
                 self._handled += size
                 self._handled_of[sender] += size
                 queue.popleft().begin()
@@ -119,12 +121,12 @@ class _State(Enum):
     WAITING = auto()
     HANDLED = auto()
     ANSWERED = auto()
-    """Or about to be; the answer is still to be read."""
+    """Handled, or no longer limited; the response is not read yet."""
     ENDED = auto()
 
 
 class LargeBody:
-    """The body of one request, if it is large or comes in pieces."""
+    """The body of one request, if it is large or arrives in pieces."""
 
     __slots__ = (
         "_bodies",
@@ -138,7 +140,7 @@ class LargeBody:
     )
 
     def __init__(self, bodies: LargeBodies, evict: Callable[[], object]) -> None:
-        """Take the function that closes its connection at once."""
+        """Take the body's connection."""
         self._bodies = bodies
         self._evict = evict
         self._state = _State.RECEIVED
@@ -146,17 +148,17 @@ class LargeBody:
         self._timer: asyncio.TimerHandle | None = None
         self.sender: Sender = None
         self.received = bytearray()
-        """What has come of it."""
+        """The received bytes."""
         self.size = 0
-        """How many bytes of it count: what has come, until the request has ended."""
+        """The counted bytes: those received, until the request has ended."""
 
     def sent_by(self, sender: Sender) -> "LargeBody":
-        """Say who sends it."""
+        """Set the sender."""
         self.sender = sender
         return self
 
     def add(self, piece: bytes | bytearray) -> None:
-        """Take a piece of it. Raises ApiError if there is no room for it."""
+        """Add a piece. Raises ApiError if the limit is exceeded."""
         self._require()
         if piece:
             self.received += piece
@@ -165,9 +167,9 @@ class LargeBody:
             self._require()
 
     async def wait(self, receive: Receive) -> None:
-        """Return in a turn of the event loop in which it may be handled, and no other is parsed.
+        """Return when the body may be handled, while no other body is parsed.
 
-        Raises ApiError if it may not, and ClientGoneError.
+        Raises ApiError after WAIT_SECONDS, and ClientGoneError.
         """
         self._turn = asyncio.get_running_loop().create_future()
         self._state = _State.WAITING
@@ -178,14 +180,14 @@ class LargeBody:
             await asyncio.sleep(0)
 
     def begin(self) -> None:
-        """Have it be handled."""
+        """Begin to handle it."""
         self._state = _State.HANDLED
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
         self._timer = asyncio.get_running_loop().call_later(HANDLED_SECONDS, self.answer)
 
     def answer(self) -> None:
-        """Say that it was handled, or will not be soon: its room is another's."""
+        """Release its capacity: it was handled, or takes longer than HANDLED_SECONDS."""
         if self._timer is not None:
             self._timer.cancel()
         if self._state is _State.HANDLED:
@@ -193,7 +195,7 @@ class LargeBody:
             self._bodies.finish(self)
 
     def end(self) -> None:
-        """Say that its request has ended, however."""
+        """Note the end of its request, with or without success."""
         self.answer()
         if self._state is _State.WAITING:
             self._bodies.leave_queue(self)
@@ -202,7 +204,7 @@ class LargeBody:
             self._forget()
 
     def gives_up(self) -> bool:
-        """Let go of it unless it is being handled; return whether that was done."""
+        """Drop the body unless it is being handled; return whether it was dropped."""
         if self._state is _State.HANDLED:
             return False
         if self._state is _State.ANSWERED:

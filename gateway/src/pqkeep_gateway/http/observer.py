@@ -1,6 +1,6 @@
-"""What is seen of every request once it has been answered: its metrics, and its line in the access log.
+"""The metrics and the access log of all finished requests.
 
-Neither has anything of a body or a credential.
+Neither has any part of a body or a credential.
 """
 
 from collections import Counter, defaultdict
@@ -19,10 +19,10 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 DOCUMENT = "get-document"
-"""The operation of what is no endpoint: the reference, and its parts."""
+"""The operation of requests without an endpoint: the reference and its parts."""
 SUCCESS = "success"
 CLIENT_GONE = "client-gone"
-"""The outcome where the client hung up before it had an answer."""
+"""The outcome if the client disconnected before its response."""
 _DOCUMENT_OUTCOMES = {
     error.code.status: error.code.code for error in (not_found(""), method_not_allowed(""))
 }
@@ -30,20 +30,20 @@ _DOCUMENT_OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a request asked for, as it is counted and logged."""
+    """The target of a request, for metrics and the log."""
 
     method: str
     path: str
     """The template, with the names of its fields."""
     operation: str
     algorithm: str = NONE
-    """The algorithm where the request names none."""
+    """The algorithm if the request names none."""
     algorithm_elsewhere: str = ""
-    """The field inside of which it is named. It is not looked for there."""
+    """The field that may contain the algorithm. It is not examined."""
 
 
 def route_of(endpoint: Endpoint, path: str) -> Route:
-    """Return what requests of an endpoint ask for."""
+    """Return the target of an endpoint's requests."""
     default = endpoint.default_algorithm
     return Route(
         endpoint.method,
@@ -55,17 +55,17 @@ def route_of(endpoint: Endpoint, path: str) -> Route:
 
 
 class RequestObserver:
-    """Counts requests, and logs them if that is wanted."""
+    """Counts requests, and logs them if the access log is on."""
 
     def __init__(self, *, logs: bool = False) -> None:
-        """Take whether there is an access log."""
+        """Take whether the access log is on."""
         self._logs = logs
         self.outcomes: Counter[tuple[str, str, str]] = Counter()
-        """How many requests there were, by operation, algorithm and outcome."""
+        """The number of requests by operation, algorithm and outcome."""
         self.durations: defaultdict[str, Distribution] = defaultdict(Distribution)
-        """How long they took, by operation."""
+        """The durations by operation."""
 
-    def finish(  # noqa: PLR0913 - each is in the access log
+    def finish(  # noqa: PLR0913 - all are in the access log
         self,
         route: Route,
         method: str,
@@ -78,9 +78,9 @@ class RequestObserver:
         *,
         tls_group: str = "",
     ) -> None:
-        """Take note of a request that has been answered: with an error, a status, or not at all.
+        """Record a finished request: with an error, a status, or no response.
 
-        ``began`` is of ``time.perf_counter``.
+        ``began``: from ``time.perf_counter``.
         """
         seconds = perf_counter() - began
         if isinstance(answer, ApiError):
@@ -106,7 +106,7 @@ class RequestObserver:
             )
 
     def refuse(self, error: ApiError, request_id: str, source_address: str) -> None:
-        """Take note of what was refused before it was a request."""
+        """Record an error that was sent before a request was complete."""
         self.outcomes[NONE, NONE, error.code.code] += 1
         if self._logs:
             _LOG.info(
@@ -120,12 +120,15 @@ class RequestObserver:
             )
 
     def watch(self, app: ASGIApp, operation: str = DOCUMENT) -> ASGIApp:
-        """Return an application that is no endpoint, and takes note of its requests."""
+        """Return an application that also records its requests."""
         return _Watched(app, operation, self, logs=self._logs)
 
 
 class _Watched:
-    """An application whose requests are noted. A class: a router takes functions for handlers."""
+    """Records an application's requests.
+
+    It is a class because a router takes functions for handlers.
+    """
 
     def __init__(
         self, app: ASGIApp, operation: str, observer: RequestObserver, *, logs: bool
@@ -136,7 +139,7 @@ class _Watched:
         self._logs = logs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         began, status = perf_counter(), 0
 
         async def watched_send(message: Message) -> None:

@@ -1,6 +1,6 @@
-"""What requests of the API and pages are asked on their way, and what refuses them.
+"""The checks of requests for the API and for pages.
 
-The order in which requests of the API are asked is in ``road``.
+``road`` has the order of the checks for the API.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,16 +50,16 @@ _LOG = logger(__name__)
 
 API = "/api/v1"
 MAX_PARAMETERS = 64
-"""Of a query. No endpoint has as many."""
+"""The most parameters of a query. No endpoint has as many."""
 
 Headers = Mapping[bytes, bytes]
 ErrorTable = Callable[[Exception, Endpoint, Mapping[str, object]], ApiError | None]
-"""Turns an exception into the answer; None: a fault of the service."""
+"""Returns the error for an exception; None for a defect of the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What every request goes through on its way to a handler."""
+    """The checks of every request before its handler."""
 
     admission: Admission
     rate_limiter: RateLimiter
@@ -78,7 +78,7 @@ class Pipeline:
         path: str,
         permission: Permission,
     ) -> SentCookies:
-        """Return the cookies of a request. Raises ApiError if it depends on one that is there twice."""
+        """Return the cookies of a request. Raises ApiError if it needs one that occurs twice."""
         sent = self.cookies.read(header_list)
         if b"x-api-key" not in headers:
             host, needs_session = headers.get(b"host", b""), permission is not Permission.PUBLIC
@@ -93,10 +93,9 @@ class Pipeline:
         client: Client,
         operation: GatewayOperation | None = None,
     ) -> tuple[Principal, Usage | None]:
-        """Return who is asking for an operation, or a page, and what there is of their limit.
+        """Return the caller of an operation or a page, and the state of its rate limit.
 
-        An operator's session outranks a person's, but only if it is known. Raises what Admission
-        raises.
+        A known operator session precedes a person's session. Raises the errors of Admission.
         """
         credential = headers.get(b"x-api-key")
         if credential is not None:
@@ -116,18 +115,21 @@ class Pipeline:
         )
 
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
-        """Refuse what another site's page asks for, and what table or scopes do not grant.
+        """Refuse requests from other sites' pages, and those without permission.
 
-        What anybody may read, other pages may read.
+        Public reads are allowed for other sites' pages.
         """
         if b"x-api-key" not in headers:
             is_for_all = principal.caller is Credential.NONE and endpoint.method in SAFE_METHODS
             if not is_for_all and self.cookies.is_cross_site(endpoint.method, headers):
-                raise forbidden("another site's page may not ask for this")
+                raise forbidden("a page of another site may not send this request")
         self.check_access(endpoint, principal, headers)
 
     def check_access(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
-        """Refuse what table or scopes do not grant: alone for pages, to which any page may link."""
+        """Refuse what the access table or scopes do not grant.
+
+        Pages need only this: any site may link to them.
+        """
         if isinstance(principal, ApiKeyPrincipal):
             if endpoint.name not in principal.decided.permitted:
                 self._check_access(endpoint, principal, headers)
@@ -153,7 +155,7 @@ class Pipeline:
     async def count(
         self, endpoint: Endpoint, principal: Principal, attribution: Attribution
     ) -> Usage | None:
-        """Count a request of anybody's but the operator, where there is a limit for one address."""
+        """Count a request against the endpoint's limit per address; operators are not counted."""
         limit = endpoint.address_limit
         if limit is None or principal.caller is Credential.OPERATOR:
             return None
@@ -165,22 +167,22 @@ class Pipeline:
         return usage
 
     async def count_items(self, endpoint: Endpoint, call: ApiCall) -> Usage | None:
-        """Count each item of a batch as a request."""
+        """Count each item of a batch as one request."""
         if endpoint.items is None:
             return None
         return await self.admission.count_items(call.tenant, len(call[endpoint.items]))
 
     def needs_proof(self, endpoint: Endpoint, call: ApiCall) -> bool:
-        """Return whether the caller has to show more than who they are before the handler is called."""
+        """Return whether the handler needs more proof than the session."""
         principal = call.principal
         if principal.is_read_only:
             return endpoint.method not in SAFE_METHODS
         return principal.user is not None and endpoint.demands_step_up(call.values)
 
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
-        """Call the handler; where the request needs a step-up, check it before.
+        """Call the handler; check the step-up first if the request needs one.
 
-        Without a step-up the request is refused for what is wrong with it, if anything is.
+        Without a step-up, errors in the request itself are reported first.
         """
         if not self.needs_proof(endpoint, call):
             return await endpoint.handler(call)
@@ -195,9 +197,9 @@ class Pipeline:
             raise
 
     async def _handle_proven(self, endpoint: Endpoint, call: ApiCall) -> Response:
-        """Call the handler, with the step-up token, or under the session's proof if none is sent.
+        """Call the handler with the step-up token, or with the session's proof if no token is sent.
 
-        Raises StepUpRequiredError before anything is done.
+        Raises StepUpRequiredError before any effect.
         """
         if not call.step_up_token:
             proof = call.cookies.get(self.cookies.proof, "")
@@ -226,7 +228,7 @@ class Pipeline:
         values: Mapping[str, object],
         attribution: Attribution,
     ) -> ApiError:
-        """Return what to answer. A refusal (403, or by a policy) is recorded in the log before."""
+        """Return the error to send. A refusal is recorded in the audit log first."""
         error, refused = self.error_of(raised, endpoint, principal, values, attribution)
         if refused is None:
             return error
@@ -240,7 +242,7 @@ class Pipeline:
         values: Mapping[str, object],
         attribution: Attribution,
     ) -> tuple[ApiError, Principal | None]:
-        """Return what to answer, and whose refusal is to be recorded before; None: nobody's."""
+        """Return the error to send, and the principal if the refusal must be recorded first."""
         error = self._answer_to(raised, endpoint, values)
         if error is None:
             _LOG.error("request failed", request_id=attribution.request_id, exc_info=raised)
@@ -248,7 +250,7 @@ class Pipeline:
         if isinstance(raised, SuspendedError | AddressNotAllowedError):
             principal = raised.principal
         if principal is None or principal.caller is Credential.NONE or not is_refusal(error):
-            return error, None  # anonymous refusals are not recorded: anyone could fill the log
+            return error, None  # not recorded: anyone could fill the log with anonymous refusals
         return error, principal
 
     async def record(
@@ -259,7 +261,7 @@ class Pipeline:
         values: Mapping[str, object],
         attribution: Attribution,
     ) -> ApiError:
-        """Record a refusal in the audit log; return what to answer."""
+        """Record a refusal in the audit log; return the error to send."""
         try:
             await self.audit_delivery.record(
                 refusal_event(error, endpoint, principal, values, attribution),

@@ -1,4 +1,4 @@
-"""Refusals, as the audit log has them: who was refused what, by which policy, on which key."""
+"""Audit events of refusals: the principal, the operation, the policy and the key."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +19,7 @@ UNREAD: Mapping[str, object] = MappingProxyType({})
 
 
 def is_refusal(error: ApiError) -> bool:
-    """Return whether an error is a refusal (403, or by a policy) that is still to be recorded."""
+    """Return whether an error is a refusal (403, or by a policy) that is not recorded yet."""
     is_refused = error.code.status == HTTPStatus.FORBIDDEN or bool(error.policy)
     return is_refused and not error.is_recorded
 
@@ -45,7 +45,7 @@ def refusal_event(
 
 
 def _key_version(endpoint: Endpoint, values: Mapping[str, object]) -> int | None:
-    """Return the key version that a request names, if it can be one."""
+    """Return a valid key version from a request; None without one."""
     named = values.get("key_version")
     if endpoint.key_version_of is not None:
         with suppress(FieldError):
@@ -54,7 +54,7 @@ def _key_version(endpoint: Endpoint, values: Mapping[str, object]) -> int | None
 
 
 def _keyring(endpoint: Endpoint, values: Mapping[str, object]) -> KeyringName | None:
-    """Return the keyring that a request names, if that was read and the endpoint has one."""
+    """Return the request's keyring; None if the fields were not read, or have none."""
     if endpoint.keyring_of is None or values is UNREAD:
         return None
     try:

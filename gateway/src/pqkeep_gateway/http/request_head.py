@@ -1,7 +1,7 @@
-"""Which request heads are served: those that RFC 9112 lets every reader understand in one way.
+"""Accepts only request heads that every reader of RFC 9112 must understand in the same way.
 
-The parser takes more than that: two spaces in a request line, other versions and protocols, other
-codings of a body, targets that are no paths. A proxy in front could read those in another way.
+The parser accepts more: two spaces in a request line, other versions and protocols, other codings
+of a body, targets that are not paths. A proxy in front could understand those differently.
 """
 
 import re
@@ -30,10 +30,10 @@ SINGLE = frozenset(
         b"x-step-up-token",
     }
 )
-"""Headers that may be there once: a proxy and this service could read different ones."""
+"""Headers that may occur only once: a proxy and this service could use different ones."""
 
 _PATH = re.compile(rb"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
-"""The characters of RFC 3986, section 3.3. A ``%`` that begins no escape is what it is."""
+"""The characters of RFC 3986, section 3.3. A ``%`` that begins no escape is a literal."""
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _REQUEST_LINES = {"1.0": b"%b %b HTTP/1.0", "1.1": b"%b %b HTTP/1.1"}
@@ -42,16 +42,14 @@ _REQUEST_LINES = {"1.0": b"%b %b HTTP/1.0", "1.1": b"%b %b HTTP/1.1"}
 def check_head(
     line: bytes, method: bytes, target: bytes, version: str, headers: list[tuple[bytes, bytes]]
 ) -> dict[bytes, bytes]:
-    """Return a head's headers by their names in lower case.
+    """Return a head's headers by their lower-case names.
 
-    ``line`` is the request line as it came, the other arguments are what the parser made of it.
-    Raises ApiError.
+    ``line`` is the received request line, the other arguments are the parser's results. Raises
+    ApiError.
     """
     expected = _REQUEST_LINES.get(version)
     if expected is None or line != expected % (method, target):
-        raise invalid(
-            "the request line must be METHOD TARGET HTTP/1.1, with one space between each"
-        )
+        raise invalid("the request line must be METHOD TARGET HTTP/1.1, separated by single spaces")
     if len(headers) > MAX_HEADERS:
         raise invalid(TOO_MANY_HEADERS)
     named = dict(headers)
@@ -59,13 +57,13 @@ def check_head(
         given = [name for name, _ in headers if name in SINGLE]
         if len(set(given)) < len(given):
             name = next(name for name in given if given.count(name) > 1).decode()
-            raise invalid(f"the header {name} is there twice", name)
+            raise invalid(f"the header {name} occurs twice", name)
     host = named.get(b"host")
     if host is None:
         if version != "1.0":
             raise invalid("the Host header is missing")
     elif not _HOST.fullmatch(host):
-        raise invalid("the Host header must be a host name or address, with a port or without")
+        raise invalid("the Host header must be a host name or address, with an optional port")
     _check_framing(named, version)
     return named
 
@@ -73,7 +71,7 @@ def check_head(
 def path_of(target: bytes, host: bytes | None) -> tuple[bytes, bytes]:
     """Return the path and the query of a request's target. Raises ApiError.
 
-    The target is a path, or an http or https address of the host that the Host header names.
+    The target is a path, or an http or https address of the host in the Host header.
     """
     if not target.startswith(b"/"):
         target = _without_authority(target, host)
@@ -86,7 +84,7 @@ def path_of(target: bytes, host: bytes | None) -> tuple[bytes, bytes]:
 
 
 def _check_framing(named: Mapping[bytes, bytes], version: str) -> None:
-    """Raise ApiError where it could be understood in two ways where the body ends."""
+    """Raise ApiError if readers could disagree about the end of the body."""
     coding = named.get(b"transfer-encoding")
     if coding is not None and (version == "1.0" or coding.lower() != b"chunked"):
         raise invalid("Transfer-Encoding must be chunked, in HTTP/1.1")
@@ -95,11 +93,11 @@ def _check_framing(named: Mapping[bytes, bytes], version: str) -> None:
 
 
 def _without_authority(target: bytes, host: bytes | None) -> bytes:
-    """Return the path and query of an address; RFC 9112, section 3.2.2. Raises ApiError."""
+    """Return the path and query of an absolute target; RFC 9112, section 3.2.2. Raises ApiError."""
     absolute = _ABSOLUTE.fullmatch(target)
     if absolute is None:
         raise invalid("the request's target must be a path, with a query or without")
     authority, rest = absolute.groups()
     if not _HOST.fullmatch(authority) or (host or authority).lower() != authority.lower():
-        raise invalid("the request's target names another host than the Host header")
+        raise invalid("the hosts in the request's target and in the Host header differ")
     return rest if rest.startswith(b"/") else b"/" + rest

@@ -1,4 +1,4 @@
-"""The form of answers, and those that are made while they are sent."""
+"""The form of responses, and streamed responses."""
 
 import asyncio
 import math
@@ -30,24 +30,24 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 MAX_REQUEST_ID = 128
 _VARIANTS = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
-"""The digit of a UUID that says its variant (RFC 9562), by a random one."""
+"""The variant digit of a UUID (RFC 9562), by a random digit."""
 _MADE_AT_ONCE = 64
 _DIGITS: list[str] = []
-"""The random digits of the next identifiers: asking the kernel for each takes as long as the rest."""
+"""Random digits for the next identifiers: a system call for each would double their cost."""
 LEVEL = 1
-"""The fastest: exports compress to about a third with it, and little further with any other."""
+"""The fastest level. Exports shrink to about a third; higher levels gain little."""
 _GZIP = 16 + zlib.MAX_WBITS
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""Control characters but for the tab and the line ends, which are counted."""
+"""Control characters, except the tab and the line ends, which are counted."""
 _JSON = JSON.encode("ascii")
 _START = b"cache-control: no-store\r\nx-request-id: %b\r\n"
 _USAGE = b"ratelimit-limit: %d\r\nratelimit-remaining: %d\r\nratelimit-reset: %d\r\n"
 CHALLENGE = (b"www-authenticate", b'ApiKey realm="pqkeep"')
-"""What RFC 9110 wants to be in every 401. No browser has a dialog for this scheme."""
+"""Required by RFC 9110 in every 401. No browser opens a dialog for this scheme."""
 
 
 def accepts_gzip(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request names gzip among its encodings, and not with the weight 0."""
+    """Return whether a request accepts gzip with a weight other than 0."""
     for choice in headers.get(b"accept-encoding", b"").lower().split(b","):
         coding, *parameters = (part.strip() for part in choice.split(b";"))
         if coding == b"gzip":
@@ -62,29 +62,29 @@ def is_zero(parameter: bytes) -> bool:
 
 
 class GzipStream:
-    """Compresses chunks with gzip (RFC 9110, section 12.5.3), holding no more of them than zlib's window (some 300 KB)."""
+    """Compresses chunks with gzip (RFC 9110, section 12.5.3) in at most 300 KB of memory."""
 
     def __init__(self) -> None:
         self._compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP)
 
     async def compress(self, chunk: bytes) -> bytes:
-        """Return what is to be sent of the chunks so far; it may be nothing."""
+        """Return compressed bytes that are ready to be sent; possibly none."""
         return await asyncio.to_thread(self._compressor.compress, chunk)
 
     def end(self) -> bytes:
-        """Return the rest."""
+        """Return the remaining bytes."""
         return self._compressor.flush()
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
-    """Return the identifier that a request carries, or a new one."""
+    """Return the identifier in a request, or a new one."""
     given = headers.get(b"x-request-id", b"").decode("latin-1")
     usable = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
     return given if usable else new_request_id()
 
 
 def new_request_id() -> str:
-    """Return a random UUID (version 4) as text, for a fraction of the CPU that ``uuid`` takes."""
+    """Return a random UUID (version 4) as text, with a fraction of the CPU time of ``uuid``."""
     if not _DIGITS:
         digits = token_hex(16 * _MADE_AT_ONCE)
         _DIGITS.extend(digits[begin : begin + 32] for begin in range(0, len(digits), 32))
@@ -94,16 +94,16 @@ def new_request_id() -> str:
 
 
 Whole = Data | Document | Existing | WithCookies
-"""Responses that are made before they are sent."""
+"""Responses that are complete before they are sent."""
 
 
 class Answer(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     content_type: bytes
     lines: bytes
-    """Its other headers, but for its length."""
+    """Its other headers, except its length."""
     body: bytes
 
 
@@ -113,7 +113,7 @@ def answer_of(
     request_id: str,
     usage: Usage | None = None,
 ) -> Answer:
-    """Return the answer that has what a handler returned."""
+    """Return the response for a handler's result."""
     content_type, cookies = _JSON, b""
     match response:
         case Document(content_type=named, body=body):
@@ -131,7 +131,7 @@ def answer_of(
 
 
 def error_answer(error: ApiError, request_id: str, usage: Usage | None = None) -> Answer:
-    """Return an error's answer. One about a limit names that limit, and no other."""
+    """Return the response for an error. An error about a limit names only that limit."""
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     headers += [(b"set-cookie", cookie.encode()) for cookie in error.cookies]
     if error.code.status == HTTPStatus.UNAUTHORIZED:
@@ -144,16 +144,16 @@ def error_answer(error: ApiError, request_id: str, usage: Usage | None = None) -
 
 
 def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Return headers as lines. Raises RuntimeError if one has a control character in it."""
+    """Return headers as lines. Raises RuntimeError if one contains a control character."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     is_whole = len(headers) == lines.count(b"\r") == lines.count(b"\n")
     if not is_whole or _CONTROLS.search(lines):
-        raise RuntimeError("a header has a control character in it")
+        raise RuntimeError("a header contains a control character")
     return lines
 
 
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
-    """Send an error of a page, over ASGI."""
+    """Send an error of a page over ASGI."""
     answer = error_answer(error, request_id)
     lines = [line.partition(b": ") for line in answer.lines.split(b"\r\n")[:-1]]
     headers = [
@@ -166,7 +166,7 @@ async def send_error(send: Send, error: ApiError, request_id: str) -> None:
 
 
 async def send_redirect(send: Send, location: str, cookies: Sequence[str], request_id: str) -> None:
-    """Send a browser elsewhere. Nobody is told where it came from: that may have a code in it."""
+    """Redirect a browser without a referrer, because its current address may contain a code."""
     headers = [
         (b"location", location.encode("ascii")),
         (b"content-length", b"0"),
@@ -180,7 +180,7 @@ async def send_redirect(send: Send, location: str, cookies: Sequence[str], reque
 
 
 async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer for every path that does not exist: an ASGI application."""
+    """Respond 404 to any path: an ASGI application."""
     await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
 
 
@@ -203,9 +203,9 @@ async def send_lines(
     is_head: bool = False,
     gzips: bool = False,
 ) -> None:
-    """Send a file of lines as they are made, until the client has gone; for HEAD make none.
+    """Send lines as they are created, until the client has gone; none for HEAD.
 
-    If they cannot go on, the connection is cut: a file that is whole has its last line.
+    If they cannot continue, the connection is closed: a complete file has its last line.
     """
     gzip = GzipStream() if gzips else None
     start = {
@@ -227,7 +227,7 @@ async def send_lines(
         await send(end)
         return
     async with aclosing(lines.chunks) as chunks:
-        chunk = await anext(chunks)  # what goes wrong here is answered in the envelope
+        chunk = await anext(chunks)  # an error here is still sent in the envelope
         await send(start)
         gone = asyncio.create_task(until_gone(receive))
 

@@ -74,13 +74,13 @@ _LOG = logger(__name__)
 
 API = "/api/v1"
 MAX_PARAMETERS = 64
-"""Of a query. No endpoint has as many."""
+"""The most parameters of a query. No endpoint has as many."""
 Parameters = Mapping[str, str]
-"""The fields in a path, as they came."""
+"""The fields in a path, as received."""
 Rest = Coroutine[Any, Any, None]
-"""What has to be waited for, and the steps after it."""
+"""A wait, and the steps after it."""
 Trace = Callable[[str, str, str], AbstractContextManager[Callable[[int, str], None]]]
-"""Makes the span of a request; see ``Tracing.request``."""
+"""Creates the span of a request; see ``Tracing.request``."""
 _NONE: Parameters = {}
 
 
@@ -93,20 +93,20 @@ class Resource:
         self.no_route = Route(NONE, path, NONE)
 
     async def __call__(self, *_: object) -> None:
-        """Do nothing: the router, which finds it, takes ASGI applications."""
+        """Do nothing: the router requires an ASGI application."""
 
 
 class _Row:
-    """An endpoint, and what is known of its requests before any comes."""
+    """An endpoint with everything about its requests that is known in advance."""
 
     def __init__(self, endpoint: Endpoint, path: str) -> None:
         others = endpoint.other_fields
         self.endpoint = endpoint
         self.route = route_of(endpoint, path)
         self.waits_for_more = bool(endpoint.address_limit or endpoint.signature_header)
-        """Whether something is waited for between the access table and the body."""
+        """Whether the request waits between the access table and the body."""
         self.ask = endpoint.ask if endpoint.items is None else None
-        """What asks the key service at once: the items of a batch are counted first."""
+        """Calls the key service at once. Batches do not: their items are counted first."""
         self.takes_body = endpoint.takes_body and not endpoint.signature_header
         self._path = endpoint.path_fields
         self._in_body = frozenset(field.name for field in others if endpoint.takes_body)
@@ -121,7 +121,7 @@ class _Row:
     def values(
         self, body: Mapping[str, object], query: bytes, parameters: Parameters
     ) -> Mapping[str, object]:
-        """Return the values of all places. Raises FieldError for what is unknown or twice there."""
+        """Return the values of all places. Raises FieldError for unknown or duplicate names."""
         if not body.keys() <= self._in_body:
             raise unknown_field(body.keys() - self._in_body, self._known)
         if not self._path and not query:
@@ -137,7 +137,7 @@ class _Row:
 
 
 class _Passage:
-    """One request on the road."""
+    """The state of one request."""
 
     __slots__ = (
         "address",
@@ -174,7 +174,7 @@ class _Passage:
         self.parameters = parameters
         self.principal: Principal | None = None
         self.question: Question | None = None
-        """What the key service was asked, until it has answered."""
+        """The pending request to the key service."""
         self.request = request
         self.request_id = request_id_of(request.headers)
         self.row = row
@@ -184,7 +184,7 @@ class _Passage:
 
 
 class Road:
-    """Answers requests: those of the API itself, others by ASGI applications."""
+    """Handles requests: those of the API itself, others through ASGI applications."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Road:
         pages: Mapping[str, ASGIApp],
         trace: Trace | None = None,
     ) -> None:
-        """Take the API's endpoints, those outside of it, and what else is served, by its path."""
+        """Take the API's endpoints, those outside it, and the other pages by path."""
         self._pipeline = pipeline
         self._keys = keys
         self._trace = trace
@@ -210,14 +210,14 @@ class Road:
             **{path: observer.watch(page) for path, page in pages.items()},
         }
         self._fixed = {path: document for path, document in served.items() if "{" not in path}
-        # Starlette tries its routes one by one, so only the paths with parameters are left to it.
+        # Starlette tries its routes in order, so it gets only the paths with parameters.
         self._routes = [
             routing.Route(path, document) for path, document in served.items() if "{" in path
         ]
         self._not_found = observer.watch(send_not_found, NONE)
 
     def begin(self, request: Request) -> None:
-        """1. Find what a request asks for, and have it answered."""
+        """1. Find the target of a request, and handle it."""
         found, parameters = self._fixed.get(request.path), _NONE
         if found is None:
             found, parameters = self._routed(request.path)
@@ -260,7 +260,7 @@ class Road:
         )
 
     def _enter(self, passage: _Passage) -> Rest | None:
-        """2. Admit a request from memory, or by asking."""
+        """2. Admit a request from memory, or with look-ups."""
         request, pipeline = passage.request, self._pipeline
         headers = request.headers
         client = pipeline.trusted_proxies.client_of(request.peer, request.header_list)
@@ -289,7 +289,7 @@ class Road:
         return ask()
 
     def _proceed(self, passage: _Passage, principal: Principal, usage: Usage | None) -> Rest | None:
-        """3. Go on with a request that was admitted, from memory or after waiting."""
+        """3. Authorise an admitted request."""
         passage.principal, passage.usage = principal, usage
         passage.attribution = Attribution(passage.request_id, str(principal), passage.address)
         self._pipeline.authorize(passage.row.endpoint, principal, passage.request.headers)
@@ -309,13 +309,13 @@ class Road:
         await _rest(self._read(passage))
 
     def _read(self, passage: _Passage) -> Rest | None:
-        """4. Read the body: at once if it has come, when it comes, or when there is room for it."""
+        """4. Read the body, at once or when it arrives, within the memory limits."""
         row, request = passage.row, passage.request
         if not row.takes_body:
             return self._ask(passage, {})
         row.body.check_head(request.headers)
         request.expect_body()
-        request.connection.flow.resume_reading()  # so that it is noticed when the client goes
+        request.connection.flow.resume_reading()  # to notice a disconnection
         if request.is_whole and len(request.body) <= LARGE:
             body = row.body.value_of(self._piece(passage), request.headers)
             return self._ask(passage, body)
@@ -334,7 +334,7 @@ class Road:
         return self._read_on(passage)
 
     def _read_on(self, passage: _Passage) -> Rest | None:
-        """4. Take what has come of a body that is not large."""
+        """4. Take the next piece of a body that is not large."""
         request, large = passage.request, passage.large
         if large is None:
             return None
@@ -356,13 +356,13 @@ class Road:
         return piece
 
     def _ask(self, passage: _Passage, body: Mapping[str, object]) -> Rest | None:
-        """5. Read the fields. 6. Ask the key service, or the handler."""
+        """5. Read the fields. 6. Call the key service, or the handler."""
         request, endpoint = passage.request, passage.row.endpoint
         passage.values = values = passage.row.values(body, request.query, passage.parameters)
         headers = request.headers
         principal, attribution = passage.principal, passage.attribution
         if principal is None or attribution is None:
-            raise RuntimeError("nobody was admitted")
+            raise RuntimeError("no principal was admitted")
         passage.call = call = ApiCall(
             principal=principal,
             attribution=attribution,
@@ -417,10 +417,10 @@ class Road:
         question, passage.question = passage.question, None
         answer, call = passage.row.endpoint.answer, passage.call
         if answer is None or question is None or call is None:
-            raise RuntimeError("nothing was asked")
+            raise RuntimeError("no request to the key service is pending")
         response = answer(call, question, outcome)
         if isinstance(response, JsonLines):
-            raise TypeError("lines are not made from one question")
+            raise TypeError("a streamed response needs a handler")
         self._answered(passage, response)
 
     def _answered(self, passage: _Passage, response: Whole) -> None:
@@ -457,7 +457,7 @@ class Road:
     def _failed(self, passage: _Passage, raised: Exception) -> Rest | None:
         try:
             return self._refused(passage, raised)
-        except Exception:  # noqa: BLE001 - nothing else would answer
+        except Exception:  # noqa: BLE001 - the client must get a response
             _LOG.exception("an error could not be answered", request_id=passage.request_id)
             return passage.request.fail()
 
@@ -489,15 +489,16 @@ class Road:
             return
         if not large.size or answer is None:
             large.end()
-        else:  # when the answer has been written
+        else:  # after the response has been written
             asyncio.get_running_loop().call_soon(_let_go, request, large)
 
-    # --- Steps that wait, and those that fail -----------------------------------------------------
+    # --- Waiting and failing steps
+    # -----------------------------------------------------------------
 
     def _take(
         self, passage: _Passage, step: Callable[..., Rest | None], *arguments: object
     ) -> None:
-        """Take a step, and answer if it fails. What has to be waited for is, in a task."""
+        """Take a step; send an error if it fails, and wait in a task if it waits."""
         try:
             rest = step(passage, *arguments)
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
@@ -515,7 +516,7 @@ class Road:
                 self._finish(passage, None)
 
     async def _traced(self, passage: _Passage, trace: Trace) -> None:
-        """Take all steps in one task, whose current span is the request's."""
+        """Take all steps in one task. Its current span is the request's."""
         request = passage.request
         parent = request.headers.get(b"traceparent", b"").decode("latin-1")
         with trace(request.method, passage.row.route.path, parent) as answered:
@@ -534,7 +535,7 @@ async def _rest(rest: Rest | None) -> None:
 
 
 def _let_go(request: Request, large: LargeBody) -> None:
-    """Have a body count no longer, unless its answer is still to be read."""
+    """Stop counting a body, unless its response is not read yet."""
     if request.connection.flow.write_paused:
         request.connection.listener.begin(_until_read(request.connection, large))
     else:
@@ -542,7 +543,7 @@ def _let_go(request: Request, large: LargeBody) -> None:
 
 
 async def _until_read(connection: HttpConnection, large: LargeBody) -> None:
-    """Have a body count until its answer was read."""
+    """Count a body until its response was read."""
     try:
         await connection.drained()
     finally:
@@ -554,7 +555,7 @@ def _path_value(field: Field[Any], parameters: Parameters) -> object:
 
 
 def _query(query: bytes) -> list[tuple[str, str]]:
-    """Return the parameters, in their order. Raises FieldError for more than any endpoint has."""
+    """Return the parameters in their order. Raises FieldError for more than any endpoint has."""
     text = query.decode("latin-1")
     try:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)

@@ -1,4 +1,4 @@
-"""Reading bodies that anybody may send, and whose signature is checked when they are there."""
+"""Reads signed bodies from anonymous senders, before their signatures are verified."""
 
 from collections.abc import Mapping
 
@@ -11,26 +11,26 @@ from pqkeep_gateway.http.endpoint import SignedBody
 from pqkeep_gateway.http.errors import too_many, unavailable
 
 MAX_SIGNED = 128 * 1024
-"""Bytes of a body with a signature. An event of Stripe's has some 5 KB, one of an invoice with its
-ten lines some 25 KB, and metadata can double that."""
+"""Bytes of a signed body. An event of Stripe's has about 5 KB, one of an invoice with ten lines
+about 25 KB, and metadata can double that."""
 MAX_AT_ONCE = 256
-"""Bodies that are being read, which is 32 MiB."""
+"""Bodies that are read at the same time: 32 MiB."""
 UNVERIFIED = Limit(60, MINUTE)
-"""Bodies of one source address whose signature is not valid, or not checked yet."""
+"""Bodies per source address with an invalid or unverified signature."""
 
 
 class SignedBodies:
-    """Bounds in number, size and memory what comes before a signature is checked."""
+    """Limits the number, size and memory of bodies with unverified signatures."""
 
     def __init__(self, unverified: SourceBudget) -> None:
-        """Take a budget of UNVERIFIED."""
+        """Take a budget with the limit UNVERIFIED."""
         self._unverified = unverified
         self._reading = 0
 
     async def read(
         self, header: str, headers: Mapping[bytes, bytes], receive: Receive, source_address: str
     ) -> SignedBody:
-        """Return a body with the signature in a header; of one without a signature, nothing.
+        """Return a body with the signature in a header; empty if the signature is missing.
 
         Raises ApiError.
         """
@@ -51,5 +51,5 @@ class SignedBodies:
         return SignedBody(body, signature)
 
     def accept(self, source_address: str) -> None:
-        """Count a body no longer: its signature is valid."""
+        """Stop counting a body: its signature is valid."""
         self._unverified.release(source_address)

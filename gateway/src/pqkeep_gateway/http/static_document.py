@@ -1,4 +1,4 @@
-"""Documents that never change while the gateway runs: made once, served as they are."""
+"""Documents that stay the same while the gateway runs."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -10,9 +10,9 @@ from pqkeep_gateway.http.responses import request_id_of, send_error
 
 METHODS = ("GET", "HEAD")
 REVALIDATE = "no-cache"
-"""May be kept, and is asked for again by its ETag."""
+"""May be cached, but must be revalidated with its ETag."""
 PIECE = 32_768
-"""Bytes that are sent at once: so many are kept for a client that does not read, not the rest."""
+"""Bytes per write. A client that does not read costs only this buffer."""
 
 
 class StaticDocument:
@@ -27,7 +27,7 @@ class StaticDocument:
         cache_control: str = REVALIDATE,
         gzipped: bytes | None = None,
     ) -> None:
-        """Serve a body, with headers beside its type, size and ETag; gzipped to who accepts that."""
+        """Serve a body with a type and other headers; gzipped for clients that accept it."""
         self._body = body
         self._gzipped = gzipped
         self._etag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
@@ -40,7 +40,7 @@ class StaticDocument:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
         if scope["method"] not in METHODS:

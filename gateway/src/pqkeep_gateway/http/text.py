@@ -1,4 +1,4 @@
-"""Bytes, times and integers as the JSON text they travel in."""
+"""Bytes, times and integers as JSON text."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -12,16 +12,16 @@ _Timestamp = NewType("_Timestamp", str)
 
 
 _ENDS = {0: "", 1: "[AEIMQUYcgkosw048]=", 2: "[AQgw]=="}
-"""How base64 ends, by its padding: the bits that stand for nothing are zero."""
+"""Regular expressions for the end of canonical base64, by padding. Unused bits are zero."""
 
 
 def base64_size(size: int) -> int:
-    """Return how many characters so many bytes become."""
+    """Return the characters of so many bytes in base64."""
     return -(-size // 3) * 4
 
 
 def base64_pattern(sizes: Iterable[int]) -> str:
-    """Return the regular expression of base64 of some exact sizes in bytes."""
+    """Return the regular expression of base64 with exact sizes in bytes."""
     forms = []
     for size in sorted(sizes):
         end = _ENDS[-size % 3]
@@ -39,7 +39,7 @@ Timestamp = Annotated[_Timestamp, Meta(extra_json_schema={"format": "date-time"}
 
 def base64(data: bytes | bytearray) -> Base64:
     """Return bytes as standard base64 with padding."""
-    return _Base64(b64encode_as_string(data))  # ten times as fast as the JSON encoder's own
+    return _Base64(b64encode_as_string(data))  # ten times as fast as the JSON encoder
 
 
 def timestamp(when: datetime) -> Timestamp:
@@ -48,11 +48,11 @@ def timestamp(when: datetime) -> Timestamp:
 
 
 _MAX_DIGITS = 18
-"""Of integers that are read: they have 64 bits. No field takes one that is as large."""
+"""Digits of integers that are read exactly: these have 64 bits. No field accepts a larger one."""
 
 
 def integer_in(text: str) -> int:
-    """Return an integer written in decimal digits; a longer one as the largest of 18 digits."""
+    """Return an integer from decimal digits; a longer one as the largest with 18 digits."""
     if len(text) <= _MAX_DIGITS:
         return int(text)
     is_negative = text.startswith("-")

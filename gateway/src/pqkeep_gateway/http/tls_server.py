@@ -1,7 +1,7 @@
-"""TLS 1.3 of a listener: its certificate, which can be replaced, and what its clients agree on.
+"""TLS 1.3 of a listener: its replaceable certificate, and counters of its handshakes.
 
-A certificate is used once a handshake with it has succeeded in memory, which also shows the group
-that this OpenSSL and a client like it agree on.
+A certificate is used only after a successful handshake in memory. That handshake also shows the
+group that this OpenSSL negotiates with an equal client.
 """
 
 import ssl
@@ -21,9 +21,9 @@ from pqkeep_protocol.tls_groups import POST_QUANTUM
 _LOG = logger(__name__)
 
 _NO_CHECK_TIME = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, for which ssl has no name."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME. The ssl module has no name for it."""
 _FLIGHTS = 3
-"""Of a client in a handshake, the one after HelloRetryRequest included."""
+"""The client's flights in a handshake, including the one after HelloRetryRequest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class _Loaded:
 
 
 class TlsServer:
-    """Makes the sessions of a listener's connections, and counts their handshakes."""
+    """Creates the TLS sessions of a listener's connections, and counts their handshakes."""
 
     def __init__(self, certificate: Path, key: Path, *, require_post_quantum: bool) -> None:
-        """Load files in PEM: the certificate with its chain, and its key, a secret file.
+        """Load PEM files: the certificate with its chain, and its key, a secret file.
 
-        Raises ConfigError, also where post-quantum key exchange is required and there is none.
+        Raises ConfigError, also if post-quantum key exchange is required but not available.
         """
         self._certificate = certificate
         self._key = key
         self._requires_post_quantum = require_post_quantum
         self.handshakes: Counter[str] = Counter()
-        """How many agreed on each group."""
+        """Successful handshakes by group."""
         self.failures: Counter[str] = Counter()
-        """How many failed, by OpenSSL's name of the reason."""
+        """Failed handshakes by OpenSSL's name of the reason."""
         self._loaded = self._load()
         if self.expires <= time.time():
             _LOG.warning("the TLS certificate has expired", certificate=str(certificate))
@@ -57,11 +57,11 @@ class TlsServer:
 
     @property
     def expires(self) -> float:
-        """When the certificate does, in seconds since 1970."""
+        """The certificate's expiry, in seconds since 1970."""
         return self._loaded.expires
 
     def session(self) -> TlsSession:
-        """Return the TLS of a new connection."""
+        """Return the TLS session of a new connection."""
         return TlsSession(
             self._loaded.context,
             self.handshakes,
@@ -69,7 +69,7 @@ class TlsServer:
         )
 
     def reload(self) -> None:
-        """Read the files again, for new connections. Where they cannot be used, nothing changes."""
+        """Read the files again for new connections. If they are unusable, nothing changes."""
         try:
             loaded = self._load()
             if loaded.expires <= time.time():
@@ -81,7 +81,7 @@ class TlsServer:
             _LOG.info("the TLS certificate is read again", certificate=str(self._certificate))
 
     def count_failure(self, error: TlsError) -> None:
-        """Count a connection whose TLS failed."""
+        """Count a connection with failed TLS."""
         self.failures[str(error)] += 1
         _LOG.info("a TLS connection failed", reason=str(error))
 
@@ -89,10 +89,10 @@ class TlsServer:
         check_secret_file(self._key, "key of the TLS certificate")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0  # each connection has its own key exchange, and needs no ticket
+        context.num_tickets = 0  # every connection has its own key exchange, so no tickets
         context.set_alpn_protocols(["http/1.1"])
         try:
-            # Without a password OpenSSL would ask for one on the terminal.
+            # Without a password argument OpenSSL would prompt on the terminal.
             context.load_cert_chain(self._certificate, self._key, password="")
             session = TlsSession(context, Counter())
             names = _shake_hands(session, self._certificate)
@@ -101,11 +101,11 @@ class TlsServer:
         return _Loaded(context, session.group, ssl.cert_time_to_seconds(str(names["notAfter"])))
 
     def _allow_classical(self) -> None:
-        """Warn of key exchange that is not post-quantum, or raise ConfigError."""
+        """Warn about key exchange that is not post-quantum, or raise ConfigError."""
         group = self._loaded.group
         if self._requires_post_quantum:
             raise ConfigError(
-                f"require_post_quantum: {ssl.OPENSSL_VERSION}, which Python is linked to, agrees on"
+                f"require_post_quantum: Python's {ssl.OPENSSL_VERSION} negotiates"
                 f" {group}; OpenSSL 3.5 or later has post-quantum groups"
             )
         _LOG.warning(
@@ -120,9 +120,10 @@ class TlsServer:
 
 
 def certificate_problem(certificate: Path, key: Path, name: str | None) -> str | None:
-    """Return why a client that trusts a certificate refuses it now, for a host's name if there is one.
+    """Return why a client that trusts a certificate refuses it now; None if it does not.
 
-    Raises ConfigError where the files cannot be used.
+    With ``name``, the certificate must also be valid for that host. Raises ConfigError if the files
+    are unusable.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = name is not None
@@ -149,7 +150,7 @@ def certificate_problem(certificate: Path, key: Path, name: str | None) -> str |
 
 
 def _shake_hands(session: TlsSession, trusted: Path) -> dict[str, object]:
-    """Return the certificate as a client sees it, whatever the time. Raises SSLError, TlsError."""
+    """Return the certificate that a client sees, at any time. Raises SSLError, TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(trusted)
@@ -169,7 +170,7 @@ def _reason(error: OSError | TlsError) -> str:
         case ssl.SSLCertVerificationError():
             return str(error.verify_message)
         case ssl.SSLError():
-            return str(error.reason or "the files are not PEM, or the key is encrypted")
+            return str(error.reason or "a file is not PEM, or the key is encrypted")
         case OSError():
             return str(error.strerror)
         case _:

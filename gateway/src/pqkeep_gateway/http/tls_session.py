@@ -1,8 +1,8 @@
-"""One connection's TLS 1.3, by the standard library's ssl: bytes in, bytes out.
+"""TLS 1.3 of one connection, with the standard library's ssl: bytes in, bytes out.
 
-The event loop has TLS too, and tells a protocol of a connection when its handshake is done. Here
-the handshake is a part of the connection's time: it counts, has a deadline and can be evicted from
-its first byte on, and closes as other connections do.
+The event loop's own TLS reports a connection only after its handshake. Here the handshake is part
+of the connection: it counts, has a deadline, can be evicted from its first byte on, and closes like
+other connections.
 """
 
 import ssl
@@ -15,12 +15,12 @@ from pqkeep_protocol.tls_groups import POST_QUANTUM, group_of
 READ_SIZE = 16 * 1024
 """The size of a record's content."""
 SLICE = 17 * 1024
-"""Bytes that are decrypted before it is asked whether there is enough content in them: a record."""
+"""Bytes that are decrypted between two checks of their content: one record."""
 MAX_SURPLUS = 20 * 1024
-"""Bytes more than twice their content that a client may send, one incomplete record included. What
-a client is not charged for, records of one byte and updates of keys, would cost it nothing."""
+"""Bytes that a client may send beyond twice their content, including one incomplete record. Without
+the limit, records of one byte and key updates would cost the client nothing."""
 _HANDSHAKE_FAILURE = bytes((21, 3, 3, 0, 2, 2, 40))
-"""The alert that OpenSSL sends where client and server have no group in common."""
+"""OpenSSL's alert if client and server have no group in common."""
 
 
 class TlsError(Exception):
@@ -39,7 +39,7 @@ class TlsSession:
     ) -> None:
         """Wait for a client, and count its handshake by group.
 
-        With ``require_post_quantum`` one that agrees on any other group is refused.
+        ``require_post_quantum``: refuse a client that negotiates any other group.
         """
         self.context = context
         self._incoming = ssl.MemoryBIO()
@@ -49,16 +49,16 @@ class TlsSession:
         self._requires_post_quantum = require_post_quantum
         self._surplus = 0
         self.group = ""
-        """The key exchange group, once it is agreed on."""
+        """The key-exchange group, once it is negotiated."""
         self.is_established = False
-        """Whether the handshake is done."""
+        """Whether the handshake is complete."""
         self.has_ended = False
-        """Whether the client will send nothing more."""
+        """Whether the client has closed its side."""
 
     def receive(self, data: bytes) -> bytes:
-        """Return the content of what the client has sent, as far as it is complete.
+        """Return the complete content in the received bytes.
 
-        Raises TlsError. In either case ``to_send`` may have an answer.
+        Raises TlsError. In both cases ``to_send`` may have bytes for the client.
         """
         try:
             if len(data) <= SLICE:
@@ -69,18 +69,18 @@ class TlsSession:
             raise TlsError(error.reason or "unknown") from None
 
     def send(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Encrypt something for the client. Without a handshake there is nobody to send it to."""
+        """Encrypt bytes for the client. Before the handshake they are dropped."""
         if self.is_established:
             self._tls.write(b"".join(pieces))
 
     def end(self) -> None:
-        """Tell the client that nothing more will be sent (close_notify)."""
+        """Send close_notify to the client."""
         if self.is_established:
-            with suppress(ssl.SSLError):  # the client has not ended its side yet
+            with suppress(ssl.SSLError):  # the client has not closed its side yet
                 self._tls.unwrap()
 
     def to_send(self) -> bytes:
-        """Return what has to be sent to the client now."""
+        """Return the bytes to send to the client now."""
         return self._outgoing.read()
 
     def _decrypt(self, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A connection's transport: it gathers writes, and closes without losing its last answer."""
+"""A connection's transport: it gathers writes, and closes without losing its last response."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ from typing import Any
 from pqkeep_gateway.http.tls_session import TlsSession
 
 GATHERED = 32_768
-"""Bytes that are gathered at the most before they are sent, so that writing can be paused in time."""
+"""Bytes that are gathered before they are sent, so that writing can be paused in time."""
 
 
 class GatheringTransport(asyncio.Transport):
-    """Another transport, written to once a turn of the event loop.
+    """Wraps a transport and writes to it once per turn of the event loop.
 
-    Pages send a response's head and its body one after the other, and the event loop sends at once
-    what it is given: two calls of the kernel, two packets, and a client woken for the head.
+    Pages send a response's head and body separately, and the event loop sends each write at once.
+    That would cost two system calls, two packets, and a wake-up of the client for the head alone.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class GatheringTransport(asyncio.Transport):
         self._gathered: list[bytes | bytearray | memoryview] = []
         self._size = 0
         self.is_closed = False
-        """Whether it was closed from this side."""
+        """Whether this side has closed it."""
         self.expects_more = False
-        """Whether the client is sending something that will not be read."""
+        """Whether the client is sending bytes that will not be read."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send some bytes at the end of this turn, or now if they are many."""
+        """Send bytes at the end of this turn, or now if they are many."""
         if not self._gathered:
             self._loop.call_soon(self._flush)
         self._gathered.append(data)
@@ -44,7 +44,7 @@ class GatheringTransport(asyncio.Transport):
             self._flush()
 
     def send(self, data: bytes) -> None:
-        """Send a whole answer: at once, unless something is gathered before it."""
+        """Send a complete response: at once, unless earlier bytes are gathered."""
         if self._gathered or self._tls is not None or self.is_closed:
             self.write(data)
             self._flush()
@@ -52,15 +52,15 @@ class GatheringTransport(asyncio.Transport):
             self._transport.write(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send some bytes as ``write`` does."""
+        """Send bytes like ``write``."""
         for data in list_of_data:
             self.write(data)
 
     def close(self) -> None:
-        """Send what is gathered, and close.
+        """Send the gathered bytes, and close.
 
-        While the client is still sending, only this side is closed: the kernel answers bytes for a
-        closed socket with a reset, which makes the client lose an answer that it has not read yet.
+        While the client is still sending, only this side is closed. Otherwise the kernel would
+        reset the connection, and the client would lose a response that it has not read yet.
         """
         if self.is_closed:
             return
@@ -76,18 +76,18 @@ class GatheringTransport(asyncio.Transport):
             self._transport.close()
 
     def send_tls(self, tls: TlsSession) -> None:
-        """Send what TLS itself has to say to the client."""
+        """Send TLS's own bytes to the client."""
         if (data := tls.to_send()) and not self._transport.is_closing():
             self._transport.write(data)
 
     def abort(self) -> None:
-        """Close at once, whatever has not been sent."""
+        """Close immediately, without sending gathered bytes."""
         self.is_closed = True
         self._gathered.clear()
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Return whether it is closed or about to be."""
+        """Return whether it is closed or closing."""
         return self.is_closed or self._transport.is_closing()
 
     def is_gone(self) -> bool:
@@ -95,21 +95,21 @@ class GatheringTransport(asyncio.Transport):
         return self._transport.is_closing()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait until the client reads."""
+        """Return the number of bytes that wait until the client reads."""
         return self._transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the transport knows."""
+        """Return the transport's information."""
         if self._tls is not None and name == "sslcontext":
             return self._tls.context
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Stop reading."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._transport.resume_reading()
 
     def _flush(self) -> None:

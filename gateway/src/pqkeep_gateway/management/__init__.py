@@ -1,1 +1,1 @@
-"""What an operator's tools ask of a running gateway: is it alive, is it ready, what has it done."""
+"""The management address: liveness, readiness and metrics for the operator's tools."""
