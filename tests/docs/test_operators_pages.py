@@ -76,6 +76,14 @@ def test_settings_of_a_page_are_settings(page: Path) -> None:
         assert len(faults) < len(FORMS), (snippet, faults)
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_targets_of_make_exist(page: Path) -> None:
+    """Each command of make on a page names a target of the Makefile."""
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:^|`)make ([a-z0-9-]+)", page.read_text(), re.MULTILINE)
+    assert set(named) <= targets
+
+
 def commands(page: str) -> list[str]:
     """Return the shell commands of a page that run here, a fence each."""
     fences = SHELL.findall((DOCS / page).read_text())
