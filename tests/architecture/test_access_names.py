@@ -1,0 +1,23 @@
+"""The tables of scopes and of proofs name the operations that are served, and no other."""
+
+from __future__ import annotations
+
+from tests.docs.api_tables import rows
+
+from pqkeep_gateway.access.callers import COVERED_BY_PROOF, GRANTS, Credential, Permission
+from pqkeep_gateway.access.scopes import GROUPS
+
+
+def test_each_operation_for_api_keys_is_in_a_group_of_scopes() -> None:
+    """An endpoint for API keys that no group has could not be granted by any scope."""
+    served = {
+        row.audit_operation
+        for row in rows()
+        if Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC
+    }
+    assert frozenset().union(*GROUPS.values()) == served
+
+
+def test_each_operation_that_a_proof_covers_is_served() -> None:
+    """No name in the table of covered operations is misspelt."""
+    assert {row.name for row in rows()} >= COVERED_BY_PROOF
