@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from gateway.tests.world import ATTRIBUTION, HERE, FakeLastUses, SettableClock, World
+from gateway.tests.world import ATTRIBUTION, HERE, FakeLastUses, World
 
 from pqkeep_gateway.access.admission import Authenticator
 from pqkeep_gateway.access.clock import date_of
@@ -21,6 +21,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 
 ON_EITHER = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 ELSEWHERE = "192.0.2.8"
+NOW = 1_800_000_000.0
 
 
 def number(of: int) -> bytes:
@@ -34,7 +35,7 @@ async def test_the_newest_use_is_kept(world: World) -> None:
     made = [await world.api_keys.create(world.tenant, ATTRIBUTION) for _ in range(2)]
     digests = [world.pepper.digest(each.plaintext) for each in made]
     assert [each.last_used_at for each in await world.api_keys.list(world.tenant.id)] == [None] * 2
-    gateways = [LastUses(SqlLastUses(world.engine).save, world.clock) for _ in range(2)]
+    gateways = [LastUses(SqlLastUses(world.engine).save) for _ in range(2)]
     began = world.now
     for gateway, digest, at, address in (
         (gateways[0], digests[0], 2, HERE),
@@ -43,7 +44,7 @@ async def test_the_newest_use_is_kept(world: World) -> None:
         (gateways[1], digests[1], 2, ELSEWHERE),
     ):
         world.now = began + at
-        gateway.note(digest, address)
+        gateway.note(digest, address, world.clock())
     for gateway in gateways:
         await gateway.store()
     listed = await world.api_keys.list(world.tenant.id)
@@ -56,7 +57,7 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
     """An operator's credential that was shown has its time and address; one that was not has none."""
     operators = Operators(SqlOperators(world.engine), world.pepper)
     shown, _ = [await operators.add(name) for name in ("ada", "grace")]
-    last_uses = LastUses(SqlLastUses(world.engine).save, world.clock)
+    last_uses = LastUses(SqlLastUses(world.engine).save)
     authenticator = Authenticator(
         SqlApiKeys(world.engine).find,
         SqlOperators(world.engine).find,
@@ -79,9 +80,9 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
 async def test_what_is_gone_is_not_stored(world: World) -> None:
     """Uses of credentials that nobody has any more change nothing, and hold up no others."""
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
-    last_uses = LastUses(SqlLastUses(world.engine).save, world.clock)
+    last_uses = LastUses(SqlLastUses(world.engine).save)
     for digest in (number(1), world.pepper.digest(made.plaintext), number(2)):
-        last_uses.note(digest, HERE)
+        last_uses.note(digest, HERE, world.clock())
     await last_uses.store()
     (listed,) = await world.api_keys.list(world.tenant.id)
     assert listed.last_used_from == HERE
@@ -101,22 +102,22 @@ async def test_an_overlap_is_shown_until_it_ends(world: World) -> None:
 
 async def test_many_uses_are_one_entry_each() -> None:
     """However often a credential is used in between, one use is stored; without any, nothing is."""
-    store, clock = FakeLastUses(), SettableClock()
-    last_uses = LastUses(store.save, clock)
+    store = FakeLastUses()
+    last_uses = LastUses(store.save)
     for _ in range(1000):
-        last_uses.note(number(1), HERE)
-    last_uses.note(number(1), ELSEWHERE)
+        last_uses.note(number(1), HERE, NOW)
+    last_uses.note(number(1), ELSEWHERE, NOW)
     for _ in range(2):
         await last_uses.store()
-    assert store.saved == [{number(1): LastUse(clock.now, ELSEWHERE)}]
+    assert store.saved == [{number(1): LastUse(NOW, ELSEWHERE)}]
 
 
 async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
     """No transaction has more than BATCH rows, and every gateway takes them in the same order."""
     store = FakeLastUses()
-    last_uses = LastUses(store.save, SettableClock())
+    last_uses = LastUses(store.save)
     for each in reversed(range(2 * BATCH + 1)):
-        last_uses.note(number(each), HERE)
+        last_uses.note(number(each), HERE, NOW)
     await last_uses.store()
     assert [len(each) for each in store.saved] == [BATCH, BATCH, 1]
     stored = [digest for each in store.saved for digest in each]
@@ -125,29 +126,26 @@ async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
 
 async def test_nothing_is_lost_while_the_database_is_away() -> None:
     """What could not be stored is stored the next time, unless the credential was used since."""
-    store, clock = FakeLastUses(is_unavailable=True), SettableClock()
-    last_uses = LastUses(store.save, clock)
+    store = FakeLastUses(is_unavailable=True)
+    last_uses = LastUses(store.save)
     for each in (1, 2):
-        last_uses.note(number(each), HERE)
+        last_uses.note(number(each), HERE, NOW)
     with pytest.raises(UnavailableError):
         await last_uses.store()
-    clock.now += 1
-    last_uses.note(number(1), ELSEWHERE)
+    last_uses.note(number(1), ELSEWHERE, NOW + 1)
     store.is_unavailable = False
     await last_uses.store()
-    assert store.saved == [
-        {number(1): LastUse(clock.now, ELSEWHERE), number(2): LastUse(clock.now - 1, HERE)}
-    ]
+    assert store.saved == [{number(1): LastUse(NOW + 1, ELSEWHERE), number(2): LastUse(NOW, HERE)}]
 
 
 @pytest.mark.parametrize("is_unavailable", [False, True])
 async def test_the_end_stores_what_was_noted(*, is_unavailable: bool) -> None:
     """When the gateway ends, what was noted is stored; a database that is away does not stop it."""
     store = FakeLastUses()
-    last_uses = LastUses(store.save, SettableClock())
+    last_uses = LastUses(store.save)
     running = asyncio.create_task(last_uses.run())
     await asyncio.sleep(0)  # it begins, stores nothing, and pauses
-    last_uses.note(number(1), HERE)
+    last_uses.note(number(1), HERE, NOW)
     store.is_unavailable = is_unavailable
     running.cancel()
     with suppress(asyncio.CancelledError):

@@ -59,7 +59,7 @@ class Setting:
             MemoryRateLimiter(clock),
             pepper,
             operator,
-            LastUses(FakeLastUses().save, clock),
+            LastUses(FakeLastUses().save),
             clock,
         )
         self.sessions = OperatorSessions(

@@ -211,7 +211,7 @@ async def assemble(
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
     shards = found.shards if tracing is None else found.shards.through(tracing.calls)
     lookups = CredentialLookups(clock)
-    last_uses = LastUses(SqlLastUses(engine).save, clock)
+    last_uses = LastUses(SqlLastUses(engine).save)
     authenticator = Authenticator(
         SqlApiKeys(engine).find,
         SqlOperators(engine).find,

@@ -190,7 +190,7 @@ class Authenticator:
         name = await self._lookups.find(digest, source_address, self._find_operator)
         if name is None:
             return None
-        self._last_uses.note(digest, source_address)
+        self._last_uses.note(digest, source_address, self._clock())
         return OperatorPrincipal(name)
 
     async def _look_up(self, digest: bytes) -> Authenticated | None:
@@ -399,7 +399,7 @@ class Admission:
             raise RateLimitedError(usage.limit, usage.reset)
         if principal.suspended:
             raise SuspendedError(principal, usage)
-        self._last_uses.note(shown.digest, source_address)
+        self._last_uses.note(shown.digest, source_address, now)
         return Admitted(principal, usage)
 
     async def admit_session(

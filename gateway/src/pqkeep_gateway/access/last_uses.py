@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.background import repeat
 from pqkeep_gateway.unavailable import UnavailableError
 
@@ -32,14 +31,16 @@ SaveUses = Callable[[Mapping[bytes, LastUse]], Awaitable[None]]
 class LastUses:
     """Collects the last uses of API keys and operators' credentials."""
 
-    def __init__(self, save: SaveUses, clock: Clock) -> None:
+    def __init__(self, save: SaveUses) -> None:
         self._save = save
-        self._clock = clock
         self._noted: dict[bytes, tuple[float, str]] = {}
 
-    def note(self, digest: bytes, source_address: str) -> None:
-        """Note that the credential with this digest (32 bytes) was accepted now."""
-        self._noted[digest] = self._clock(), source_address  # in each request
+    def note(self, digest: bytes, source_address: str, at: float) -> None:
+        """Note that the credential with this digest (32 bytes) was accepted.
+
+        ``at``: seconds since 1970, UTC.
+        """
+        self._noted[digest] = at, source_address  # in each request
 
     async def run(self) -> None:
         """Store the noted uses every STORE_SECONDS, and at the end."""

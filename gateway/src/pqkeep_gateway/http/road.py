@@ -21,6 +21,7 @@ waits takes the same steps.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter
 from typing import Any
 from urllib.parse import parse_qsl
@@ -385,7 +386,7 @@ class Road:
         question = passage.row.ask(call)
         if question is None:
             return self._handle(passage, call)
-        self._keys.call(*question, lambda outcome: self._take(passage, self._told, outcome))
+        self._keys.call(*question, partial(self._take, passage, self._told))
         passage.question = question
         return None
 
