@@ -19,7 +19,7 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
-from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.row_mac import authentic_row, is_authentic
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS, USERS
 from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenant_status import lock_tenant, lock_tenant_to_add
@@ -226,8 +226,8 @@ class SqlApiKeys:
             )
         )
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            if row is None or not is_authentic(connection, API_KEYS, row):
+            row = await authentic_row(connection, API_KEYS, query)
+            if row is None:
                 return None
         limits = _limits(row)
         principal = ApiKeyPrincipal(

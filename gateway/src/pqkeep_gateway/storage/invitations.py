@@ -16,7 +16,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
-from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import INVITATIONS
 from pqkeep_gateway.storage.team import lock_team
 from pqkeep_gateway.storage.tenant_status import lock_tenant_to_add
@@ -110,9 +110,8 @@ class SqlInvitations:
         """Return whose pending invitation a token's digest belongs to."""
         query = sa.select(INVITATIONS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            is_found = row is not None and is_authentic(connection, INVITATIONS, row)
-        return TenantId(row.tenant_id) if row is not None and is_found else None
+            row = await authentic_row(connection, INVITATIONS, query)
+        return None if row is None else TenantId(row.tenant_id)
 
     async def accept(
         self,
@@ -129,8 +128,8 @@ class SqlInvitations:
         use_up = sa.delete(INVITATIONS).where(_is_pending(digest, now)).returning(INVITATIONS)
         try:
             async with transaction(self._engine) as connection:
-                row = (await connection.execute(use_up)).one_or_none()
-                if row is None or not is_authentic(connection, INVITATIONS, row):
+                row = await authentic_row(connection, INVITATIONS, use_up)
+                if row is None:
                     raise InvalidInvitationTokenError
                 tenant, role = TenantId(row.tenant_id), Role(row.role)
                 user = User(new_user, tenant, row.email, role, now)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
-from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_of
+from pqkeep_gateway.storage.row_mac import MAC, authentic_row, is_authentic, mac_of
 from pqkeep_gateway.storage.schema import OPERATOR_SESSIONS, OPERATORS
 from pqkeep_protocol.audit import Event
 
@@ -36,9 +36,8 @@ class SqlOperators:
         """Return the name of the operator whose credential has this digest."""
         query = sa.select(OPERATORS).where(OPERATORS.c.digest == digest)
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            is_found = row is not None and is_authentic(connection, OPERATORS, row)
-        return str(row.name) if row is not None and is_found else None
+            row = await authentic_row(connection, OPERATORS, query)
+        return None if row is None else str(row.name)
 
     async def list(self) -> tuple[Operator, ...]:
         """Return all operators, by name."""
@@ -161,8 +160,8 @@ class SqlOperatorSessions:
             .where(OPERATOR_SESSIONS.c.digest == digest)
         )
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            if row is None or not is_authentic(connection, OPERATOR_SESSIONS, row):
+            row = await authentic_row(connection, OPERATOR_SESSIONS, query)
+            if row is None:
                 return None
             is_named = row.name is not None and is_authentic(connection, OPERATORS, row)
         return OperatorSession(

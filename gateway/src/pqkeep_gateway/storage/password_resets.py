@@ -12,7 +12,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.row_mac import authentic_row, is_authentic
 from pqkeep_gateway.storage.schema import PASSWORD_RESETS, USERS
 from pqkeep_gateway.storage.users import email_key, save_password
 from pqkeep_protocol.audit import Event
@@ -49,9 +49,8 @@ class SqlPasswordResets:
         """Return for which address a token's digest belongs to a pending reset."""
         query = sa.select(PASSWORD_RESETS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            is_found = row is not None and is_authentic(connection, PASSWORD_RESETS, row)
-        return str(row.email_key) if row is not None and is_found else None
+            row = await authentic_row(connection, PASSWORD_RESETS, query)
+        return None if row is None else str(row.email_key)
 
     async def complete(
         self,

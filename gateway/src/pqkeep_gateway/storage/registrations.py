@@ -14,7 +14,7 @@ from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import REGISTRATIONS, USERS
 from pqkeep_gateway.storage.shards import place
 from pqkeep_gateway.storage.tenants import NameTakenError, Tenant, add_tenant
@@ -56,8 +56,7 @@ class SqlRegistrations:
         """Return whether a token's digest belongs to a pending registration."""
         query = sa.select(REGISTRATIONS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            return row is not None and is_authentic(connection, REGISTRATIONS, row)
+            return await authentic_row(connection, REGISTRATIONS, query) is not None
 
     async def complete(
         self,
@@ -74,8 +73,8 @@ class SqlRegistrations:
         """
         use_up = sa.delete(REGISTRATIONS).where(_is_pending(digest, now)).returning(REGISTRATIONS)
         async with transaction(self._engine) as connection:
-            row = (await connection.execute(use_up)).one_or_none()
-            if row is None or not is_authentic(connection, REGISTRATIONS, row):
+            row = await authentic_row(connection, REGISTRATIONS, use_up)
+            if row is None:
                 raise InvalidRegistrationTokenError
             email = row.email
             holder = sa.select(USERS.c.id).where(USERS.c.email_key == email_key(email))

@@ -58,6 +58,14 @@ def mac_after(
     return mac_of(connection, table, {**_values(table, row), **changes})
 
 
+async def authentic_row(
+    connection: AsyncConnection, table: sa.Table, statement: sa.Executable
+) -> sa.Row[Any] | None:
+    """Return the row of a statement; None without a row, or where no gateway wrote it."""
+    row = (await connection.execute(statement)).one_or_none()
+    return row if row is not None and is_authentic(connection, table, row) else None
+
+
 def is_authentic(connection: AsyncConnection, table: sa.Table, row: sa.Row[Any]) -> bool:
     """Return whether a gateway wrote a row: the result of a query for all of a table's columns."""
     values = _values(table, row)

@@ -12,7 +12,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.known_networks import MAX_NETWORKS
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import CHALLENGES, KNOWN_NETWORKS, RECOVERY_CODES, USERS
 from pqkeep_gateway.storage.users import Account, AccountChangedError, end_other_sessions
 from pqkeep_protocol.audit import Event
@@ -163,9 +163,8 @@ class SqlChallenges:
         """Return whose pending challenge this is."""
         query = sa.select(CHALLENGES).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            is_found = row is not None and is_authentic(connection, CHALLENGES, row)
-        return UserId(row.user_id) if row is not None and is_found else None
+            row = await authentic_row(connection, CHALLENGES, query)
+        return None if row is None else UserId(row.user_id)
 
     async def remove(self, digest: bytes) -> bool:
         """Remove a challenge; return whether it was there."""

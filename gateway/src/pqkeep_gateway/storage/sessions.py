@@ -23,7 +23,7 @@ from pqkeep_gateway.storage.database import (
 )
 from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.pages import WHOLE, Order, Page, Part, read_page
-from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_after
+from pqkeep_gateway.storage.row_mac import MAC, authentic_row, is_authentic, mac_after
 from pqkeep_gateway.storage.schema import (
     SESSIONS,
     SPENT_REFRESH_TOKENS,
@@ -212,8 +212,8 @@ class SqlSessions:
             ends_at_us > now_us,
         )
         async with transaction(self._engine) as connection:
-            row = (await connection.execute(current)).one_or_none()
-            if row is not None and is_authentic(connection, SESSIONS, row):
+            row = await authentic_row(connection, SESSIONS, current)
+            if row is not None:
                 end_us = row.created_at_us + lifetime // MICROSECOND
                 values |= {
                     name: min(at_us, end_us) for name, at_us in _expiry_columns(digests).items()

@@ -10,7 +10,7 @@ from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
-from pqkeep_gateway.storage.row_mac import is_authentic
+from pqkeep_gateway.storage.row_mac import authentic_row
 from pqkeep_gateway.storage.schema import SESSIONS, STEP_UP_TOKENS
 from pqkeep_gateway.storage.users import lock_user
 from pqkeep_protocol.audit import Event
@@ -115,8 +115,7 @@ class SqlStepUpTokens:
             .returning(STEP_UP_TOKENS)
         )
         async with transaction(self._engine) as connection:
-            row = (await connection.execute(reserve)).one_or_none()
-            return row is not None and is_authentic(connection, STEP_UP_TOKENS, row)
+            return await authentic_row(connection, STEP_UP_TOKENS, reserve) is not None
 
     async def release(self, digest: bytes) -> None:
         """Undo a reservation."""
@@ -151,8 +150,8 @@ class SqlStepUpTokens:
             STEP_UP_TOKENS.c.used_by_key == idempotency.key,
         )
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-            if row is None or not is_authentic(connection, STEP_UP_TOKENS, row):
+            row = await authentic_row(connection, STEP_UP_TOKENS, query)
+            if row is None:
                 return False
         if row.used_by_request != idempotency.request:
             raise IdempotencyKeyReusedError

@@ -13,7 +13,7 @@ from pqkeep_gateway.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.row_mac import MAC, is_authentic, mac_after
+from pqkeep_gateway.storage.row_mac import MAC, authentic_row, mac_after
 from pqkeep_gateway.storage.schema import (
     CHALLENGES,
     PASSWORD_RESETS,
@@ -130,9 +130,8 @@ class SqlUsers:
 
     async def _find(self, condition: sa.ColumnElement[bool]) -> Account | None:
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(ACCOUNTS.where(condition))).one_or_none()
-            is_found = row is not None and is_authentic(connection, USERS, row)
-        return account_of(row) if row is not None and is_found else None
+            row = await authentic_row(connection, USERS, ACCOUNTS.where(condition))
+        return None if row is None else account_of(row)
 
 
 ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
@@ -168,8 +167,8 @@ async def save_password(
 async def save_role(connection: AsyncConnection, user: UserId, role: Role) -> None:
     """Change the role of a user who is locked. Raises UserNotFoundError."""
     is_user = USERS.c.id == user
-    row = (await connection.execute(sa.select(USERS).where(is_user))).one_or_none()
-    if row is None or not is_authentic(connection, USERS, row):
+    row = await authentic_row(connection, USERS, sa.select(USERS).where(is_user))
+    if row is None:
         raise UserNotFoundError
     mac = mac_after(connection, USERS, row, {"role": role})
     await connection.execute(sa.update(USERS).where(is_user).values({"role": role, MAC: mac}))
