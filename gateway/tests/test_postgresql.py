@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.fixtures.postgresql import PASSWORD
 
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
 from pqkeep_gateway.storage.api_keys import ApiKeyDraft, SqlApiKeys
@@ -34,7 +35,6 @@ pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
 MOST_SECONDS = 60.0
 """By when the gateway has answered, one way or the other."""
-PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
 
 
 ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
@@ -222,29 +222,11 @@ async def test_a_missing_database_is_a_configuration_error(
             await open_database(postgres_server.url(role, name))
 
 
-@pytest.fixture
-def with_password(postgres_server: PostgresServer, name: str) -> Iterator[str]:
-    """The address of the database for a role that needs a password."""
-    postgres_server.sql(f"CREATE ROLE with_password SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
-    yield postgres_server.url("with_password", name)
-    postgres_server.sql("DROP OWNED BY with_password", database=name)
-    postgres_server.sql("DROP ROLE with_password")
-
-
-@pytest.fixture
-def password_file(tmp_path: Path) -> Path:
-    """A file in libpq's format, with the correct password."""
-    path = tmp_path / "passwords"
-    path.write_text(f"*:*:*:with_password:{PASSWORD}\n")
-    path.chmod(0o600)
-    return path
-
-
 async def test_a_password_comes_from_its_file(
-    with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
+    with_password: str, server_password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the file the database opens, without it it does not, and the password is in no message."""
-    engine = await open_database(with_password, password_file)
+    engine = await open_database(with_password, server_password_file)
     assert PASSWORD not in repr(engine)
     await engine.dispose()
     with pytest.raises(ConfigError, match="with_password") as refused:
@@ -254,9 +236,9 @@ async def test_a_password_comes_from_its_file(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 async def test_a_password_file_open_to_others_is_refused(
-    mode: int, password_file: Path, location: Location
+    mode: int, server_password_file: Path, location: Location
 ) -> None:
     """Others could read it: the file is named, and nothing is connected to."""
-    password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
+    server_password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
     with pytest.raises(ConfigError, match="passwords: other users have access"):
-        await open_database("postgresql://nobody@127.0.0.1:9/none", password_file)
+        await open_database("postgresql://nobody@127.0.0.1:9/none", server_password_file)

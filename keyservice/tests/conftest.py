@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+import hypothesis
 import psycopg
 import pytest
+from hypothesis.stateful import run_state_machine_as_test
 from tests.fixtures.schema import migrated_database, migrated_file
 
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
@@ -38,6 +40,7 @@ from pqkeep_keyservice.storage.schema import migrate
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import (
     Attribution,
@@ -77,7 +80,30 @@ class InProcessService:
         return cast(R_co, result)
 
 
+@dataclass
+class OneTenant:
+    """A caller with one tenant, who gets a result, or the kind of a refusal."""
+
+    keys: KeyService
+    tenant: TenantId
+    attribution: Attribution
+
+    async def ask(self, request: Request[R_co]) -> R_co:
+        """Return the result. Raises KeyServiceError."""
+        return await self.keys.execute(request, self.attribution)
+
+    async def refusal(self, request: Request[Any]) -> ErrorKind:
+        """Return the kind of the refusal, which there must be."""
+        with pytest.raises(KeyServiceError) as refusal:
+            await self.ask(request)
+        return refusal.value.kind
+
+
 NewService = Callable[[KeyMaterial], InProcessService]
+Restart = Callable[[], InProcessService]
+"""Starts the key service anew, over the same database."""
+Walk = Callable[[Callable[[asyncio.Runner, Restart], Any], int], None]
+"""Takes a state machine, and how many examples of it to run."""
 Serving = Callable[[], AbstractAsyncContextManager[InProcessService]]
 
 
@@ -342,3 +368,38 @@ def serving(
             await database.close()
 
     return serve
+
+
+@pytest.fixture
+def walk(
+    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+) -> Iterator[Walk]:
+    """Run a state machine over a key service that it starts anew in between."""
+    with asyncio.Runner() as runner:
+        database: Database = runner.run(cast(Any, location.open()))
+        store = KeyStore(database, sealer)
+        runner.run(store.check())
+        services: list[InProcessService] = []
+
+        def restart() -> InProcessService:
+            while services:
+                services.pop().parts.close()
+            parts = wire(store, sealer, worker_settings, settings, least_destruction_days=0)
+            services.append(InProcessService(parts))
+            return services[0]
+
+        def run(machine: Callable[[asyncio.Runner, Restart], Any], examples: int) -> None:
+            run_state_machine_as_test(
+                cast(Any, lambda: machine(runner, restart)),
+                settings=hypothesis.settings(
+                    max_examples=examples,
+                    stateful_step_count=20,
+                    deadline=None,
+                    suppress_health_check=list(hypothesis.HealthCheck),
+                ),
+            )
+
+        yield run
+        for each in services:
+            each.parts.close()
+        runner.run(database.close())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import (
 )
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from keyservice.tests.conftest import OneTenant
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.signature import signature_schemes
@@ -41,7 +41,6 @@ from pqkeep_protocol.messages import (
     ImportKey,
     ImportPrivateKey,
     ListKeys,
-    Request,
     RetireKey,
     RotateKey,
     ScheduleArchive,
@@ -52,7 +51,7 @@ from pqkeep_protocol.messages import (
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService, Sql
 
-    from pqkeep_protocol.messages import KeyService, R_co
+    from pqkeep_protocol.messages import KeyService
 
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 KEM_768, ML_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -99,21 +98,8 @@ def wrap(issued: ImportKey, private_key: bytes, info: bytes | None = None) -> by
     return SUITE.encrypt(private_key, public, issued.info if info is None else info)
 
 
-@dataclass
-class Caller:
-    """Somebody with one tenant."""
-
-    keys: KeyService
-    attribution: Attribution
-    tenant: TenantId
-
-    async def ask(self, request: Request[R_co]) -> R_co:
-        return await self.keys.execute(request, self.attribution)
-
-    async def refusal(self, request: Request[Any]) -> ErrorKind:
-        with pytest.raises(KeyServiceError) as refusal:
-            await self.ask(request)
-        return refusal.value.kind
+class Caller(OneTenant):
+    """A caller with one tenant, and what it asks for."""
 
     async def issue(self, algorithm: Algorithm = ML_DSA, keyring: str = "default") -> ImportKey:
         return await self.ask(
@@ -143,7 +129,7 @@ class Caller:
 @pytest.fixture
 def caller(keys: KeyService, attribution: Attribution, tenant: TenantId) -> Caller:
     """Ask as one tenant."""
-    return Caller(keys, attribution, tenant)
+    return Caller(keys, tenant, attribution)
 
 
 @BOTH
@@ -179,12 +165,12 @@ async def test_it_is_imported_for_ever(
     await caller.ask(RotateKey(**named))
     await caller.ask(ScheduleArchive(days=0, **named, version=V1))
     for keys in (caller.keys, restarted()):
-        asking = Caller(keys, caller.attribution, caller.tenant)
+        asking = Caller(keys, caller.tenant, caller.attribution)
         listed = (await asking.ask(ListKeys(**named, status=None))).keys
         assert [(key.version, key.imported) for key in listed] == [(V1, True), (V2, False)]
         assert (await asking.ask(GetKey(**named, version=V1))).key.imported
     sql("UPDATE keys SET imported = (version = 2)")
-    asking = Caller(restarted(), caller.attribution, caller.tenant)
+    asking = Caller(restarted(), caller.tenant, caller.attribution)
     assert await asking.refusal(GetKey(**named, version=V1)) is ErrorKind.UNAVAILABLE
 
 
@@ -195,7 +181,7 @@ async def test_an_import_key_is_good_for_one_private_key(
     private_key = made_elsewhere(ML_DSA)[0]
     not_found = ErrorKind.IMPORT_KEY_NOT_FOUND
     issued = await caller.issue()
-    stranger = Caller(caller.keys, attribution, TenantId(uuid4()))
+    stranger = Caller(caller.keys, TenantId(uuid4()), attribution)
     assert await stranger.refusal(stranger.importing(issued, private_key)) is not_found
     for other in (Algorithm.ML_DSA_87, KEM_768):
         assert await caller.refusal(caller.importing(issued, private_key, other)) is not_found
@@ -224,7 +210,7 @@ async def test_after_a_restart_there_are_no_import_keys(
 ) -> None:
     """What was issued before is not found afterwards."""
     issued = await caller.issue()
-    asking = Caller(restarted(), caller.attribution, caller.tenant)
+    asking = Caller(restarted(), caller.tenant, caller.attribution)
     request = asking.importing(issued, made_elsewhere(ML_DSA)[0])
     assert await asking.refusal(request) is ErrorKind.IMPORT_KEY_NOT_FOUND
 

@@ -10,10 +10,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from keyservice.tests.conftest import OneTenant
 
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
@@ -27,7 +28,6 @@ from pqkeep_protocol.messages import (
     KeyRequest,
     KeyService,
     ListKeys,
-    R_co,
     Request,
     RetireKey,
     RotateKey,
@@ -49,21 +49,8 @@ V1, V2, V3 = KeyVersion(1), KeyVersion(2), KeyVersion(3)
 TEXT = b"attack at dawn"
 
 
-class Caller:
-    """Somebody with one tenant, who hears either a result or the kind of a refusal."""
-
-    def __init__(self, keys: KeyService, tenant: TenantId, attribution: Attribution) -> None:
-        self._keys = keys
-        self._attribution = attribution
-        self.tenant = tenant
-
-    async def ask(self, request: Request[R_co]) -> R_co:
-        return await self._keys.execute(request, self._attribution)
-
-    async def refusal(self, request: Request[R_co]) -> ErrorKind:
-        with pytest.raises(KeyServiceError) as refusal:
-            await self.ask(request)
-        return refusal.value.kind
+class Caller(OneTenant):
+    """A caller with one tenant, and what it asks for."""
 
     def generate(self, algorithm: Algorithm = KEM) -> GenerateKey:
         return GenerateKey(tenant=self.tenant, algorithm=algorithm, quota=None)

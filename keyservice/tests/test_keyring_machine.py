@@ -10,23 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import settings as walks
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
-from keyservice.tests.conftest import InProcessService, Location
+from keyservice.tests.conftest import Restart, Walk
 
-from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
@@ -51,11 +46,7 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pqkeep_keyservice.keys.sealing import Sealer
-    from pqkeep_keyservice.live.worker_processes import WorkerSettings
-    from pqkeep_keyservice.storage.database import Database
+    pass
 
 KEM = Algorithm.ML_KEM_768
 NAMES = (DEFAULT_KEYRING, "cards", "logs")
@@ -127,7 +118,7 @@ class Model:
 class Keyrings(RuleBasedStateMachine):
     """One tenant's keyrings, with keys of one algorithm."""
 
-    def __init__(self, runner: asyncio.Runner, new: Callable[[], InProcessService]) -> None:
+    def __init__(self, runner: asyncio.Runner, new: Restart) -> None:
         super().__init__()
         self.runner, self.new, self.service = runner, new, new()
         self.tenant = TenantId(uuid4())
@@ -271,33 +262,6 @@ class Keyrings(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
-def test_every_walk_is_as_the_model_has_it(
-    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
-) -> None:
+def test_every_walk_is_as_the_model_has_it(walk: Walk) -> None:
     """Keyrings, versions, statuses, schedules and purposes, with restarts in between."""
-    with asyncio.Runner() as runner:
-        database: Database = runner.run(cast(Any, location.open()))
-        store = KeyStore(database, sealer)
-        runner.run(store.check())
-        services: list[InProcessService] = []
-
-        def new() -> InProcessService:
-            if services:
-                services.pop().parts.close()
-            parts = wire(store, sealer, worker_settings, settings, least_destruction_days=0)
-            services.append(InProcessService(parts))
-            return services[0]
-
-        try:
-            run_state_machine_as_test(
-                cast(Any, lambda: Keyrings(runner, new)),
-                settings=walks(
-                    max_examples=5,
-                    stateful_step_count=20,
-                    deadline=None,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            services.pop().parts.close()
-            runner.run(database.close())
+    walk(Keyrings, 5)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from keyservice.tests.conftest import OneTenant
 from msgspec import structs
 from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.audit import GetUsage, ListRecords, ListUsage
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -26,8 +27,6 @@ from pqkeep_protocol.messages import (
     KeyPosition,
     KeyService,
     ListKeys,
-    R_co,
-    Request,
     RotateKey,
     Sign,
     SignHash,
@@ -48,21 +47,8 @@ WRAPPING = [each for each in Algorithm if Operation.WRAP in ALGORITHMS[each].ope
 SIGNING = [each for each in Algorithm if Operation.SIGN in ALGORITHMS[each].operations]
 
 
-class Caller:
-    """One tenant, who hears either a result or the kind of a refusal."""
-
-    def __init__(self, keys: KeyService, tenant: TenantId, attribution: Attribution) -> None:
-        self._keys = keys
-        self._attribution = attribution
-        self.tenant = tenant
-
-    async def ask(self, request: Request[R_co]) -> R_co:
-        return await self._keys.execute(request, self._attribution)
-
-    async def refusal(self, request: Request[Any]) -> ErrorKind:
-        with pytest.raises(KeyServiceError) as refusal:
-            await self.ask(request)
-        return refusal.value.kind
+class Caller(OneTenant):
+    """A caller with one tenant, and what it asks for."""
 
     async def create(self, keyring: KeyringName, **settings: Any) -> KeyringInfo:
         made = await self.ask(CreateKeyring(tenant=self.tenant, keyring=keyring, **settings))

@@ -12,24 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import settings as walks
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
-from keyservice.tests.conftest import InProcessService, Location
+from keyservice.tests.conftest import Restart, Walk
 
-from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
@@ -53,11 +48,7 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pqkeep_keyservice.keys.sealing import Sealer
-    from pqkeep_keyservice.live.worker_processes import WorkerSettings
-    from pqkeep_keyservice.storage.database import Database
+    pass
 
 KEM = Algorithm.ML_KEM_768
 ACTIVE, RETIRED, DISABLED, ARCHIVED = KeyStatus
@@ -92,7 +83,7 @@ class Version:
 class Lives(RuleBasedStateMachine):
     """One tenant's key of one algorithm."""
 
-    def __init__(self, runner: asyncio.Runner, new: Callable[[], InProcessService]) -> None:
+    def __init__(self, runner: asyncio.Runner, new: Restart) -> None:
         super().__init__()
         self.runner, self.new = runner, new
         self.service = new()
@@ -278,33 +269,6 @@ class Lives(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
-def test_every_walk_is_as_the_model_has_it(
-    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
-) -> None:
+def test_every_walk_is_as_the_model_has_it(walk: Walk) -> None:
     """Status, schedule, disabling and age of versions of a keyring, with restarts in between."""
-    with asyncio.Runner() as runner:
-        database: Database = runner.run(cast(Any, location.open()))
-        store = KeyStore(database, sealer)
-        runner.run(store.check())
-        services: list[InProcessService] = []
-
-        def new() -> InProcessService:
-            if services:
-                services.pop().parts.close()
-            parts = wire(store, sealer, worker_settings, settings, least_destruction_days=0)
-            services.append(InProcessService(parts))
-            return services[0]
-
-        try:
-            run_state_machine_as_test(
-                cast(Any, lambda: Lives(runner, new)),
-                settings=walks(
-                    max_examples=6,
-                    stateful_step_count=20,
-                    deadline=None,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            services.pop().parts.close()
-            runner.run(database.close())
+    walk(Lives, 6)

@@ -13,6 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.postgresql import PASSWORD
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
@@ -48,7 +49,6 @@ Sql = Callable[..., list[Any]]
 KEM = Algorithm.ML_KEM_768
 SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))
-PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
 
 
 def row(request_id: str = "request") -> NewRecord:
@@ -299,33 +299,15 @@ async def test_no_private_key_is_in_the_server_s_files(
         assert all(files.find(half) < 0 for half in (seed[:32], seed[32:]))
 
 
-@pytest.fixture
-def with_password(postgres_server: PostgresServer, name: str) -> Iterator[str]:
-    """The address of the database for a role that needs a password."""
-    postgres_server.sql(f"CREATE ROLE with_password SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
-    yield postgres_server.url("with_password", name)
-    postgres_server.sql("DROP OWNED BY with_password; ", database=name)
-    postgres_server.sql("DROP ROLE with_password")
-
-
-@pytest.fixture
-def password_file(tmp_path: Path) -> Path:
-    """A file as libpq knows it, with the right password."""
-    path = tmp_path / "passwords"
-    path.write_text(f"*:*:*:with_password:{PASSWORD}\n")
-    path.chmod(0o600)
-    return path
-
-
 async def test_a_password_comes_from_its_file(
-    with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
+    with_password: str, server_password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the file the database opens, without it or with another password it does not."""
-    database = await open_postgresql(with_password, password_file)
+    database = await open_postgresql(with_password, server_password_file)
     assert PASSWORD not in repr([vars(database), vars(database._server)])
     await database.close()
-    password_file.write_text("*:*:*:with_password:wrong-horse\n")  # noqa: ASYNC240 - a few bytes
-    for file in (password_file, None):
+    server_password_file.write_text("*:*:*:with_password:wrong-horse\n")  # noqa: ASYNC240 - a few bytes
+    for file in (server_password_file, None):
         with pytest.raises(ConfigError, match="with_password") as refused:
             await open_postgresql(with_password, file)
         assert "horse" not in str(refused.value)
@@ -334,12 +316,12 @@ async def test_a_password_comes_from_its_file(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 async def test_a_password_file_open_to_others_is_refused(
-    mode: int, password_file: Path, location: Location
+    mode: int, server_password_file: Path, location: Location
 ) -> None:
     """Others could read it: the file is named, and nothing is connected to."""
-    password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
+    server_password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
     with pytest.raises(ConfigError, match="passwords: other users have access"):
-        await open_postgresql("postgresql://nobody@127.0.0.1:9/none", password_file)
+        await open_postgresql("postgresql://nobody@127.0.0.1:9/none", server_password_file)
 
 
 async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
