@@ -84,13 +84,21 @@ class FakeKeys:
         if isinstance(request, ScheduleDestruction):
             earliest = self.now + timedelta(days=self.least_days)
             scheduled = Destruction(DestructionState.SCHEDULED, max(request.at, earliest))
-            found = self.destructions.setdefault(request.tenant, scheduled)
+            if found is None or found.state is DestructionState.CANCELLED:
+                self.destructions[request.tenant] = found = scheduled
             return cast(R_co, TenantDestruction(destruction=found))
         assert isinstance(request, CancelDestruction)
-        if found is not None and found.state is not DestructionState.SCHEDULED:
+        if found is not None and found.has_begun:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
-        self.destructions.pop(request.tenant, None)
-        return cast(R_co, TenantDestruction(destruction=None))
+        if found is not None:
+            found = Destruction(DestructionState.CANCELLED, found.at)
+            self.destructions[request.tenant] = found
+        return cast(R_co, TenantDestruction(destruction=found))
+
+    @property
+    def open(self) -> set[TenantId]:
+        """The tenants whose keys it is to destroy."""
+        return {tenant for tenant, found in self.destructions.items() if found.is_open}
 
     @property
     def now(self) -> datetime:
@@ -100,18 +108,14 @@ class FakeKeys:
     def look(self, state: DestructionState = DestructionState.COMPLETED) -> None:
         """Begin what is due, or complete it."""
         for tenant, found in self.destructions.items():
-            if found.at <= self.now:
+            if found.at <= self.now and found.is_open:
                 self.destructions[tenant] = Destruction(state, found.at)
 
     def _list(self, tenant: TenantId) -> Destructions:
         found = tuple(
             ScheduledDestruction(of, each)
             for of, each in sorted(self.destructions.items())
-            if (
-                each.state is not DestructionState.COMPLETED
-                if tenant == INSTALLATION
-                else of == tenant
-            )
+            if (each.is_open if tenant == INSTALLATION else of == tenant)
         )
         return Destructions(destructions=found, has_more=False)
 
@@ -160,7 +164,7 @@ async def test_only_a_suspended_tenant_is_deleted(world: World, keys: FakeKeys) 
     await found.compare()
     assert await status(world) is TenantStatus.ACTIVE
     assert "delete-tenant" not in world.log.operations
-    assert keys.destructions == {}
+    assert keys.open == set()
 
 
 async def test_a_deletion_is_cancelled(world: World, keys: FakeKeys) -> None:
@@ -175,10 +179,10 @@ async def test_a_deletion_is_cancelled(world: World, keys: FakeKeys) -> None:
     await found.compare()
     kept = await found.cancel(world.tenant.id, ATTRIBUTION)
     assert (kept.status, kept.deletion_at) == (TenantStatus.SUSPENDED, None)
-    assert keys.destructions == {}
+    assert keys.open == set()
     assert set(keys.attributions) == {ATTRIBUTION}
     await found.compare()
-    assert keys.destructions == {}
+    assert keys.open == set()
     await world.tenants.change(world.tenant.id, RESUME, ATTRIBUTION)
     operations = world.log.operations
     assert operations.count("delete-tenant") == operations.count("cancel-tenant-deletion") == 1
@@ -216,7 +220,7 @@ async def test_a_row_destroys_nothing(world: World, keys: FakeKeys, state: str) 
     )
     assert [each.principal for each in keys.attributions] == ["gateway"]
     await found.cancel(world.tenant.id, ATTRIBUTION)
-    assert keys.destructions == {}
+    assert keys.open == set()
 
 
 async def test_what_no_row_says_is_kept(world: World, keys: FakeKeys) -> None:
@@ -231,7 +235,7 @@ async def test_what_no_row_says_is_kept(world: World, keys: FakeKeys) -> None:
         keys.destructions[tenant] = Destruction(DestructionState.SCHEDULED, at)
     keys.destructions[begun] = Destruction(DestructionState.BEGUN, at)
     await deletions(world, keys).compare()
-    assert keys.destructions.keys() == {gone.id, begun}
+    assert keys.open == {gone.id, begun}
 
 
 async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> None:
@@ -246,7 +250,7 @@ async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> No
     assert (await world.stored_tenants.get(world.tenant.id)).deletion_at is not None
     keys.is_down = False
     await found.compare()
-    assert keys.destructions.keys() == {world.tenant.id}
+    assert keys.open == {world.tenant.id}
 
 
 async def _told(world: World) -> list[tuple[str, str]]:
@@ -321,6 +325,21 @@ async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -
     assert {each.policy for each in recorded} == {"tenant-deletion"}
 
 
+async def test_a_cancellation_at_the_key_service_holds(world: World, keys: FakeKeys) -> None:
+    """What its operator cancelled there is scheduled by no gateway again, until an operator asks anew."""
+    found = await scheduled(world, keys, 30)
+    await keys.execute(CancelDestruction(tenant=world.tenant.id), ATTRIBUTION)
+    for gateway in (found, deletions(world, keys)):
+        await gateway.compare()
+        await gateway.compare()
+        assert keys.destructions[world.tenant.id].state is DestructionState.CANCELLED
+        assert (await world.stored_tenants.get(world.tenant.id)).deletion_at is None
+    again = await found.schedule(world.tenant.id, 40, ATTRIBUTION)
+    await found.compare()
+    assert keys.destructions[world.tenant.id].state is DestructionState.SCHEDULED
+    assert (await world.stored_tenants.get(world.tenant.id)).deletion_at == again.deletion_at
+
+
 async def test_a_deletion_that_has_begun_is_not_cancelled(world: World, keys: FakeKeys) -> None:
     """While keys are being destroyed the tenant is deleting; the next start ends it, once."""
     await scheduled(world, keys)
@@ -373,7 +392,7 @@ async def test_a_cancellation_at_its_time_is_all_or_nothing(world: World, keys: 
         await started.compare()
         if count:
             assert (count, await status(world)) == (1, TenantStatus.SUSPENDED)
-            assert world.tenant.id not in keys.destructions
+            assert world.tenant.id not in keys.open
         else:
             assert await status(world) is TenantStatus.DELETED
         world.tenant = await add_tenant(world.engine, new_tenant())

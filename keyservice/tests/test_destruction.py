@@ -197,8 +197,9 @@ async def test_a_destruction_is_cancelled_until_it_begins(service: InProcessServ
     await caller.prepare()
     assert (await caller.ask(CancelDestruction(tenant=caller.tenant))).destruction is None
     first = await caller.destroy(days(3))
-    assert (await caller.ask(CancelDestruction(tenant=caller.tenant))).destruction is None
-    assert await caller.destruction() is None
+    cancelled = Destruction(DestructionState.CANCELLED, first.at)
+    assert (await caller.ask(CancelDestruction(tenant=caller.tenant))).destruction == cancelled
+    assert await caller.destruction() == cancelled
     await service.parts.schedule.carry_out(days(100))
     assert not service.parts.schedule.changes
     second = await caller.destroy(days(20))

@@ -97,7 +97,7 @@ def test_a_wrong_number_of_a_backup(run: Run) -> None:
     """What is no number of a backup is status 2, with what is expected, and no words of a library."""
     words = ("restore", "x", "--recovery-key", "x", "--root-key", "x", "--data", "x")
     status, said = run(*words, "--newest", "abc")
-    assert (status, "such as 0.1200" in said) == (2, True)
+    assert (status, "0.1200" in said) == (2, True), said
     assert "Value error" not in said
 
 

@@ -9,14 +9,18 @@ from pqkeep_keyservice.live.key_material import KeyringCache
 from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.key_versions import list_archives
 from pqkeep_keyservice.storage.keyrings import list_destructions
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import (
+    MAX_ARCHIVES_LISTED,
     AnnounceBackup,
     AnyAdministrationRequest,
     AnyAdministrationResult,
+    ListScheduledArchives,
     NewestBackup,
     ReloadRootKeys,
+    ScheduledArchives,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING
@@ -50,8 +54,18 @@ class Administration:
                 return await self._root_keys.reload(request)
             case AnnounceBackup():
                 return await self._announce(request)
+            case ListScheduledArchives():
+                return await self._list_archives(request)
             case _:
                 return await self._moves.answer(request)
+
+    async def _list_archives(self, request: ListScheduledArchives) -> ScheduledArchives:
+        limit = MAX_ARCHIVES_LISTED
+        try:
+            found = await self._store.database.query(list_archives, request.after, limit + 1)
+        except DatabaseUnavailableError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        return ScheduledArchives(archives=tuple(found[:limit]), has_more=len(found) > limit)
 
     async def _announce(self, backup: AnnounceBackup) -> NewestBackup:
         if backup.created_at_us > clock.now_us():

@@ -23,7 +23,13 @@ from pqkeep_keyservice.config import Config
 from pqkeep_protocol.administration import AnyAdministrationRequest
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, peer_of, reason
-from pqkeep_protocol.messages import AnyRequest, Batch, ListDestructions
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    Batch,
+    CancelArchive,
+    CancelDestruction,
+    ListDestructions,
+)
 from pqkeep_protocol.metrics import GetMetrics
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError, NetworkAddress
@@ -143,10 +149,16 @@ def _listen(address: NetworkAddress) -> socket.socket:
     return listener
 
 
+DESTRUCTION_REQUESTS: frozenset[type[Struct]] = frozenset(
+    {ListDestructions, CancelDestruction, CancelArchive}
+)
+"""What both sockets take: whoever has the key service's machine can stop a destruction there."""
 GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
     {*get_args(AnyRequest | AnyAuditRequest), Batch, GetMetrics, ListDestructions}
 )
-OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(get_args(AnyAdministrationRequest))
+OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(
+    {*get_args(AnyAdministrationRequest), *DESTRUCTION_REQUESTS}
+)
 
 MAX_SOCKET_PATH = 107
 

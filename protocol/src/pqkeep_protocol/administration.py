@@ -1,12 +1,14 @@
 """Requests of an operator's command to the key service."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from pqkeep_protocol.keys import ShardName, TenantId
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyringName, KeyVersion, ShardName, TenantId
 from pqkeep_protocol.messages import Request, Result
 
 Count = Annotated[int, Meta(ge=0)]
@@ -254,5 +256,34 @@ AnyMoveResult = (
     | Moves
     | MoveRefused
 )
-AnyAdministrationRequest = ReloadRootKeys | AnnounceBackup | AnyMoveRequest
-AnyAdministrationResult = RootKeys | NewestBackup | AnyMoveResult
+MAX_ARCHIVES_LISTED = 500
+
+
+class ScheduledArchive(Struct, frozen=True, array_like=True, order=True):
+    """A key version that is to be archived at a time."""
+
+    tenant: TenantId
+    keyring: KeyringName
+    algorithm: Algorithm
+    version: KeyVersion
+    at: Annotated[datetime, Meta(tz=True)]
+
+
+class ScheduledArchives(Result, frozen=True, kw_only=True, tag="scheduled-archives"):
+    """One page of key versions, by tenant, keyring, algorithm and version."""
+
+    archives: tuple[ScheduledArchive, ...]
+    has_more: bool
+
+
+class ListScheduledArchives(
+    Request[ScheduledArchives], frozen=True, kw_only=True, tag="list-scheduled-archives"
+):
+    """List the key versions that are to be archived. The tenant is INSTALLATION."""
+
+    after: ScheduledArchive | None = None
+    """The last one of the page before."""
+
+
+AnyAdministrationRequest = ReloadRootKeys | AnnounceBackup | ListScheduledArchives | AnyMoveRequest
+AnyAdministrationResult = RootKeys | NewestBackup | ScheduledArchives | AnyMoveResult

@@ -78,6 +78,8 @@ class DestructionState(StrEnum):
     BEGUN = "begun"
     """It cannot be cancelled, and no key is made."""
     COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    """It can be scheduled again, and waits anew."""
 
 
 class Destruction(Struct, frozen=True, array_like=True):
@@ -86,6 +88,16 @@ class Destruction(Struct, frozen=True, array_like=True):
     state: DestructionState
     at: Annotated[datetime, Meta(tz=True)]
     """When it begins, or was to begin."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has begun; also once it is completed."""
+        return self.state in {DestructionState.BEGUN, DestructionState.COMPLETED}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is something to destroy yet."""
+        return self.state in {DestructionState.SCHEDULED, DestructionState.BEGUN}
 
 
 class KeyInfo(Struct, frozen=True, array_like=True):

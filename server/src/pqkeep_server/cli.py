@@ -8,12 +8,22 @@ from typing import Annotated
 import typer
 
 from pqkeep_protocol.startup.logs import write_warnings
-from pqkeep_server.commands import accounts, checks, databases, dev, keys, production, shard
+from pqkeep_server.commands import (
+    accounts,
+    checks,
+    databases,
+    destructions,
+    dev,
+    keys,
+    production,
+    shard,
+)
 from pqkeep_server.exit_status import time_limit
 
 GROUPS: Mapping[str, str] = {
     "admin": "Invite people.",
     "config": "Check settings.",
+    "destructions": "List and cancel scheduled destructions of keys.",
     "operator": "Add, list and remove operators, who administer tenants.",
     "recovery-key": "Make recovery keys, which encrypt backups.",
     "shard": "Make shards and move tenants between them.",
@@ -50,6 +60,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "operator list": accounts.list_operators,
     "admin create": accounts.invite,
     "refused-events": accounts.refused_events,
+    "destructions list": destructions.list_all,
+    "destructions cancel": destructions.cancel,
 }
 """Every command, in the order of --help."""
 

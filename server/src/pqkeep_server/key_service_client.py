@@ -1,7 +1,7 @@
 """Requests of the operator to a running key service, over its socket."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -11,11 +11,14 @@ from pqkeep_protocol.administration import (
     AnyAdministrationRequest,
     AnyMoveRequest,
     ListMoves,
+    ListScheduledArchives,
     MoveRefusal,
     MoveRefused,
     NewestBackup,
     ReloadRootKeys,
     RootKeys,
+    ScheduledArchive,
+    ScheduledArchives,
 )
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
@@ -29,12 +32,21 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import INSTALLATION
-from pqkeep_protocol.messages import Attribution, Result
+from pqkeep_protocol.messages import (
+    Attribution,
+    CancelArchive,
+    CancelDestruction,
+    Destructions,
+    ListDestructions,
+    Result,
+    ScheduledDestruction,
+)
 
 TIMEOUT_SECONDS = 30.0
 LIST_SECONDS = 5.0
 """How long a list of moves is waited for: it is a few rows, and people look at it."""
 R = TypeVar("R", bound=Result)
+OperatorRequest = AnyAdministrationRequest | ListDestructions | CancelDestruction | CancelArchive
 
 
 class KeyServiceError(Exception):
@@ -115,14 +127,44 @@ def take_step(path: Path, request: AnyMoveRequest, kind: type[R]) -> R:
     return result
 
 
-def seconds_for(request: AnyAdministrationRequest) -> float:
+def list_destructions(path: Path) -> Iterator[ScheduledDestruction | ScheduledArchive]:
+    """Yield the tenants, and then the key versions, that are to be destroyed.
+
+    Raises KeyServiceError.
+    """
+    why_not = "the key service is not available"
+    tenants = ListDestructions(tenant=INSTALLATION)
+    while True:
+        found = _ask(path, _DESTRUCTIONS, tenants, Destructions, why_not)
+        yield from found.destructions
+        if not found.has_more or not found.destructions:
+            break
+        tenants = ListDestructions(tenant=INSTALLATION, after=found.destructions[-1].tenant)
+    keys = ListScheduledArchives(tenant=INSTALLATION)
+    while True:
+        listed = _ask(path, _DESTRUCTIONS, keys, ScheduledArchives, why_not)
+        yield from listed.archives
+        if not listed.has_more:
+            break
+        keys = ListScheduledArchives(tenant=INSTALLATION, after=listed.archives[-1])
+
+
+def cancel_destruction(path: Path, request: CancelDestruction | CancelArchive) -> None:
+    """Have the key service keep a tenant's private keys, or one. Raises KeyServiceError."""
+    why_not = "it was not cancelled: the destruction has begun, or there is no such key"
+    _ask(path, _DESTRUCTIONS, request, Result, why_not)
+
+
+_DESTRUCTIONS = "destructions"
+"""The id of the requests, which the audit log has."""
+
+
+def seconds_for(request: OperatorRequest) -> float:
     """Return how long an answer is waited for."""
     return LIST_SECONDS if isinstance(request, ListMoves) else TIMEOUT_SECONDS
 
 
-def _ask(
-    path: Path, request_id: str, request: AnyAdministrationRequest, kind: type[R], why_not: str
-) -> R:
+def _ask(path: Path, request_id: str, request: OperatorRequest, kind: type[R], why_not: str) -> R:
     attribution = Attribution(request_id, "operator", "", "")
     seconds = seconds_for(request)
     call = Call(1, int(seconds * 1000), attribution, request)

@@ -7,6 +7,7 @@ the audit log, invoices, and the tenant with its name.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from pqkeep_gateway.access.clock import Clock, date_of
@@ -55,6 +56,8 @@ class Deletions:
         self._announce_change = announce_change
         self._audit_delivery = audit_delivery
         self._clock = clock
+        self._cancelled: set[TenantId] = set()
+        """Seen as cancelled by the comparison before: a request that cancels is done by the next."""
         self._answering: set[int] = set()
         """The key services that answered when they were asked last, by their place among all."""
 
@@ -151,6 +154,13 @@ class Deletions:
                 found = own.destructions[0].destruction
             else:
                 found = await self._schedule(tenant, scheduled.at, GATEWAY)
+        if found.state is DestructionState.CANCELLED:
+            if scheduled.told_at is not None:  # after a gateway had followed the schedule
+                if tenant in self._cancelled:
+                    await self._keep(tenant)
+                self._cancelled ^= {tenant}
+                return
+            found = await self._schedule(tenant, scheduled.at, GATEWAY)
         if found.state is not DestructionState.COMPLETED:
             has_begun = found.state is DestructionState.BEGUN
             said = (scheduled.at, scheduled.told_at, scheduled.has_begun)
@@ -158,6 +168,13 @@ class Deletions:
                 await self._follow(tenant, found)
         elif await self._store.finish(tenant, self._now(), GATEWAY):
             await self._announce_change()
+            await self._audit_delivery.deliver()
+
+    async def _keep(self, tenant: TenantId) -> None:
+        """Let a tenant stay because its key service does: the operator has cancelled it there."""
+        cancelled = event(GATEWAY, tenant, AuditEvent.CANCEL_TENANT_DELETION)
+        with suppress(NoDeletionError):
+            await self._store.cancel(tenant, cancelled)
             await self._audit_delivery.deliver()
 
     async def _schedule(
@@ -170,7 +187,7 @@ class Deletions:
         return found
 
     async def _follow(self, tenant: TenantId, found: Destruction) -> Tenant:
-        has_begun = found.state is not DestructionState.SCHEDULED
+        has_begun = found.has_begun
         return await self._store.follow(tenant, found.at, self._now(), has_begun=has_begun)
 
     def _now(self) -> datetime:

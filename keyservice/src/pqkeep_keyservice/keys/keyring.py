@@ -61,22 +61,26 @@ class Keyring:
 
     def with_destruction_scheduled(self, at: datetime) -> "Keyring":
         """Set when the tenant's private keys are destroyed; a time that is set already stays."""
-        if self.destruction is not None:
-            return self
-        return self._with_destruction(Destruction(DestructionState.SCHEDULED, at))
+        if self.destruction is None or self.destruction.state is DestructionState.CANCELLED:
+            return self._with_destruction(Destruction(DestructionState.SCHEDULED, at))
+        return self
 
     def with_destruction_cancelled(self) -> "Keyring":
-        """Keep the tenant's private keys. Raises KEY_STATUS if their destruction has begun."""
-        if self.destruction is None:
+        """Keep the tenant's private keys. Raises KEY_STATUS if their destruction has begun.
+
+        That it was cancelled is kept: the gateway's row follows.
+        """
+        found = self.destruction
+        if found is None or found.state is DestructionState.CANCELLED:
             return self
-        if self.destruction.state is not DestructionState.SCHEDULED:
+        if found.state is not DestructionState.SCHEDULED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
-        return self._with_destruction(None)
+        return self._with_destruction(Destruction(DestructionState.CANCELLED, found.at))
 
     def with_destruction_postponed(self, until: datetime) -> "Keyring":
         """Let nothing be destroyed before a time, unless all of it was."""
         found = self.destruction
-        if found is None or found.state is DestructionState.COMPLETED or found.at >= until:
+        if found is None or not found.is_open or found.at >= until:
             return self
         return self._with_destruction(Destruction(found.state, until))
 
@@ -91,7 +95,7 @@ class Keyring:
     def require_no_destruction(self) -> None:
         """Raise KEY_NOT_FOUND if the tenant's private keys are being destroyed, or were."""
         found = self.destruction
-        if found is not None and found.state is not DestructionState.SCHEDULED:
+        if found is not None and found.has_begun:
             raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
 
     def _with_destruction(self, destruction: Destruction | None) -> "Keyring":

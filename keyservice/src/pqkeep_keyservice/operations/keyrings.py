@@ -91,5 +91,5 @@ def _destruction(current: Keyring, new: Keyring) -> OperationResult:
         TenantDestruction(destruction=found),
         None,
         None if new is current else KeyringChange(new),
-        policy=None if found is None else f"at-{found.at:%Y-%m-%dT%H:%M:%SZ}",
+        policy=None if found is None or not found.is_open else f"at-{found.at:%Y-%m-%dT%H:%M:%SZ}",
     )

@@ -136,7 +136,7 @@ async def destruction_step(
     """
     keyring = await parts.keyrings.get(KeyringId(tenant, DEFAULT_KEYRING))
     found = keyring.destruction
-    if found is None or found.state is DestructionState.COMPLETED or found.at > now:
+    if found is None or not found.is_open or found.at > now:
         return None
     if found.state is DestructionState.SCHEDULED:
         begun = keyring.with_destruction_begun(found)

@@ -31,6 +31,7 @@ from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.search import newest_key_revision
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
 from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS
+from pqkeep_protocol.administration import ScheduledArchive
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
@@ -373,6 +374,32 @@ def list_due_keys(
     return [
         DueKey(row.due_at_us, TenantId(row.tenant_id), row.keyring, Algorithm(row.algorithm))
         for row in found
+    ]
+
+
+def list_archives(
+    connection: sa.Connection, after: ScheduledArchive | None, limit: int
+) -> list[ScheduledArchive]:
+    """Return key versions that are to be archived, in order, behind one of them.
+
+    Rows that were changed in the database are listed as they are: only operations check them.
+    """
+    order = KEYS.c.tenant_id, KEYS.c.keyring, KEYS.c.algorithm, KEYS.c.version
+    query = sa.select(*order, KEYS.c.archive_at_us).where(KEYS.c.archive_at_us.is_not(None))
+    if after is not None:
+        values = after.tenant, after.keyring, after.algorithm, after.version
+        literals = (sa.literal(*pair) for pair in zip(values, (c.type for c in order), strict=True))
+        query = query.where(sa.tuple_(*order) > sa.tuple_(*literals))
+    return [
+        ScheduledArchive(
+            TenantId(row.tenant_id),
+            row.keyring,
+            Algorithm(row.algorithm),
+            KeyVersion(row.version),
+            at,
+        )
+        for row in connection.execute(query.order_by(*order).limit(limit))
+        if (at := loaded_time(row.archive_at_us)) is not None
     ]
 
 

@@ -29,7 +29,7 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 
-_IS_OPEN = KEYRINGS.c.destruction != DestructionState.COMPLETED
+_IS_OPEN = KEYRINGS.c.destruction.in_((DestructionState.SCHEDULED, DestructionState.BEGUN))
 _INFO = msgspec.json.Decoder(dict[str, str])
 _OLDER = "the keyring is older than the audit log says"
 

@@ -1,0 +1,103 @@
+"""``pqkeepd destructions``: what the key services are to destroy, and its cancellation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.administration import ScheduledArchive
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
+from pqkeep_protocol.messages import CancelArchive, CancelDestruction, ScheduledDestruction
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.commands.arguments import Installed
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.initialise import Layout
+from pqkeep_server.key_service_client import (
+    KeyServiceError,
+    cancel_destruction,
+    list_destructions,
+)
+
+
+class DestructionError(Exception):
+    """Nothing was cancelled."""
+
+
+def list_all(*, data: Installed) -> None:
+    """List the tenants and key versions that are to be destroyed: when, and which."""
+    with fail_on(ConfigError, KeyServiceError):
+        for _, found in _found(data):
+            typer.echo("\t".join(_fields(found)))
+
+
+def cancel(
+    tenant: Annotated[UUID, typer.Argument(help="The tenant's id.")],
+    *,
+    algorithm: Annotated[
+        Algorithm | None,
+        typer.Option(help="The algorithm of one key. By default the whole tenant is kept."),
+    ] = None,
+    key_version: Annotated[int | None, typer.Option(help="The version of this key.", min=1)] = None,
+    keyring: Annotated[str, typer.Option(help="The keyring of this key.")] = DEFAULT_KEYRING,
+    data: Installed,
+) -> None:
+    """Keep a tenant that is to be deleted, or one key version that is to be archived.
+
+    The audit log records it. A gateway shows it within seconds.
+    """
+    if (algorithm is None) != (key_version is None):
+        raise typer.BadParameter("name both --algorithm and --key-version, or neither")
+    request: CancelDestruction | CancelArchive = CancelDestruction(tenant=TenantId(tenant))
+    if algorithm is not None and key_version is not None:
+        request = CancelArchive(
+            tenant=TenantId(tenant),
+            keyring=keyring,
+            algorithm=algorithm,
+            version=KeyVersion(key_version),
+        )
+    with fail_on(ConfigError, KeyServiceError, DestructionError):
+        for socket, found in _found(data):
+            if _is_of(found, request):
+                cancel_destruction(socket, request)
+                typer.echo("cancelled: " + "\t".join(_fields(found)))
+                return
+        raise DestructionError(
+            "no such destruction is scheduled: pqkeepd destructions list shows what is"
+        )
+
+
+def _found(data: Path) -> Iterator[tuple[Path, ScheduledDestruction | ScheduledArchive]]:
+    """Yield what is to be destroyed, with its key service's socket. Raises ConfigError."""
+    layout = Layout(data)
+    for shard in layout.shards:
+        settings_file = Layout(layout.directory, shard).key_service_settings
+        socket = key_service_config.read(settings_file).operator_socket
+        if socket is None:
+            raise ConfigError(f"{settings_file} has no operator_socket: add one")
+        for found in list_destructions(socket):
+            yield socket, found
+
+
+def _fields(found: ScheduledDestruction | ScheduledArchive) -> tuple[str, ...]:
+    if isinstance(found, ScheduledDestruction):
+        at, state = found.destruction.at, found.destruction.state
+        return f"{at:%Y-%m-%dT%H:%M:%SZ}", str(found.tenant), "all keys", state
+    key = (found.keyring, found.algorithm, f"version {found.version}")
+    return f"{found.at:%Y-%m-%dT%H:%M:%SZ}", str(found.tenant), *key
+
+
+def _is_of(
+    found: ScheduledDestruction | ScheduledArchive, request: CancelDestruction | CancelArchive
+) -> bool:
+    if found.tenant != request.tenant:
+        return False
+    if isinstance(found, ScheduledDestruction):
+        return isinstance(request, CancelDestruction)
+    return isinstance(request, CancelArchive) and (
+        (found.keyring, found.algorithm, found.version)
+        == (request.keyring, request.algorithm, request.version)
+    )

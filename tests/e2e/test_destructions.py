@@ -1,0 +1,76 @@
+"""``pqkeepd destructions``: what is to be destroyed is listed and cancelled on the key service's machine."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.fixtures.installation import Installation
+
+from pqkeep_protocol.algorithms import Algorithm
+
+SECONDS = 60
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def destructions(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
+    """The command, on the data of an installation."""
+
+    def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        ended = subprocess.run(
+            [*pqkeepd_command, "destructions", *arguments, "--data", installation.data],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert ended.returncode == status, ended.stderr
+        return ended
+
+    return run
+
+
+@pytest.mark.threat("compromised-gateway")
+def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None:
+    """The operator's cancellation is recorded, and the gateway follows it and schedules nothing again."""
+    operator, tenant = installation.operator(), installation.new_tenant()
+    path = f"/tenants/{tenant.tenant_id}"
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    operator.ask("PATCH", path, {"status": "suspended"})
+    assert operator.ask("DELETE", path).is_success
+    (line,) = [each for each in _lines(destructions) if tenant.tenant_id in each]
+    assert line.endswith("all keys\tscheduled")
+    assert destructions("cancel", tenant.tenant_id).stdout == f"cancelled: {line}\n"
+    deadline = time.monotonic() + SECONDS
+    while "deletion_at" in operator.get(path):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert not any(tenant.tenant_id in each for each in _lines(destructions))
+    assert operator.ask("PATCH", path, {"status": "active"}).is_success
+    tenant.post("/kem/encapsulate", {"algorithm": "Kyber768", "key_version": 1})
+    records = operator.get("/audit/records", operation="cancel-destruction")["records"]
+    own = [each for each in records if each["tenant_id"] == tenant.tenant_id]
+    assert [each["principal"] for each in own] == ["operator"]
+
+
+def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
+    """One key version is cancelled by its name, and another name is refused with what helps."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    tenant.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
+    installation.archive(tenant.tenant_id, Algorithm.ML_KEM_768, 1, days=7)
+    (line,) = [each for each in _lines(destructions) if tenant.tenant_id in each]
+    assert line.endswith("default\tKyber768\tversion 1")
+    words = ("cancel", tenant.tenant_id, "--algorithm", "Kyber768", "--key-version")
+    assert "destructions list" in destructions(*words, "2", status=1).stderr
+    assert "destructions list" in destructions("cancel", tenant.tenant_id, status=1).stderr
+    destructions(*words, "1")
+    assert not any(tenant.tenant_id in each for each in _lines(destructions))
+
+
+def _lines(destructions: Run) -> list[str]:
+    return destructions("list").stdout.splitlines()
