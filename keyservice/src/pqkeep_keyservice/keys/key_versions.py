@@ -134,8 +134,8 @@ class KeyVersions:
     @property
     def active(self) -> KeyEntry | None:
         """The active key. It is the newest version, or there is none."""
-        current = self.current
-        return current if current and current.info.status is KeyStatus.ACTIVE else None
+        newest = self.entries[-1] if self.entries else None
+        return newest if newest and newest.info.status is KeyStatus.ACTIVE else None
 
     @property
     def current(self) -> KeyEntry | None:
