@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench compare latency road messages docs bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test site lint format types bench compare latency road messages docs bench-log bench-scaling moves differential fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -29,8 +29,13 @@ help: ## list the targets
 run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
-test: $(VENV)/dev ## run the tests
+test: $(VENV)/dev .venv-site/made ## run the tests
 	$(BIN)/pytest -n 4 $(ARGS)
+
+site: .venv-site/made ## make the documentation's web site in site/: a dead link ends it
+	@rm -rf site
+	@docs/site/build site
+	@echo "to read it: python3 -m http.server --bind 127.0.0.1 --directory site 8000"
 
 lint: $(VENV)/dev ## check style and the import contracts
 	$(BIN)/ruff check .
@@ -131,7 +136,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .node .debian screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .node .debian site screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -162,6 +167,12 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@echo "creating .venv-fuzz"
 	@$(PYTHON) -m venv .venv-fuzz
 	@.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+.venv-site/made: requirements/site.txt
+	@echo "creating .venv-site"
+	@$(PYTHON) -m venv .venv-site
+	@.venv-site/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
 	@touch $@
 
 .venv-mutants/made: requirements/mutants.txt

@@ -53,7 +53,7 @@ def readme() -> str:
     text = (ROOT / "README.md").read_text().split("\n## Encrypt something\n", 1)[1]
     blocks = FENCE.findall(text.split("\n## ", 1)[0])
     assert [language for language, _ in blocks] == ["sh"]
-    return blocks[0][1]
+    return "".join(code for _, code in blocks)
 
 
 def document(name: str) -> str:
