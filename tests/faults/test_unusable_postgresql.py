@@ -112,6 +112,13 @@ def _with(options: str) -> Callable[[PostgresServer, str], str]:
     return lambda server, role: f"{_as_provisioned(server, role)}?{options}"
 
 
+def _spoiled_by(made: str) -> Callable[[PostgresServer, ExitStack], object]:
+    """Return what makes a table x, and y of it, in each database."""
+    return lambda server, stack: stack.enter_context(
+        statement(server, made, "DROP TABLE IF EXISTS x CASCADE")
+    )
+
+
 def _nothing(*_: object) -> None:
     pass
 
@@ -143,6 +150,35 @@ CASES = {
         ("own the database", "OWNER TO"),
         is_permanent=True,
     ),
+    **{
+        name: Case(
+            _as_provisioned,
+            _spoiled_by(make),
+            (f"{kind} y", "never makes one"),
+            is_permanent=True,
+        )
+        for name, kind, make in (
+            ("a view", "the view", "CREATE TABLE x (a int); CREATE VIEW y AS TABLE x"),
+            (
+                "a view with rows",
+                "the materialized view",
+                "CREATE TABLE x (a int); CREATE MATERIALIZED VIEW y AS TABLE x",
+            ),
+            (
+                "a trigger",
+                "the trigger",
+                (
+                    "CREATE TABLE x (a int); CREATE TRIGGER y BEFORE UPDATE ON x"
+                    " FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+                ),
+            ),
+            (
+                "a rule",
+                "the rule",
+                "CREATE TABLE x (a int); CREATE RULE y AS ON DELETE TO x DO INSTEAD NOTHING",
+            ),
+        )
+    },
     "TLS is refused": Case(
         _with("sslmode=require"), _nothing, ("TLS", "sslmode"), is_permanent=True
     ),

@@ -12,7 +12,13 @@ from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
-from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
+from pqkeep_protocol.startup.postgresql import (
+    OWN_CODE,
+    is_permanent,
+    problem_with,
+    require_no_code,
+    require_version,
+)
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_toml
 from pqkeep_server import start_settings
@@ -115,6 +121,7 @@ async def _require_usable(database: DatabaseAddress, password_file: Path | None)
             )
             try:
                 version = connection.get_server_version()
+                own_code = await connection.fetchval(OWN_CODE)
                 without_right = await connection.fetchval(_WITHOUT_RIGHT)
             finally:
                 connection.terminate()
@@ -122,6 +129,7 @@ async def _require_usable(database: DatabaseAddress, password_file: Path | None)
         problem = problem_with(error, location)
         raise (ConfigError if is_permanent(error) else UnreachableError)(problem) from None
     require_version((version.major, version.minor), location)
+    require_no_code(own_code, location)
     if without_right is not None:
         raise ConfigError(
             f"the database {location}: its role may not write {without_right}: the role must own the"

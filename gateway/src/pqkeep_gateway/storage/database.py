@@ -21,10 +21,17 @@ from pqkeep_gateway.storage.row_mac import ROW_KEY
 from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.commits import Commits, problem_of
+from pqkeep_protocol.startup import sqlite_files
 from pqkeep_protocol.startup.logs import logger
-from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
+from pqkeep_protocol.startup.postgresql import (
+    OWN_CODE,
+    is_permanent,
+    problem_with,
+    require_no_code,
+    require_version,
+)
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
-from pqkeep_protocol.startup.sqlite_files import EXISTING, OWN_CODE, open_database_file, uri_of
+from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
 
 _LOG = logger(__name__)
 
@@ -76,6 +83,7 @@ async def open_database(
         async with engine.begin() as connection:
             if on_server:
                 require_version(connection.dialect.server_version_info, location)
+                require_no_code((await connection.exec_driver_sql(OWN_CODE)).scalar(), location)
             await connection.run_sync(migrate, location)
     except ConfigError:
         await close_database(engine)
@@ -343,7 +351,7 @@ def _on_connect(connection: Any, _: object) -> None:
 
 
 def _require_no_code(cursor: Any) -> None:
-    cursor.execute(OWN_CODE)
+    cursor.execute(sqlite_files.OWN_CODE)
     if cursor.fetchone()[0]:
         raise ConfigError("the accounts database has views or triggers, and pqkeep makes none")
 

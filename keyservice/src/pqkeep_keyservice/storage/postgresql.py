@@ -38,7 +38,13 @@ from pqkeep_keyservice.storage.fenced_database import (
 from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES, migrate
 from pqkeep_keyservice.storage.writer import HELD_SECONDS, Epoch
 from pqkeep_protocol.commits import problem_of
-from pqkeep_protocol.startup.postgresql import is_permanent, problem_with, require_version
+from pqkeep_protocol.startup.postgresql import (
+    OWN_CODE,
+    is_permanent,
+    problem_with,
+    require_no_code,
+    require_version,
+)
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -321,6 +327,7 @@ def _engine(url: str, password_file: Path | None) -> AsyncEngine:
 def _check_server(connection: sa.Connection, name: str) -> None:
     """Check the server, and have commits wait for its disk. Raises ConfigError."""
     require_version(connection.dialect.server_version_info, name)
+    require_no_code(connection.exec_driver_sql(OWN_CODE).scalar(), name)
     if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
         raise ConfigError(
             f"the database {name} is on a server with fsync off: commits would not survive a "

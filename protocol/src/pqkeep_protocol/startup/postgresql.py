@@ -50,6 +50,40 @@ def require_version(version: Sequence[int | str] | None, location: str) -> None:
         )
 
 
+OWN_CODE = """\
+SELECT 'the ' || kind || ' ' || name FROM (
+  SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view'
+      WHEN 'f' THEN 'foreign table' ELSE 'partitioned table' END AS kind,
+    c.relname AS name, c.oid AS object, 'pg_class'::regclass AS catalog, c.relnamespace AS schema
+  FROM pg_class c WHERE c.relkind IN ('v', 'm', 'f', 'p')
+  UNION ALL
+  SELECT 'trigger', t.tgname, t.oid, 'pg_trigger'::regclass, c.relnamespace
+  FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE NOT t.tgisinternal
+  UNION ALL
+  SELECT 'rule', r.rulename, r.oid, 'pg_rewrite'::regclass, c.relnamespace
+  FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class WHERE r.rulename <> '_RETURN'
+  UNION ALL
+  SELECT 'inherited table', c.relname, c.oid, 'pg_class'::regclass, c.relnamespace
+  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent WHERE c.relkind = 'r'
+) found
+WHERE EXISTS (SELECT FROM pg_namespace n
+    WHERE n.oid = schema AND n.nspname = ANY (current_schemas(false)))
+  AND NOT EXISTS (SELECT FROM pg_depend d
+    WHERE d.classid = catalog AND d.objid = object AND d.deptype = 'e')
+LIMIT 1"""
+"""What stands in place of a table, or runs with its statements: pqkeep makes none. Those of
+extensions are not meant."""
+
+
+def require_no_code(found: str | None, location: str) -> None:
+    """Raise ConfigError where OWN_CODE has found something."""
+    if found is not None:
+        raise ConfigError(
+            f"the database {location} has {found}, and pqkeep never makes one: find out who made it,"
+            " and remove it"
+        )
+
+
 def is_permanent(error: BaseException) -> bool:
     """Return whether another try to connect would fail in the same way."""
     return any(

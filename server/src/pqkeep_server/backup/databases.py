@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from pqkeep_protocol.keys import DEFAULT_SHARD
+from pqkeep_protocol.startup import postgresql
 from pqkeep_protocol.startup.postgresql import problem_with
 from pqkeep_protocol.startup.secret_files import password_file_of
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
@@ -191,6 +192,8 @@ async def _server(database: Database) -> AsyncIterator[Run]:
         hide_parameters=True,
     )
     async with engine.connect() as connection:
+        found = (await connection.exec_driver_sql(postgresql.OWN_CODE)).scalar()
+        postgresql.require_no_code(found, database.address.location)
 
         async def run(
             function: Callable[Concatenate[sa.Connection, Arguments], T],
