@@ -31,12 +31,15 @@ from tests.docs.markdown import cell, code, codes, table
 from pqkeep.cli import app as client_command
 from pqkeep_gateway.management.collection import METRICS
 from pqkeep_gateway.tenancy import plans
-from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, USES, Algorithm
+from pqkeep_keyservice.crypto.key_wrapping import SEED_SIZE
+from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
 from pqkeep_protocol.metrics import BOUNDS
 from pqkeep_protocol.public_keys import JWK_ALGORITHM, OBJECT_IDENTIFIER
 from pqkeep_server.cli import app as server_command
 from pqkeep_server.settings_reference import ROLES, Setting, settings_of, toml
 
+VARIABLE = frozenset({Algorithm.COMPOSITE_ML_DSA})
+"""Algorithms whose signatures vary in length."""
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS: Mapping[str, str] = {
     "protocol": "pqkeep_protocol",
@@ -251,32 +254,41 @@ def histogram_buckets() -> str:
 
 
 def algorithms() -> str:
-    """Return the page of algorithms, with sizes in bytes and the tiers that include each."""
+    """Return every algorithm with its sizes in bytes, and the first tier that includes it."""
     standard = {algorithm: name for name, algorithm in ALIASES.items()}
     terms = plans.read(None)
-    rows = (
+    return table(
         (
-            code(algorithm),
-            standard.get(algorithm, algorithm),
-            spec.standard,
-            str(spec.public_key_size),
-            str(spec.output_size),
-            codes(sorted(spec.operations & USES)),
-            ", ".join(tier for tier in terms if algorithm in terms[tier].algorithms),
-        )
-        for algorithm, spec in ALGORITHMS.items()
-    )
-    header = ("name", "standard name", "standard", "public key", "output", "operations", "tiers")
-    return "\n\n".join(
+            *("Wire value", "Standard name", "Defined in", "Public key"),
+            *("Ciphertext or signature", "Stored private key", "From tier"),
+        ),
         (
-            "# Algorithms",
             (
-                "Sizes are in bytes. The output is a KEM ciphertext or the longest signature."
-                " [cryptography.md](../cryptography.md) defines each algorithm byte by byte."
-            ),
-            table(header, rows),
-        )
+                code(algorithm),
+                standard.get(algorithm, algorithm),
+                spec.standard,
+                str(spec.public_key_size),
+                f"{'at most ' * (algorithm in VARIABLE)}{spec.output_size}",
+                str(SEED_SIZE[algorithm]),
+                next(tier for tier in terms if algorithm in terms[tier].algorithms),
+            )
+            for algorithm, spec in ALGORITHMS.items()
+        ),
     )
+
+
+def plan_limits() -> str:
+    """Return the limits of each tier."""
+    terms = plans.read(None)
+    limits = ("pqc_keys", "api_keys", "requests_per_minute", "operations_per_month")
+    return table(
+        ("limit", *terms),
+        ((code(name), *(_number(getattr(terms[tier], name)) for tier in terms)) for name in limits),
+    )
+
+
+def _number(limit: object) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else str(limit)
 
 
 def object_identifiers() -> str:

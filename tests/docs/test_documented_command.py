@@ -8,13 +8,11 @@ import re
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from typer.testing import CliRunner
@@ -41,55 +39,6 @@ def rows(title: str) -> list[list[str]]:
     """Return the cells of the tables under a heading."""
     lines = re.findall(r"^\|( [`\d].*)\|$", section(title), re.MULTILINE)
     return [[cell.strip() for cell in line.split("|")] for line in lines]
-
-
-def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the commands that there are."""
-    for name, each in command.commands.items():
-        if hasattr(each, "commands"):
-            yield from leaves(each, (*path, name))
-        else:
-            yield (*path, name)
-
-
-COMMANDS = list(leaves(typer.main.get_command(app)))
-COMMON = set(OPTION.findall(section("Options of all commands").split("\n\n", 1)[0])) | set(
-    OPTION.findall(" ".join(row[0] for row in rows("Options of all commands")))
-)
-
-
-def documented() -> dict[tuple[str, ...], set[str]]:
-    """Return the options of the commands in the document's table."""
-    found = {}
-    for name, _, options in rows("Commands"):
-        words = name.strip("`").split()[1:]
-        command = tuple(word for word in words if word.islower() and not word.startswith("["))
-        found[command] = set(OPTION.findall(options))
-    return found
-
-
-def test_every_command_is_documented() -> None:
-    """The table has every command, and no other."""
-    assert sorted(documented()) == sorted(COMMANDS)
-
-
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_every_option_is_documented(path: tuple[str, ...]) -> None:
-    """The document has what --help shows: a command's own options in its row, the others once."""
-    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
-    options = shown.output.split("\nOptions:\n", 1)[1]
-    offered = {
-        option
-        for line in re.findall(r"^  (-.*?)(?:  |$)", options, re.MULTILINE)
-        for option in OPTION.findall(line)
-    }
-    common = {"--help"} if path == ("audit", "verify") else COMMON
-    assert offered == documented()[path] | common
-    for row in rows("Commands"):
-        if tuple(row[0].strip("`").split()[1 : len(path) + 1]) == path:
-            arguments = row[0].strip("`").split()[len(path) + 1 :]
-            usage = shown.output.splitlines()[0]
-            assert all(word.strip("[].") in usage for word in arguments)
 
 
 def test_completion_is_documented() -> None:

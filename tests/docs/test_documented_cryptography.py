@@ -94,15 +94,6 @@ def table(document: str) -> Mapping[str, tuple[str, str, int, int, int]]:
     return rows
 
 
-def test_the_table_is_the_codes(table: Mapping[str, tuple[str, str, int, int, int]]) -> None:
-    """The document's table has every algorithm, with the code's standard and sizes."""
-    assert list(table) == list(ALGORITHMS)
-    for algorithm, spec in ALGORITHMS.items():
-        _, source, public_key, output, _ = table[algorithm]
-        assert source.startswith(spec.standard)
-        assert (public_key, output) == (spec.public_key_size, spec.output_size)
-
-
 def test_every_wire_value_occurs(document: str) -> None:
     """Each name that a client can send for an algorithm or a hash function is in the text."""
     for value in (*Algorithm, *HashAlgorithm):

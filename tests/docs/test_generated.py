@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests import threats
+from tests.docs import code_tables
+from tests.docs.first_change import NEW, PAGE
 from tests.docs.generated import ROOT, documents
 
+from pqkeep_gateway.config import PREFIX, Config
+from pqkeep_protocol.startup.settings import read_settings
 from pqkeep_server.settings_reference import ROLES, settings_of
 
+NAMED_PATH = re.compile(
+    r"`((?:protocol|keyservice|gateway|server|sdk|tests|docs)/[\w/.-]+)(?:::\w+)?`"
+)
 RELATIVE = [str(path.relative_to(ROOT)) for path in documents()]
 
 
@@ -71,3 +79,32 @@ def test_every_setting_is_explained(role: str) -> None:
     """Each setting has a text of its own in the source."""
     form, _ = ROLES[role]
     assert [setting.name for setting in settings_of(form) if not setting.explanation] == []
+
+
+def test_every_path_that_is_named_exists() -> None:
+    """The pages for contributors name no file or folder that is gone."""
+    paths = {
+        path
+        for page in ("docs/architecture.md", "docs/first-change.md", "docs/testing.md")
+        for path in re.findall(NAMED_PATH, (ROOT / page).read_text())
+    }
+    made = {name for name, _ in NEW.findall(PAGE.read_text())}
+    assert len(paths) > 50
+    assert [path for path in sorted(paths - made) if not _exists(path)] == []
+
+
+def _exists(path: str) -> bool:
+    """Return whether a path exists from the root, or from a distribution's package."""
+    distribution, _, inner = path.partition("/")
+    package = code_tables.DISTRIBUTIONS.get(distribution, "")
+    return (ROOT / path).exists() or (ROOT / distribution / "src" / package / inner).exists()
+
+
+def test_variables_of_the_environment_are_settings(tmp_path: Path) -> None:
+    """The reader of settings takes the variables that configuration.md shows."""
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    shown = re.findall(r"^export (PQKEEP_GATEWAY_\w+)=(.*)$", text, re.MULTILINE)
+    environment = {name: shlex.split(value)[0] for name, value in shown}
+    file = tmp_path / "gateway.toml"
+    file.write_text('database = "a.sqlite3"\npepper_file = "p"\nkey_service_socket = "s"\n')
+    assert read_settings(file, Config, environment, PREFIX).port == 8443
