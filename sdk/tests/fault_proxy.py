@@ -67,6 +67,13 @@ def silence(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
     proxy.until_gone(client)
 
 
+def trickled_head(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
+    """The answer comes byte by byte, with a head that has no end."""
+    client.sendall(b"HTTP/1.1 200 OK\r\n")
+    while not proxy.until_gone(client, 0.05):
+        client.sendall(b"X")
+
+
 def trickle(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
     """The answer comes byte by byte."""
     answer = proxy.ask(seen)

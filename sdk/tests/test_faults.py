@@ -20,6 +20,7 @@ from sdk.tests.fault_proxy import (
     reset_before,
     silence,
     trickle,
+    trickled_head,
 )
 
 from pqkeep import (
@@ -205,7 +206,7 @@ def test_request_id_in_the_log(connect: Connect, proxy: FaultProxy, api_key: str
     assert len(set(sent)) == 2
 
 
-@pytest.mark.parametrize("fault", [silence, trickle])
+@pytest.mark.parametrize("fault", [silence, trickle, trickled_head])
 def test_deadline(connect: Connect, proxy: FaultProxy, idle_api_key: str, fault: Fault) -> None:
     """An answer that does not come in time, or not whole, is not waited for."""
     proxy.faults += [fault] * 9

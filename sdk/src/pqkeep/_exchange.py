@@ -46,18 +46,19 @@ class Attempts:
 
     def __init__(self, seconds: float, retries: int) -> None:
         """Begin now: so many seconds for everything, and so many attempts after the first."""
-        self._ends = time.monotonic() + seconds
+        self.ends = time.monotonic() + seconds
+        """In monotonic time."""
         self._retries = retries
         self._made = 0
 
     @property
     def is_over(self) -> bool:
         """Whether the deadline is over."""
-        return time.monotonic() >= self._ends
+        return time.monotonic() >= self.ends
 
     def left(self) -> float:
         """Return how many seconds are left for the attempt that begins now."""
-        return max(self._ends - time.monotonic(), 0.001)
+        return max(self.ends - time.monotonic(), 0.001)
 
     def pause_after(self, error: PqkeepError) -> float | None:
         """Return for how many seconds to wait before the next attempt; None if there is none."""
@@ -67,7 +68,7 @@ class Attempts:
         jitter = _RANDOM.uniform(0, usual / 2)
         pause = usual / 2 + jitter if error.retry_after is None else error.retry_after + jitter
         self._made += 1
-        return pause if pause < self._ends - time.monotonic() else None
+        return pause if pause < self.ends - time.monotonic() else None
 
 
 _UNTRUSTED = frozenset({18, 19, 20, 21})

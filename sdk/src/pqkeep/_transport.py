@@ -1,11 +1,15 @@
 """Runs descriptions of calls, waiting for the answers."""
 
+import math
+import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import httpcore2
 import httpx2
 
 from pqkeep._call import Call, Course, Pages
@@ -16,6 +20,70 @@ from pqkeep.errors import PqkeepError
 R = TypeVar("R")
 
 
+class _Ends(threading.local):
+    """When the exchange of this thread must end, in monotonic time."""
+
+    at = math.inf
+
+    def bound(self, timeout: float | None) -> float | None:
+        """Return how long one wait may take. Raises ReadTimeout when the time is over."""
+        left = self.at - time.monotonic()
+        if left <= 0:
+            raise httpcore2.ReadTimeout
+        return timeout if left == math.inf else min(left if timeout is None else timeout, left)
+
+
+_ends = _Ends()
+
+
+class _TimedStream(httpcore2.NetworkStream):
+    """A connection of which each wait ends with the exchange."""
+
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _ends.bound(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _ends.bound(timeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.NetworkStream:
+        bound = _ends.bound(timeout)
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, bound))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _TimedBackend(httpcore2.NetworkBackend):
+    """Opens connections of which each wait ends with the exchange."""
+
+    def __init__(self, backend: httpcore2.NetworkBackend) -> None:
+        self._backend = backend
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        opened = self._backend.connect_tcp(
+            host, port, _ends.bound(timeout), local_address, socket_options
+        )
+        return _TimedStream(opened)
+
+
 class Transport:
     """A pool of connections to one service, with one credential. Threads may share it."""
 
@@ -23,12 +91,16 @@ class Transport:
         """Connect to nothing yet. Raises ConfigurationError."""
         self._settings = settings
         proxy = settings.proxy()
-        self._http = httpx2.Client(
-            base_url=settings.url,
-            headers=settings.headers(),
+        transport = httpx2.HTTPTransport(
             verify=settings.tls(),
             trust_env=False,
             proxy=None if proxy is None else proxy.url,
+        )
+        # httpx2 has no public way to a backend. Its own timeouts are for one read, not for all.
+        pool = transport._pool  # noqa: SLF001
+        pool._network_backend = _TimedBackend(pool._network_backend)  # noqa: SLF001
+        self._http = httpx2.Client(
+            base_url=settings.url, headers=settings.headers(), trust_env=False, transport=transport
         )
 
     def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
@@ -70,6 +142,7 @@ class Transport:
         return f"<Transport to {self._settings.url}>"
 
     def _attempt(self, exchange: Exchange[R]) -> R:
+        _ends.at = exchange.attempts.ends
         try:
             request = exchange.request(self._http)
             with (
