@@ -23,7 +23,7 @@ from benchmarks.processes import ROOT, running
 
 READY_SECONDS = 40.0
 POLL_SECONDS = 0.05
-ANSWER_SECONDS = 15.0
+RESPONSE_SECONDS = 15.0
 MESSAGE_SIZE = 1024
 BATCH = "encapsulate_batch"
 RATE = 1_000_000
@@ -96,7 +96,7 @@ def started(
         yield process
 
 
-def answers(url: str, tls: ssl.SSLContext | None = None) -> bool:
+def responses(url: str, tls: ssl.SSLContext | None = None) -> bool:
     """Return whether a gateway says that it is healthy."""
     address = urlsplit(url).netloc
     connection = (
@@ -194,22 +194,22 @@ def _requests(ready: dict[str, Any], size: int) -> dict[str, tuple[str, dict[str
         ),
         "sign": ("/signature/sign", {"message": message}),
     }
-    answers = {operation: post(*request) for operation, request in requests.items()}
-    if answers["decapsulate"]["shared_secret"] != encapsulated["shared_secret"]:
+    responses = {operation: post(*request) for operation, request in requests.items()}
+    if responses["decapsulate"]["shared_secret"] != encapsulated["shared_secret"]:
         raise BenchmarkError("decapsulate did not recover the shared secret")
-    if answers["decrypt"]["plaintext"] != message:
+    if responses["decrypt"]["plaintext"] != message:
         raise BenchmarkError("decrypt did not recover the plaintext")
-    if answers["verify"]["valid"] is not True:
+    if responses["verify"]["valid"] is not True:
         raise BenchmarkError("verify did not accept the signature")
     return requests
 
 
 def ask(method: str, url: str, body: dict[str, object], credential: str) -> dict[str, Any]:
     """Return the data of a request to pqkeep. Raises BenchmarkError."""
-    answer = exchange(method, url, body, {"X-API-Key": credential})
-    if "data" not in answer:
-        raise BenchmarkError(f"{url} was refused: {answer}")
-    data: dict[str, Any] = answer["data"]
+    response = exchange(method, url, body, {"X-API-Key": credential})
+    if "data" not in response:
+        raise BenchmarkError(f"{url} was refused: {response}")
+    data: dict[str, Any] = response["data"]
     return data
 
 
@@ -218,17 +218,17 @@ def exchange(
 ) -> dict[str, Any]:
     """Return what a server answers in JSON, or nothing where it sends no body. Raises BenchmarkError."""
     _, address, path, _, _ = urlsplit(url)
-    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     sent = {"Content-Type": "application/json", **headers}
     try:
         connection.request(method, path, json.dumps(body), sent)
         received = connection.getresponse().read()
-        answer: dict[str, Any] = json.loads(received) if received else {}
+        response: dict[str, Any] = json.loads(received) if received else {}
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BenchmarkError(f"{path} does not answer: {error}") from None
     finally:
         connection.close()
-    return answer
+    return response
 
 
 def written(path: Path, body: dict[str, object]) -> Path:

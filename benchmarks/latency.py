@@ -35,9 +35,9 @@ from benchmarks.command import (
 )
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import (
-    ANSWER_SECONDS,
     API,
     RATE,
+    RESPONSE_SECONDS,
     ask,
     prepared,
     service,
@@ -281,7 +281,7 @@ def _signing(wrk: str, target: Target) -> Iterator[None]:
 def _histograms(url: str) -> dict[str, Buckets]:
     """Return what the gateway's metrics say now."""
     _, address, path, _, _ = urlsplit(url)
-    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     try:
         connection.request("GET", path)
         text = connection.getresponse().read().decode()

@@ -66,7 +66,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
     filled: Filled | None
     ready_seconds: float
-    answers: tuple[Answer, ...]
+    responses: tuple[Answer, ...]
     exports: tuple[Export, ...]
     memory_mib: float
     """Resident, of the key service, at the end."""
@@ -80,7 +80,7 @@ class Numbers(msgspec.Struct, frozen=True):
             f"ready after {self.ready_seconds:.1f} s, key service {self.memory_mib:.0f} MiB"
         )
         table = Table("request", "first", "median", "most", title="milliseconds")
-        for each in self.answers:
+        for each in self.responses:
             values = each.first, each.median, each.most
             table.add_row(each.name, *(f"{value:.1f}" for value in values))
         console.print(table)
@@ -217,7 +217,7 @@ def measure(directory: Path, filled: Filled | None, export: int) -> Numbers:
         )
         checkpoint = msgspec.json.decode(operator.ask("/audit/checkpoints"))
         size = checkpoint["data"]["checkpoints"][0]["size"]
-        answers = tuple(requests(operator, tenant, size))
+        responses = tuple(requests(operator, tenant, size))
         processes = parts_of(pid)
         records = min(size, export)
         after = f"?after={size - records}"
@@ -228,7 +228,7 @@ def measure(directory: Path, filled: Filled | None, export: int) -> Numbers:
             exported("tenant's, proofs", tenant, PROVEN, "", processes, gzip=False),
         )
         memory = _resident_mib(processes[1])
-    return Numbers(filled, ready_seconds, answers, exports, memory)
+    return Numbers(filled, ready_seconds, responses, exports, memory)
 
 
 def _resident_mib(process_id: int) -> float:

@@ -94,24 +94,24 @@ class _Connections:
         self.due[connection], self._received[connection] = due, b""
         connection.sendall(self._request)
 
-    def answers(self, seconds: float) -> list[tuple[float, bool]]:
+    def responses(self, seconds: float) -> list[tuple[float, bool]]:
         """Wait for answers; return when each one's request was due, and whether it succeeded."""
         ready, _, _ = select.select(list(self.due), [], [], seconds)
         found = []
         for connection in ready:
             chunk = connection.recv(CHUNK)
-            answer = self._received[connection] + chunk
-            if chunk and not _is_whole(answer):
-                self._received[connection] = answer
+            response = self._received[connection] + chunk
+            if chunk and not _is_whole(response):
+                self._received[connection] = response
                 continue
-            found.append((self.due.pop(connection), answer.startswith(OK) and bool(chunk)))
+            found.append((self.due.pop(connection), response.startswith(OK) and bool(chunk)))
             if chunk:
                 self.idle.append(connection)
         return found
 
 
-def _is_whole(answer: bytes) -> bool:
-    head, end, body = answer.lower().partition(b"\r\n\r\n")
+def _is_whole(response: bytes) -> bool:
+    head, end, body = response.lower().partition(b"\r\n\r\n")
     length = head.partition(LENGTH)[2].partition(b"\r\n")[0]
     return bool(end) and len(body) >= int(length or 0)
 
@@ -139,7 +139,7 @@ def _measure(target: Load) -> Latency:
         waits = STALL_SECONDS
         if sent < count and connections.idle:
             waits = max(0.0, due - time.perf_counter())
-        for was_due, succeeded in connections.answers(waits):
+        for was_due, succeeded in connections.responses(waits):
             heard = time.perf_counter()
             failed += not succeeded
             if was_due >= began + 1:

@@ -166,8 +166,8 @@ class _Server:
             ),
             "data_key": ("transit/datakey/plaintext/encryption", {}),
         }
-        answers = {operation: self._data(*request) for operation, request in requests.items()}
-        if answers["decrypt"]["plaintext"] != message or answers["verify"]["valid"] is not True:
+        responses = {operation: self._data(*request) for operation, request in requests.items()}
+        if responses["decrypt"]["plaintext"] != message or responses["verify"]["valid"] is not True:
             raise BenchmarkError("OpenBao did not recover a plaintext, or refused a signature")
         return requests
 
@@ -176,20 +176,20 @@ class _Server:
         return data
 
     def _put(self, path: str, body: dict[str, object]) -> dict[str, Any]:
-        answer = exchange("PUT", f"{self.url}/{path}", body, {HEADER: self.token})
-        if "errors" in answer:
-            raise BenchmarkError(f"OpenBao refused {path}: {answer['errors']}")
-        return answer
+        response = exchange("PUT", f"{self.url}/{path}", body, {HEADER: self.token})
+        if "errors" in response:
+            raise BenchmarkError(f"OpenBao refused {path}: {response['errors']}")
+        return response
 
     def _wait(self, path: str, expected: Mapping[str, object]) -> None:
         """Wait until the server says what is expected of it. Raises BenchmarkError."""
         deadline = time.monotonic() + READY_SECONDS
         while True:
             try:
-                answer = exchange("GET", f"{self.url}/{path}", {}, {})
+                response = exchange("GET", f"{self.url}/{path}", {}, {})
             except BenchmarkError:
-                answer = {}
-            if expected.items() <= answer.items():
+                response = {}
+            if expected.items() <= response.items():
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise BenchmarkError("OpenBao did not start:\n" + self._log.read_text())

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.command import Report, exit_status
 from benchmarks.errors import BenchmarkError
-from benchmarks.installation import ANSWER_SECONDS, API, RATE, ask, service
+from benchmarks.installation import API, RATE, RESPONSE_SECONDS, ask, service
 
 CHROMIUM = "/usr/bin/chromium"
 REQUESTS_PER_SECOND = 500
@@ -146,7 +146,7 @@ def _request(
     base_url: str, method: str, path: str, body: str | None = None, **headers: str
 ) -> tuple[int, list[tuple[str, str]], bytes, float]:
     """Return status, headers, body, and the seconds until all of it was received."""
-    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=RESPONSE_SECONDS)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if body is not None:
         sent["Content-Type"] = "application/json"
@@ -154,9 +154,9 @@ def _request(
         connection.connect()
         began = time.perf_counter()
         connection.request(method, path, body, sent)
-        answer = connection.getresponse()
-        content = answer.read()
-        return answer.status, answer.getheaders(), content, time.perf_counter() - began
+        response = connection.getresponse()
+        content = response.read()
+        return response.status, response.getheaders(), content, time.perf_counter() - began
     except (OSError, http.client.HTTPException) as error:
         raise BenchmarkError(f"{path} does not answer: {error}") from None
     finally:
@@ -216,15 +216,15 @@ def _encrypt(address: str, api_key: str, done: Event, counts: "SimpleQueue[int]"
     statuses: list[int] = []
 
     def run(number: int) -> None:
-        connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+        connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
         due = time.monotonic() + number / REQUESTS_PER_SECOND
         while not done.is_set():
             time.sleep(max(0.0, due - time.monotonic()))
             due += CONNECTIONS / REQUESTS_PER_SECOND
             connection.request("POST", f"{API}/kem/encrypt", '{"plaintext":"QUJD"}', headers)
-            answer = connection.getresponse()
-            answer.read()
-            statuses.append(answer.status)
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
         connection.close()
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(CONNECTIONS)]

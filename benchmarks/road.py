@@ -20,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from benchmarks.errors import BenchmarkError
-from benchmarks.installation import ANSWER_SECONDS, parts_of, prepared, service
+from benchmarks.installation import RESPONSE_SECONDS, parts_of, prepared, service
 from benchmarks.load import Target
 from benchmarks.processes import ROOT
 
@@ -136,7 +136,7 @@ def _print(operation: str, process: str, road: Road, *, is_long: bool) -> None:
 def _roads(directory: Path, target: Target, parts: tuple[int, int]) -> tuple[Road, Road]:
     """Return the shortest road of a request in the gateway, and in the key service."""
     _, address, path, _, _ = urlsplit(target.url)
-    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     headers = {"Content-Type": "application/json", "X-API-Key": target.api_key}
     found: tuple[list[Road], list[Road]] = ([], [])
     for number in range(WARM_UP + REQUESTS):

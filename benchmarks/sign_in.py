@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.command import Report, exit_status
 from benchmarks.errors import BenchmarkError
-from benchmarks.installation import ANSWER_SECONDS, API, ask, service
+from benchmarks.installation import API, RESPONSE_SECONDS, ask, service
 
 ADDRESSES = 14
 TRIES = 10
@@ -39,7 +39,7 @@ class Tries:
     """The times of refused sign-ins of one kind, in seconds, and their distinct answers."""
 
     seconds: list[float] = field(default_factory=list)
-    answers: set[str] = field(default_factory=set)
+    responses: set[str] = field(default_factory=set)
 
 
 def main() -> int:
@@ -74,34 +74,34 @@ def _join(ready: dict[str, str]) -> str:
         ready["operator_key"],
     )
     fields = {"token": invited["invitation_token"], "password": PASSWORD}
-    status, answer, _ = _post(url, "/auth/accept-invitation", fields)
+    status, response, _ = _post(url, "/auth/accept-invitation", fields)
     if status != http.client.CREATED:
-        raise BenchmarkError(f"an invitation was refused: {answer}")
+        raise BenchmarkError(f"an invitation was refused: {response}")
     return email
 
 
 def _try(base_url: str, email: str, tries: Tries) -> None:
     """Sign in with a wrong password."""
     fields = {"email": email, "password": WRONG}
-    status, answer, seconds = _post(base_url + API, "/auth/login", fields)
+    status, response, seconds = _post(base_url + API, "/auth/login", fields)
     if status != http.client.UNAUTHORIZED:
-        raise BenchmarkError(f"a sign-in was answered with {status}: {answer}")
+        raise BenchmarkError(f"a sign-in was answered with {status}: {response}")
     tries.seconds.append(seconds)
-    tries.answers.add(json.dumps(answer["error"]))
+    tries.responses.add(json.dumps(response["error"]))
 
 
 def _post(url: str, path: str, fields: dict[str, str]) -> tuple[int, Any, float]:
     """Return status, answer, and the seconds until it was received."""
     _, address, start, _, _ = urlsplit(url)
-    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(address, timeout=RESPONSE_SECONDS)
     body = json.dumps(fields)
     try:
         connection.connect()
         began = time.perf_counter()
         connection.request("POST", start + path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text), time.perf_counter() - began
+        response = connection.getresponse()
+        text = response.read()
+        return response.status, json.loads(text), time.perf_counter() - began
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BenchmarkError(f"{path} does not answer: {error}") from None
     finally:
@@ -121,7 +121,7 @@ def _show(known: Tries, unknown: Tries) -> None:
     difference = (median(known.seconds) - median(unknown.seconds)) * 1000
     same = (
         "the same"
-        if known.answers == unknown.answers and len(known.answers) == 1
+        if known.responses == unknown.responses and len(known.responses) == 1
         else "NOT the same"
     )
     console.print(f"medians differ by {difference:+.2f} ms; the answer is {same}")

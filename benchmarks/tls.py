@@ -16,7 +16,7 @@ from rich.table import Table
 from tests.fixtures.certificate import Certificate, new_certificate
 from tests.fixtures.processes import free_port
 
-from benchmarks.installation import answers, started
+from benchmarks.installation import responses, started
 from benchmarks.load import Measurement, Target
 from pqkeep_server.settings_file import edited
 
@@ -82,5 +82,5 @@ def _gateway(
     own.write_text(edited((settings / "settings.toml").read_text(), changed))
     command = [sys.executable, "-P", "-m", "pqkeep_gateway", str(own)]
     url = f"{'http' if tls is None else 'https'}://{HOST}:{port}"
-    with started(command, directory / f"{name}.log", lambda: answers(url, tls)) as process:
+    with started(command, directory / f"{name}.log", lambda: responses(url, tls)) as process:
         yield port, process.pid

@@ -15,7 +15,7 @@ from rich.table import Table
 from tests.fixtures.processes import free_port
 from tests.fixtures.two_users import initialised, pqkeepd_program
 
-from benchmarks.installation import API, Launcher, answers, ask, installation, prepared, started
+from benchmarks.installation import API, Launcher, ask, installation, prepared, responses, started
 from benchmarks.load import Measurement, Target
 from pqkeep_server.settings_file import edited
 
@@ -72,7 +72,7 @@ def _two_users(folder: Path, launcher: Launcher) -> Iterator[dict[str, Target]]:
     settings.write_text(edited(settings.read_text(), changed))
     url = f"http://127.0.0.1:{port}"
     command = [*launcher.command, "start", "--data", str(layout.directory)]
-    with started(command, folder / "pqkeepd.log", lambda: answers(url)) as process:
+    with started(command, folder / "pqkeepd.log", lambda: responses(url)) as process:
         tenant = ask(
             "POST", f"{url}{API}/tenants", {"name": "one", "plan": "enterprise_plus"}, operator
         )

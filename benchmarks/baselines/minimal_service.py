@@ -91,9 +91,9 @@ async def serve_front(path: str) -> None:
         version = KeyVersion(decoder.decode((await receive())["body"]).key_version)
         request = Encapsulate(tenant=TENANT, algorithm=Algorithm.ML_KEM_768, version=version)
         call = Call(next(ids), TIMEOUT_MS, ATTRIBUTION, request)
-        waiting[call.id] = answer = loop.create_future()
+        waiting[call.id] = response = loop.create_future()
         connection.send(call)
-        made = cast(Encapsulated, cast(Answer, await answer).result)
+        made = cast(Encapsulated, cast(Answer, await response).result)
         body = encoder.encode(
             {
                 "kem_ciphertext": b64encode_as_string(made.kem_ciphertext),

@@ -244,7 +244,7 @@ async def test_an_answer_does_not_wait_for_a_log_that_hangs(
     tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
     """While the log does not answer at all, an action is answered, and its event waits."""
-    log.answers = asyncio.Event()
+    log.responses = asyncio.Event()
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert await waiting(outbox) == ["create-tenant"]
 
@@ -253,10 +253,10 @@ async def test_what_was_delivered_and_not_removed_is_recorded_once(
     tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """Where the log's answer is lost the event is brought again, as the same event."""
-    log.loses_answers = True
+    log.loses_responses = True
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert log.operations == await waiting(outbox) == ["create-tenant"]
-    log.loses_answers = False
+    log.loses_responses = False
     await audit_delivery.empty()
     assert (log.operations, log.received) == (["create-tenant"], 2)
     assert await waiting(outbox) == []

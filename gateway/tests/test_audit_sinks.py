@@ -91,7 +91,7 @@ def test_datagrams_to_nobody(tmp_path: Path) -> None:
 
 
 @contextmanager
-def server_that(answers: Callable[[socket.socket], None]) -> Iterator[tuple[str, int]]:
+def server_that(responses: Callable[[socket.socket], None]) -> Iterator[tuple[str, int]]:
     """Accept one connection and have it answered."""
     with socket.create_server((HERE, 0)) as listener:
         listener.settimeout(SECONDS)
@@ -100,7 +100,7 @@ def server_that(answers: Callable[[socket.socket], None]) -> Iterator[tuple[str,
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(SECONDS)
-                answers(connection)
+                responses(connection)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -163,7 +163,7 @@ def test_a_syslog_server_that_nobody_vouches_for_gets_nothing(tmp_path: Path) ->
 def drips(first: bytes, then: bytes) -> Callable[[socket.socket], None]:
     """Answer a page by some bytes, and then by others, again and again, until the client has gone."""
 
-    def answer(connection: socket.socket) -> None:
+    def respond(connection: socket.socket) -> None:
         connection.recv(65536)
         readable = select.poll()
         readable.register(connection, select.POLLIN)
@@ -172,7 +172,7 @@ def drips(first: bytes, then: bytes) -> Callable[[socket.socket], None]:
             while not readable.poll(10) or connection.recv(65536):
                 connection.sendall(then)
 
-    return answer
+    return respond
 
 
 ENDLESS: dict[str, tuple[str, bytes, bytes]] = {
@@ -196,10 +196,10 @@ def test_an_answer_that_never_ends_is_no_answer(what: str) -> None:
 
 def test_more_headers_than_an_answer_has_are_refused() -> None:
     """A line, or a number of headers, without a bound is an error of the sink, and is not collected."""
-    for answer in (b"X: " + b"x" * 70_000, b"X: y\r\n" * 200):
-        answers = drips(b"HTTP/1.1 200 OK\r\n" + answer, b"")
+    for response in (b"X: " + b"x" * 70_000, b"X: y\r\n" * 200):
+        responses = drips(b"HTTP/1.1 200 OK\r\n" + response, b"")
         with (
-            server_that(answers) as (host, port),
+            server_that(responses) as (host, port),
             pytest.raises(SinkError, match=r"LineTooLong|HTTPException"),
         ):
             HttpCollector(f"http://{host}:{port}/", None, None).send(RECORDS)
@@ -286,11 +286,11 @@ def test_a_collector_that_refuses_has_nothing() -> None:
 def test_a_collector_that_is_no_http_server() -> None:
     """What is not HTTP is an error of the sink."""
 
-    def answers(connection: socket.socket) -> None:
+    def responses(connection: socket.socket) -> None:
         connection.recv(65536)
         connection.sendall(b"220 mail.example.org\r\n")
 
-    with server_that(answers) as (host, port), pytest.raises((SinkError, OSError)):
+    with server_that(responses) as (host, port), pytest.raises((SinkError, OSError)):
         HttpCollector(f"http://{host}:{port}/", None, None).send(RECORDS)
 
 

@@ -61,7 +61,7 @@ class FakeSink:
     taken: list[StreamedRecord] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
     fails: bool = False
-    loses_answers: bool = False
+    loses_responses: bool = False
 
     def send(self, records: Sequence[StreamedRecord]) -> None:
         """Take a page."""
@@ -69,7 +69,7 @@ class FakeSink:
             raise SinkError("not now")
         self.taken += records
         self.pages.append(len(records))
-        if self.loses_answers:
+        if self.loses_responses:
             raise ConnectionResetError
 
     @property
@@ -128,9 +128,9 @@ async def test_what_is_not_confirmed_is_sent_again(setting: Setting) -> None:
     """Where the sink's answer is lost, the page is sent again: at least once."""
     gateway = setting.gateway()
     setting.log.size = 3
-    setting.sink.loses_answers = True
+    setting.sink.loses_responses = True
     await gateway.send()
-    setting.sink.loses_answers = False
+    setting.sink.loses_responses = False
     setting.clock.now += 1
     await gateway.send()
     assert setting.sink.ids == [1, 2, 3, 1, 2, 3]

@@ -82,9 +82,9 @@ class Billing:
 
     async def buy(self, tier: Tier, key: IdempotencyKey | None = None) -> Contract:
         """Buy a tier; return the contract."""
-        answer = await self.gateway().check_out(self.tenant.id, tier, ATTRIBUTION, key)
-        assert answer.contract is not None
-        return answer.contract
+        response = await self.gateway().check_out(self.tenant.id, tier, ATTRIBUTION, key)
+        assert response.contract is not None
+        return response.contract
 
     async def cancel(self) -> None:
         """Cancel the running contract."""

@@ -28,10 +28,10 @@ async def test_a_code_is_used_once(world: World) -> None:
     for _ in range(FEW_ROUNDS):
         challenge = await world.challenge()
         code = await world.email_code(challenge)
-        attempts = [world.codes.answer(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)]
+        attempts = [world.codes.check(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)]
         assert await count_successes(attempts, InvalidChallengeError, WrongCodeError) == 1
         with pytest.raises(InvalidChallengeError):
-            await world.codes.answer(challenge, code, ATTRIBUTION)
+            await world.codes.check(challenge, code, ATTRIBUTION)
 
 
 async def test_five_guesses_are_checked(world: World) -> None:
@@ -40,10 +40,10 @@ async def test_five_guesses_are_checked(world: World) -> None:
     challenge = await world.challenge()
     code = await world.email_code(challenge)
     wrong = [f"{(int(code) + 1 + each) % 10**6:06}" for each in range(CONCURRENCY)]
-    attempts = [world.codes.answer(challenge, each, ATTRIBUTION) for each in wrong]
+    attempts = [world.codes.check(challenge, each, ATTRIBUTION) for each in wrong]
     assert await count_successes(attempts, WrongCodeError) == 0
     with pytest.raises(WrongCodeError):
-        await world.codes.answer(challenge, code, ATTRIBUTION)
+        await world.codes.check(challenge, code, ATTRIBUTION)
 
 
 async def test_the_fifth_attempt_may_succeed(world: World) -> None:
@@ -53,8 +53,8 @@ async def test_the_fifth_attempt_may_succeed(world: World) -> None:
     code = await world.email_code(challenge)
     for _ in range(4):
         with pytest.raises(WrongCodeError):
-            await world.codes.answer(challenge, "no", ATTRIBUTION)
-    await world.codes.answer(challenge, f"{code[:3]} {code[3:]}", ATTRIBUTION)
+            await world.codes.check(challenge, "no", ATTRIBUTION)
+    await world.codes.check(challenge, f"{code[:3]} {code[3:]}", ATTRIBUTION)
 
 
 async def test_a_code_expires_after_ten_minutes(world: World) -> None:
@@ -66,7 +66,7 @@ async def test_a_code_expires_after_ten_minutes(world: World) -> None:
         world.now += 200
         code = await world.email_code(challenge)
         world.now += life - late
-        attempts = [world.codes.answer(challenge, code, ATTRIBUTION)]
+        attempts = [world.codes.check(challenge, code, ATTRIBUTION)]
         assert await count_successes(attempts, InvalidChallengeError) == accepted
 
 

@@ -42,8 +42,8 @@ class Connection:
 class Bodies:
     """What a test sends."""
 
-    def __init__(self, room: int) -> None:
-        self.all = LargeBodies(room)
+    def __init__(self, capacity: int) -> None:
+        self.all = LargeBodies(capacity)
         self._tasks: list[asyncio.Task[None]] = []
 
     def begun(self, sender: str, size: int) -> tuple[LargeBody, Connection]:
@@ -145,7 +145,7 @@ async def test_an_unread_answer_counts(bodies: Bodies) -> None:
     for _ in range(3):
         body, connection = bodies.begun("most", 5 * MIB)
         await body.wait(connection.receive)
-        body.answer()
+        body.respond()
         connections.append(connection)
     other, _ = bodies.begun("other", 4 * MIB)
     assert [each.is_evicted for each in connections] == [False, False, True]

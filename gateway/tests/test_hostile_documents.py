@@ -12,7 +12,7 @@ from protocol.tests.test_documents import NOT_JSON, NOT_TOML
 
 from pqkeep_gateway.payments.notices import Notice, read
 from pqkeep_gateway.people.identity_providers import (
-    InvalidProviderAnswerError,
+    InvalidProviderResponseError,
     claims_of,
     metadata_of,
     with_userinfo,
@@ -27,14 +27,14 @@ def _id_token(claims: bytes) -> object:
 
 
 READERS: dict[str, tuple[Callable[[bytes], object], type[Exception]]] = {
-    "the claims of an ID token": (_id_token, InvalidProviderAnswerError),
+    "the claims of an ID token": (_id_token, InvalidProviderResponseError),
     "a discovery document": (
         lambda data: metadata_of(data, "https://id.example.org"),
-        InvalidProviderAnswerError,
+        InvalidProviderResponseError,
     ),
     "UserInfo": (
         lambda data: with_userinfo({"sub": "1"}, data, PROVIDER),
-        InvalidProviderAnswerError,
+        InvalidProviderResponseError,
     ),
     "a webhook's event": (lambda data: read(data, Notice), InvalidNoticeError),
 }

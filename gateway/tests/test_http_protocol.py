@@ -21,7 +21,7 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connection import LIMITS, HttpConnection, Request
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.endpoint import JsonLines
-from pqkeep_gateway.http.responses import Answer, send_lines
+from pqkeep_gateway.http.responses import WholeResponse, send_lines
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -44,7 +44,7 @@ def protocols() -> int:
     return sum(type(each) is HttpConnection for each in gc.get_objects())
 
 
-async def _leave_before_the_first_answer(server: Server, requests: int, *, reset: bool) -> int:
+async def _leave_before_the_first_response(server: Server, requests: int, *, reset: bool) -> int:
     """Send requests at once and leave; return how many of them are executed."""
     executed = 0
     gone = asyncio.Event()
@@ -70,7 +70,7 @@ async def _leave_before_the_first_answer(server: Server, requests: int, *, reset
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_requests_of_a_client_that_has_gone_are_not_executed(*, reset: bool) -> None:
     """Of ten pipelined requests none is begun after the connection has been lost."""
-    executed = uvloop.run(_leave_before_the_first_answer(Server(), 10, reset=reset))
+    executed = uvloop.run(_leave_before_the_first_response(Server(), 10, reset=reset))
     assert executed == 1
 
 
@@ -81,7 +81,7 @@ def test_a_lost_connection_leaves_nothing(*, reset: bool) -> None:
     async def lose() -> int:
         before = protocols()
         for _ in range(5):
-            await _leave_before_the_first_answer(Server(), 4, reset=reset)
+            await _leave_before_the_first_response(Server(), 4, reset=reset)
         return protocols() - before
 
     assert uvloop.run(lose()) == 0
@@ -95,7 +95,7 @@ def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: boo
     async def ask(server: Server) -> None:
         async with server.serving(_echo):
             client = await server.sent(GET)
-            await _answers(client, 1)
+            await _responses(client, 1)
             leave(client, reset=reset)
             await server.until(lambda: not server.state.connections)
 
@@ -107,7 +107,7 @@ def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: boo
             if is_answered:
                 await ask(server)
             else:
-                await _leave_before_the_first_answer(server, 2, reset=reset)
+                await _leave_before_the_first_response(server, 2, reset=reset)
             await asyncio.sleep(0)  # in which uvloop lets go of it
             return sum(type(each) is HttpConnection for each in gc.get_objects()) - before
         finally:
@@ -133,7 +133,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
             await begun.wait()
             parsed = sum(isinstance(each, Request) for each in gc.get_objects())
             go_on.set()
-            await _answers(client, 10)
+            await _responses(client, 10)
             client.close()
             await server.until(lambda: not server.state.connections)
         return parsed
@@ -203,7 +203,7 @@ def test_nothing_is_begun_while_an_answer_is_not_read(first: bytes) -> None:
             await server.until(lambda: begun > 0)
             await asyncio.sleep(0.1)
             before = begun
-            await _answers(client, 2)
+            await _responses(client, 2)
             client.close()
             await server.until(lambda: not server.state.connections)
         return [before, begun]
@@ -234,7 +234,7 @@ def test_pipelined_requests_may_be_cut_anywhere() -> None:
                 for piece in (PIPELINED[:cut], PIPELINED[cut:]):
                     await asyncio.get_running_loop().sock_sendall(client, piece)
                     await asyncio.sleep(0.0005)
-                assert await _answers(client, len(BODIES)) == BODIES, cut
+                assert await _responses(client, len(BODIES)) == BODIES, cut
             client.close()
             await server.until(lambda: not server.state.connections)
 
@@ -271,7 +271,7 @@ def test_line_ends_are_parsed_together(
             head = sent % len(LINE_ENDS) if sent else b""
             client = await server.sent(b"")
             await asyncio.get_running_loop().sock_sendall(client, head + LINE_ENDS + GET)
-            answered = await _answers(client, 2 if sent else 1)
+            answered = await _responses(client, 2 if sent else 1)
             client.close()
             await server.until(lambda: not server.state.connections)
         return answered
@@ -301,8 +301,8 @@ def test_too_many_headers_are_not_parsed(sent: bytes, monkeypatch: pytest.Monkey
         parse(protocol, name, value)
 
     monkeypatch.setattr(HttpConnection, "on_header", counted)
-    (answer,) = uvloop.run(_ask(_echo, sent, 1))
-    assert b"ERR_INVALID_001" in answer
+    (response,) = uvloop.run(_ask(_echo, sent, 1))
+    assert b"ERR_INVALID_001" in response
     assert parsed < MANY / 20
 
 
@@ -333,9 +333,9 @@ def test_small_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def ask() -> list[bytes]:
         watching = asyncio.create_task(watch())
-        answers = await _ask(_echo, CHUNKS + b"\r\n", 8)
+        responses = await _ask(_echo, CHUNKS + b"\r\n", 8)
         watching.cancel()
-        return answers
+        return responses
 
     assert uvloop.run(ask()) == 8 * [b"/ %d" % MANY]
     busy = sorted(each for each in turns if each)
@@ -355,7 +355,7 @@ def test_a_body_in_small_chunks_may_be_cut_anywhere() -> None:
                 for piece in (sent[:cut], sent[cut:]):
                     await asyncio.get_running_loop().sock_sendall(client, piece)
                     await asyncio.sleep(0.0005)
-                assert await _answers(client, 2) == [b"/ 200", b"/ 0"], cut
+                assert await _responses(client, 2) == [b"/ 200", b"/ 0"], cut
             client.close()
             await server.until(lambda: not server.state.connections)
 
@@ -383,14 +383,14 @@ async def _ask(app: ASGIApp, sent: bytes, clients: int) -> list[bytes]:
 
         async def ask(client: socket.socket) -> bytes:
             sending = asyncio.create_task(loop.sock_sendall(client, sent))
-            (answer,) = await _answers(client, 1)
+            (response,) = await _responses(client, 1)
             await asyncio.gather(sending, return_exceptions=True)
             client.close()
-            return answer
+            return response
 
-        answers = await asyncio.gather(*map(ask, sockets))
+        responses = await asyncio.gather(*map(ask, sockets))
         await server.until(lambda: not server.state.connections)
-    return list(answers)
+    return list(responses)
 
 
 async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b"") -> None:
@@ -400,13 +400,13 @@ async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b""
         body += message["body"]
         if not message["more_body"]:
             break
-    answer = b"%s %d" % (scope["path"].encode(), len(body)) + padding
-    headers = [(b"content-length", b"%d" % len(answer))]
+    response = b"%s %d" % (scope["path"].encode(), len(body)) + padding
+    headers = [(b"content-length", b"%d" % len(response))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": answer})
+    await send({"type": "http.response.body", "body": response})
 
 
-async def _answers(client: socket.socket, count: int) -> list[bytes]:
+async def _responses(client: socket.socket, count: int) -> list[bytes]:
     """Return the bodies of so many answers."""
     reader, received = asyncio.get_running_loop(), bytearray()
     bodies: list[bytes] = []
@@ -465,7 +465,7 @@ def _say(request: Request) -> None:
     if request.is_whole:
         known = (request.method, request.version, request.path, request.query)
         text = repr((*known, request.header_list, request.headers, bytes(request.body)))
-        request.answer(Answer(200, b"text/plain", b"", text.encode()))
+        request.respond(WholeResponse(200, b"text/plain", b"", text.encode()))
 
 
 async def _said(server: Server, *pieces: bytes) -> bytes:
@@ -473,19 +473,19 @@ async def _said(server: Server, *pieces: bytes) -> bytes:
     client, loop = await server.sent(b""), asyncio.get_running_loop()
     for piece in pieces[:-1]:
         await loop.sock_sendall(client, piece)
-        await _answers(client, 1)
+        await _responses(client, 1)
     await loop.sock_sendall(client, pieces[-1])
     client.shutdown(socket.SHUT_WR)
-    answer = bytearray()
+    response = bytearray()
     while piece := await loop.sock_recv(client, 65_536):
-        answer += piece
+        response += piece
     client.close()
-    return _without_identifiers(bytes(answer))
+    return _without_identifiers(bytes(response))
 
 
-def _without_identifiers(answer: bytes) -> bytes:
+def _without_identifiers(response: bytes) -> bytes:
     """Return an answer without what no two have."""
-    return re.sub(rb'[0-9a-f-]{36}|"timestamp":"[^"]*"', b"", answer)
+    return re.sub(rb'[0-9a-f-]{36}|"timestamp":"[^"]*"', b"", response)
 
 
 def test_no_head_is_taken_for_another() -> None:
@@ -546,11 +546,11 @@ def test_the_same_head_again_is_the_same_request(first: bytes) -> None:
             assert await _said(server, first, first, first) == alone
             for cut in range(1, len(first), 9):
                 client, loop = await server.sent(first), asyncio.get_running_loop()
-                (answer,) = await _answers(client, 1)
+                (response,) = await _responses(client, 1)
                 for piece in (first[:cut], first[cut:]):
                     await loop.sock_sendall(client, piece)
                     await asyncio.sleep(0.0005)
-                assert await _answers(client, 1) == [answer], cut
+                assert await _responses(client, 1) == [response], cut
                 client.close()
 
     uvloop.run(ask())

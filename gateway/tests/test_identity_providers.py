@@ -12,7 +12,7 @@ import pytest
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.people.identity_providers import (
-    InvalidProviderAnswerError,
+    InvalidProviderResponseError,
     claims_of,
     metadata_of,
     verified,
@@ -92,7 +92,7 @@ def test_a_proper_token_is_accepted() -> None:
 )
 def test_another_token_is_refused(changed: Mapping[str, object], part: str) -> None:
     """A token of another issuer, audience, time, nonce or form signs nobody in."""
-    with pytest.raises(InvalidProviderAnswerError, match=part):
+    with pytest.raises(InvalidProviderResponseError, match=part):
         verified({**CLAIMS, **changed}, PROVIDER, NONCE, NOW)
 
 
@@ -100,7 +100,7 @@ def test_another_token_is_refused(changed: Mapping[str, object], part: str) -> N
 def test_a_claim_that_is_missing_is_no_proof(missing: str) -> None:
     """Each claim that decides must be there."""
     claims = {name: value for name, value in CLAIMS.items() if name != missing}
-    with pytest.raises(InvalidProviderAnswerError):
+    with pytest.raises(InvalidProviderResponseError):
         verified(claims, PROVIDER, NONCE, NOW)
 
 
@@ -163,7 +163,7 @@ def test_a_tokens_header_and_signature_are_not_read() -> None:
 )
 def test_what_is_no_token_is_refused(text: str) -> None:
     """Anything but three parts around a JSON object is refused."""
-    with pytest.raises(InvalidProviderAnswerError):
+    with pytest.raises(InvalidProviderResponseError):
         claims_of(text)
 
 
@@ -172,7 +172,7 @@ def test_a_token_has_no_other_characters(extra: str) -> None:
     """What the standard library would leave out of base64url is no part of a token."""
     header, payload, signature = token(json.dumps(CLAIMS).encode()).split(".")
     for changed in (payload + extra, payload[:8] + extra + payload[8:]):
-        with pytest.raises(InvalidProviderAnswerError):
+        with pytest.raises(InvalidProviderResponseError):
             claims_of(f"{header}.{changed}.{signature}")
 
 
@@ -194,7 +194,7 @@ def test_a_token_has_no_other_characters(extra: str) -> None:
 def test_a_discovery_document_of_another_is_refused(changed: Mapping[str, object]) -> None:
     """The issuer must be the one in the settings, and every endpoint https."""
     assert metadata_of(json.dumps(ENDPOINTS).encode(), ISSUER).issuer == ISSUER
-    with pytest.raises(InvalidProviderAnswerError):
+    with pytest.raises(InvalidProviderResponseError):
         metadata_of(json.dumps({**ENDPOINTS, **changed}).encode(), ISSUER)
 
 
@@ -213,5 +213,5 @@ def test_userinfo_adds_what_the_token_leaves_out() -> None:
 
 def test_userinfo_of_somebody_else_is_refused() -> None:
     """UserInfo must be about the token's subject."""
-    with pytest.raises(InvalidProviderAnswerError):
+    with pytest.raises(InvalidProviderResponseError):
         with_userinfo(CLAIMS, b'{"sub": "another"}', PROVIDER)

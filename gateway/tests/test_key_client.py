@@ -40,7 +40,7 @@ def _silent(_: Call) -> None:
 
 
 async def _serve(
-    answer: Answering, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    response: Answering, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     decoder = FrameDecoder(TO_KEY_SERVICE)
     while data := await reader.read(4096):
@@ -48,19 +48,19 @@ async def _serve(
         for frame in decoder.filled(len(data)):
             if isinstance(frame, Ping):
                 writer.write(encode(Pong(frame.id, DEFAULT_SHARD, 1, UUID(int=1))))
-            elif (reply := answer(frame)) is not None:
+            elif (reply := response(frame)) is not None:
                 writer.write(encode(reply))
     writer.close()
     await writer.wait_closed()
 
 
 @asynccontextmanager
-async def listening(path: str, answer: Answering) -> AsyncIterator[None]:
+async def listening(path: str, response: Answering) -> AsyncIterator[None]:
     """Have a key service answer calls as a function does."""
     served: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.append(asyncio.ensure_future(_serve(answer, reader, writer)))
+        served.append(asyncio.ensure_future(_serve(response, reader, writer)))
 
     async with await asyncio.start_unix_server(serve, path):
         yield
@@ -68,12 +68,12 @@ async def listening(path: str, answer: Answering) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def client_of(folder: Path, *answers: Answering) -> AsyncIterator[KeyClient]:
+async def client_of(folder: Path, *responses: Answering) -> AsyncIterator[KeyClient]:
     """Have a client that is connected to key services which answer so."""
     async with AsyncExitStack() as stack:
-        paths = [str(folder / str(number)) for number in range(len(answers))]
-        for path, answer in zip(paths, answers, strict=True):
-            await stack.enter_async_context(listening(path, answer))
+        paths = [str(folder / str(number)) for number in range(len(responses))]
+        for path, response in zip(paths, responses, strict=True):
+            await stack.enter_async_context(listening(path, response))
         client = KeyClient(*map(UnixSocket, paths))
         running = asyncio.create_task(client.run())
         while not all(each.is_open for each in client._connections):  # noqa: ASYNC110
@@ -118,29 +118,29 @@ async def outcome_of(
 
 async def test_a_call_is_told_its_outcome_once(tmp_path: Path) -> None:
     """A result, a refusal, or that the answer is none: from the event loop, and refusals are counted."""
-    answers: dict[int, Answering] = {
+    responses: dict[int, Answering] = {
         1: _encrypted,
         2: lambda call: Refusal(call.id, ErrorKind.KEY_NOT_FOUND),
         3: lambda call: Answer(call.id, Decrypted(plaintext=b"another's")),
         4: lambda call: Refusal(call.id, ErrorKind.STANDBY),
     }
 
-    def answer(call: Call) -> Answer | Refusal | None:
+    def respond(call: Call) -> Answer | Refusal | None:
         assert isinstance(call.request, Encrypt)
-        return answers[len(call.request.plaintext)](call)
+        return responses[len(call.request.plaintext)](call)
 
-    async with client_of(tmp_path, answer) as client:
+    async with client_of(tmp_path, respond) as client:
         assert await outcome_of(client, encrypt(1)) == Encrypted(
             ciphertext=b"made", version=KeyVersion(1)
         )
         assert await outcome_of(client, encrypt(2)) is ErrorKind.KEY_NOT_FOUND
-        assert await outcome_of(client, encrypt(3)) is ErrorKind.BAD_ANSWER
+        assert await outcome_of(client, encrypt(3)) is ErrorKind.BAD_RESPONSE
         assert await outcome_of(client, encrypt(4)) is ErrorKind.UNAVAILABLE
         assert await outcome_of(client, encrypt(MAX_FRAME)) is ErrorKind.TOO_LARGE
         assert client.waiting == 0
         assert client.refusals == {
             ErrorKind.KEY_NOT_FOUND: 1,
-            ErrorKind.BAD_ANSWER: 1,
+            ErrorKind.BAD_RESPONSE: 1,
             ErrorKind.UNAVAILABLE: 1,
             ErrorKind.TOO_LARGE: 1,
         }
@@ -168,10 +168,10 @@ async def test_the_next_is_asked_where_one_stands_by(tmp_path: Path) -> None:
     def stands_by(call: Call) -> Refusal:
         return Refusal(call.id, ErrorKind.STANDBY)
 
-    for answers in ((stands_by, _encrypted), (_encrypted, stands_by)):
-        folder = tmp_path / answers[0].__name__
+    for responses in ((stands_by, _encrypted), (_encrypted, stands_by)):
+        folder = tmp_path / responses[0].__name__
         folder.mkdir()
-        async with client_of(folder, *answers) as client:
+        async with client_of(folder, *responses) as client:
             assert isinstance(await outcome_of(client, encrypt()), Encrypted)
             assert client.refusals == {}
 

@@ -20,7 +20,7 @@ from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.shards import Placement, Then
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy import cedar, plans
-from pqkeep_gateway.tenancy.allowance import Allowances
+from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -60,7 +60,7 @@ class Usage(SqlUsage):
     def __init__(self) -> None:
         self.reserved = 0
 
-    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
         self.reserved += operations
         return True
 
@@ -83,8 +83,8 @@ class Setting:
     def __init__(self, policy: Policy) -> None:
         self.keys = Keys()
         self.usage = Usage()
-        allowances = Allowances(self.usage, dict.fromkeys(Tier) | {COUNTED: 9}, lambda: 0)
-        self.access = KeyAccess(policy, allowances, self.keys)
+        quotas = Quotas(self.usage, dict.fromkeys(Tier) | {COUNTED: 9}, lambda: 0)
+        self.access = KeyAccess(policy, quotas, self.keys)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return the endpoint of an operation."""
@@ -115,8 +115,8 @@ def asked(made: Endpoint, call: ApiCall) -> Question:
 
 def answered(made: Endpoint, call: ApiCall, question: Question, outcome: object) -> object:
     """Return the answer to a call."""
-    assert made.answer is not None
-    return made.answer(call, question, outcome)
+    assert made.response is not None
+    return made.response(call, question, outcome)
 
 
 async def test_the_handler_is_the_pair(setting: Setting) -> None:
@@ -236,5 +236,5 @@ def test_each_operation_has_a_pair() -> None:
         *("list_keys", "list_key_usage", "list_jwks"),
         *("rotate_key", "archive_key", "import_key"),
     }
-    assert all((each.ask is None) is (each.answer is None) for each in rows)
+    assert all((each.ask is None) is (each.response is None) for each in rows)
     assert kem.DEFAULT is Algorithm.ML_KEM_768

@@ -80,17 +80,17 @@ async def listen(fake: FakeKeyService) -> AsyncIterator[Listen]:
 
 async def is_answered(address: RemoteHost) -> bool:
     """Return whether a ping to an address is answered. Raises OSError."""
-    answers: asyncio.Queue[object] = asyncio.Queue()
+    responses: asyncio.Queue[object] = asyncio.Queue()
 
     def new(accepts: Accepts) -> FramedConnection[ToGateway]:
         return FramedConnection(
-            TO_GATEWAY, on_frame=answers.put_nowait, on_lost=answers.put_nowait, accepts=accepts
+            TO_GATEWAY, on_frame=responses.put_nowait, on_lost=responses.put_nowait, accepts=accepts
         )
 
     connection = await address.connect(new)
     connection.send(Ping(1))
     try:
-        return await answers.get() == Pong(1)
+        return await responses.get() == Pong(1)
     finally:
         connection.close()
 

@@ -198,7 +198,7 @@ def test_nothing_is_left_of_a_refused_item() -> None:
     try:
         item = ItemCall(endpoint)
         item.begin(call, {}, {"name": "value"}, {"name"})
-        assert isinstance(item.answer, ApiError)
+        assert isinstance(item.response, ApiError)
         del item
         assert not any(type(each) is ItemCall for each in gc.get_objects())
     finally:

@@ -64,7 +64,7 @@ class FakeParts:
     is_redis_up: bool = True
     is_mail_deferred: bool = False
     is_log_late: bool = False
-    problem: WriteProblem = WriteProblem.NO_ANSWER
+    problem: WriteProblem = WriteProblem.NO_RESPONSE
     hangs: bool = False
     asked: dict[str, int] = field(default_factory=dict)
     waiting: int = 0
@@ -245,7 +245,7 @@ async def test_a_part_that_hangs_is_asked_once() -> None:
     """However many ask meanwhile, a database that does not answer gets one question."""
     parts = FakeParts(hangs=True)
     asked = Cached[bool](
-        _answers(parts.database), otherwise=False, name="database", seconds=0, wait_seconds=0.01
+        _responses(parts.database), otherwise=False, name="database", seconds=0, wait_seconds=0.01
     )
     assert not any(await asyncio.gather(*(asked.get() for _ in range(MANY))))
     assert not await asked.get()
@@ -259,12 +259,12 @@ async def test_what_is_lost_and_found_again_is_logged_once(
     caplog.set_level(logging.INFO)
     problems: list[Exception | None] = [None, OSError("secret"), ValueError("secret"), None, None]
 
-    async def answer() -> bool:
+    async def respond() -> bool:
         if (problem := problems.pop(0)) is not None:
             raise problem
         return True
 
-    asked = Cached[bool](answer, otherwise=False, name="database", seconds=0, wait_seconds=60)
+    asked = Cached[bool](respond, otherwise=False, name="database", seconds=0, wait_seconds=60)
     assert [await asked.get() for _ in range(5)] == [True, False, False, True, True]
     lines = [cast("dict[str, Any]", record.msg) for record in caplog.records]
     assert [(each["event"], each["part"], each.get("error")) for each in lines] == [
@@ -280,9 +280,9 @@ async def test_many_questions_cost_the_parts_one() -> None:
     setting = Setting(parts)
     paths = MANY * ("/livez", "/readyz", "/metrics")
     began = time.monotonic()
-    answers = await asyncio.gather(*map(setting.ask, paths))
+    responses = await asyncio.gather(*map(setting.ask, paths))
     seconds = time.monotonic() - began
-    assert {status for status, _ in answers} == {200}
+    assert {status for status, _ in responses} == {200}
     assert parts.asked.keys() == {"key service", "database", "redis", "backlog", "shards", "log"}
     assert max(parts.asked.values()) <= 1 + seconds
 
@@ -341,9 +341,9 @@ async def test_the_metrics_are_those_of_the_table() -> None:
     """Prometheus's own parser reads all metrics, with the counts that were made."""
     setting = Setting(FakeParts())
     route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
-    for answer in (200, not_found("x"), None):
+    for response in (200, not_found("x"), None):
         setting.observer.finish(
-            route, "POST", 0.0, answer, {"x": 1}, AnonymousPrincipal(), "request-1", "192.0.2.7"
+            route, "POST", 0.0, response, {"x": 1}, AnonymousPrincipal(), "request-1", "192.0.2.7"
         )
     _, text = await setting.ask("/metrics")
     families = {each.name: each for each in text_string_to_metric_families(text.decode())}
@@ -484,12 +484,12 @@ def test_the_default_is_loopback() -> None:
     assert settings().management == ("127.0.0.1", 8081)
 
 
-def _answers(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[bool]]:
-    async def answers() -> bool:
+def _responses(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[bool]]:
+    async def responses() -> bool:
         await check()
         return True
 
-    return answers
+    return responses
 
 
 def inspection_of(parts: FakeParts) -> Inspection:

@@ -15,7 +15,7 @@ import pytest
 from gateway.tests.test_identity_providers import PROVIDER
 from tests.fixtures.openid_provider import SettableProvider, send, settable_provider
 
-from pqkeep_gateway.people.identity_providers import InvalidProviderAnswerError
+from pqkeep_gateway.people.identity_providers import InvalidProviderResponseError
 from pqkeep_gateway.single_sign_on.openid_provider import (
     AT_ONCE,
     Distance,
@@ -73,13 +73,13 @@ async def test_a_slow_provider_holds_up_a_few_requests(remote: SettableProvider)
     """While as many wait as may, another one is refused at once; afterwards they are answered."""
     all_wait, goes_on = Event(), Event()
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def respond(handler: BaseHTTPRequestHandler) -> None:
         if len(remote.token_requests) == AT_ONCE:
             all_wait.set()
         goes_on.wait()
         send(handler, remote.tokens())
 
-    remote.answer = answer
+    remote.response = respond
     client = client_of(remote)
     await client.metadata()
     asked = [
@@ -100,7 +100,7 @@ async def test_an_answer_that_trickles_is_cut(remote: SettableProvider) -> None:
     """A body that never ends is given up in time, and its thread is free again."""
     was_cut = Event()
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def respond(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.end_headers()
         try:
@@ -113,7 +113,7 @@ async def test_an_answer_that_trickles_is_cut(remote: SettableProvider) -> None:
 
     client = client_of(remote, seconds=0.5)
     await client.metadata()
-    remote.answer = answer
+    remote.response = respond
     for _ in range(AT_ONCE + 1):
         was_cut.clear()
         with pytest.raises(UnavailableError):
@@ -156,7 +156,7 @@ async def test_a_provider_elsewhere_names_no_endpoint_that_is_nearer(
         client = client_of(remote)
         await client.metadata()
         client._distance = Distance.PRIVATE_NETWORK
-        with pytest.raises(InvalidProviderAnswerError, match="address"):
+        with pytest.raises(InvalidProviderResponseError, match="address"):
             await client.exchange("a code", VERIFIER, "http://127.0.0.1/callback")
         assert not connected.is_set()
 
@@ -166,7 +166,7 @@ async def test_a_handshake_that_trickles_is_cut() -> None:
     """A handshake that never ends is given up in time, and its thread is free again."""
     was_cut = Event()
 
-    def answer(server: socket.socket) -> None:
+    def respond(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection, suppress(OSError):
             connection.sendall(b"\x16\x03\x03\x40\x00")  # the head of a record of 16 KiB
@@ -175,7 +175,7 @@ async def test_a_handshake_that_trickles_is_cut() -> None:
         was_cut.set()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        Thread(target=answer, args=(server,), daemon=True).start()
+        Thread(target=respond, args=(server,), daemon=True).start()
         issuer = f"https://127.0.0.1:{server.getsockname()[1]}"
         client = OpenIdProvider(replace(PROVIDER, issuer=issuer), None, None, seconds=0.5)
         with pytest.raises(UnavailableError):
@@ -186,7 +186,7 @@ async def test_a_handshake_that_trickles_is_cut() -> None:
 async def test_another_issuers_document_is_refused(remote: SettableProvider) -> None:
     """What the discovery document calls itself must be what the settings say."""
     remote.settings = {"issuer": "https://login.example.org"}
-    with pytest.raises(InvalidProviderAnswerError):
+    with pytest.raises(InvalidProviderResponseError):
         await client_of(remote).metadata()
 
 

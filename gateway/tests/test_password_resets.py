@@ -66,7 +66,7 @@ async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> N
     with pytest.raises(AccountChangedError):
         await world.sessions.begin(before, ATTRIBUTION)
     with pytest.raises(InvalidChallengeError):
-        await world.codes.answer(challenge, code, ATTRIBUTION)
+        await world.codes.check(challenge, code, ATTRIBUTION)
 
 
 async def test_a_reset_ends_after_half_an_hour(world: World) -> None:

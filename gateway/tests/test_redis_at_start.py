@@ -32,7 +32,7 @@ def answering(reply: bytes) -> Iterator[int]:
     """Listen, and answer everything by the same bytes; yield the port."""
     with socket.create_server((HOST, 0)) as listener:
 
-        def answer(peer: socket.socket) -> None:
+        def respond(peer: socket.socket) -> None:
             with peer:
                 while peer.recv(4096):
                     peer.sendall(reply)
@@ -43,7 +43,7 @@ def answering(reply: bytes) -> Iterator[int]:
                     peer, _ = listener.accept()
                 except OSError:
                     return
-                threading.Thread(target=answer, args=(peer,), daemon=True).start()
+                threading.Thread(target=respond, args=(peer,), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
         yield listener.getsockname()[1]

@@ -147,7 +147,7 @@ def test_what_is_optional_is_optional(row: KeyOperation) -> None:
 @ROW
 def test_examples_are_of_the_answers_type(row: KeyOperation) -> None:
     """A row's example has the type that its function returns."""
-    assert get_type_hints(row.answer)["return"] is type(row.example)
+    assert get_type_hints(row.response)["return"] is type(row.example)
 
 
 @pytest.mark.parametrize("code", Code)

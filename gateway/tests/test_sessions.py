@@ -64,13 +64,13 @@ async def test_tabs_that_refresh_at_once_get_the_same_tokens(world: World) -> No
     account = await world.account()
     for _ in range(ROUNDS):
         tokens = await world.sessions.begin(account, ATTRIBUTION)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(
                 world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
                 for _ in range(CONCURRENCY)
             )
         )
-        (new,) = set(answers)
+        (new,) = set(responses)
         assert new != tokens
         assert await world.sessions.find(tokens.access, HERE) is None
         assert await world.sessions.find(new.access, HERE)

@@ -143,11 +143,11 @@ async def test_without_encryption_on_this_machine(plain: MailServer, pepper: Pep
     ],
 )
 async def test_a_recipient_is_refused(
-    plain: MailServer, pepper: Pepper, answer: str, expected: type[Exception]
+    plain: MailServer, pepper: Pepper, response: str, expected: type[Exception]
 ) -> None:
     """5xx is for good, 4xx for now; what is said of it names nobody."""
-    plain.answer = answer
-    with pytest.raises(expected, match=answer[:3]) as refused:
+    plain.response = response
+    with pytest.raises(expected, match=response[:3]) as refused:
         await send(mailer(plain, security="none"), pepper)
     assert "ada" not in str(refused.value)
 

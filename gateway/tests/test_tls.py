@@ -211,9 +211,9 @@ async def ask(server: Server, client: ssl.SSLContext) -> bytes:
     """Return the body of an answer over a connection of its own, closed by the server's side."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=client)
     writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-    answer = await reader.read()
+    response = await reader.read()
     writer.close()
-    return answer.partition(b"\r\n\r\n")[2]
+    return response.partition(b"\r\n\r\n")[2]
 
 
 def test_a_request_over_tls(certificate: Certificate, tls: TlsServer) -> None:
@@ -354,9 +354,9 @@ def test_an_answer_before_the_body_is_read_after_it(
                     client.sendall(bytes(100_000))
                 return b"".join(iter(lambda: client.recv(65_536), b""))
 
-        answer = await asyncio.to_thread(send_and_read)
-        assert answer.endswith(b"https " + tls_group(tls))
-        assert b"connection: close" in answer
+        response = await asyncio.to_thread(send_and_read)
+        assert response.endswith(b"https " + tls_group(tls))
+        assert b"connection: close" in response
 
     serve(server, app, do)
 

@@ -122,6 +122,6 @@ async def test_a_collector_that_is_away_holds_nothing_up() -> None:
     encrypt = Encrypt(
         tenant=TenantId(uuid4()), algorithm=Algorithm.ML_KEM_768, version=None, plaintext=b""
     )
-    answer = await keys.execute(encrypt, Attribution("", "", ""))
-    assert answer.ciphertext == CANARY.encode()
+    response = await keys.execute(encrypt, Attribution("", "", ""))
+    assert response.ciphertext == CANARY.encode()
     tracing.close()

@@ -89,10 +89,10 @@ class FakeAuditLog:
     received: int = 0
     """Events received, repetitions among them."""
     is_unavailable: bool = False
-    loses_answers: bool = False
+    loses_responses: bool = False
     refuses: str = ""
     """The operation whose events it refuses."""
-    answers: asyncio.Event | None = None
+    responses: asyncio.Event | None = None
     """Set when it answers, if it does not do so at once."""
 
     async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
@@ -100,8 +100,8 @@ class FakeAuditLog:
         assert isinstance(request, RecordEvents)
         if self.is_unavailable:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        if self.answers is not None:
-            await self.answers.wait()
+        if self.responses is not None:
+            await self.responses.wait()
         refused = []
         for each in request.events:
             self.received += 1
@@ -109,7 +109,7 @@ class FakeAuditLog:
                 refused.append(RefusedEvent(each.id, EventRefusal.NOT_AN_EVENT))
             else:
                 self.recorded.setdefault(each.id, each)
-        if self.loses_answers:
+        if self.loses_responses:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         return cast(R_co, Recorded(refused=tuple(refused)))
 

@@ -75,7 +75,7 @@ class InProcessService:
         if isinstance(request, ListDestructions):
             return cast(R_co, await self.parts.administration.list_destructions(request))
         if not isinstance(request, KeyRequest):
-            return cast(R_co, await self.parts.audit_service.answer(cast(Any, request)))
+            return cast(R_co, await self.parts.audit_service.respond(cast(Any, request)))
         result = await self.parts.transactions.execute(cast(Any, request), attribution, deadline)
         return cast(R_co, result)
 

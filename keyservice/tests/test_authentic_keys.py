@@ -178,8 +178,8 @@ async def test_a_change_does_not_show_a_swapped_public_key(
     sql("UPDATE keys SET public_key = ?", thiefs)
     version = V2 if step is RetireKey else V1
     async with serving() as keys:
-        answer = await caller.ask(keys, step(tenant=tenant, algorithm=KEM, version=version))
-    assert isinstance(answer, ErrorKind) or answer.key.public_key != thiefs
+        response = await caller.ask(keys, step(tenant=tenant, algorithm=KEM, version=version))
+    assert isinstance(response, ErrorKind) or response.key.public_key != thiefs
 
 
 LOST = {

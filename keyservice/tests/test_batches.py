@@ -390,8 +390,8 @@ BODY = 4 * 1024 * 1024 * 3 // 4
 )
 def test_the_largest_results_fit_into_a_frame(result: Signed | Encrypted | Decrypted) -> None:
     """128 of the largest signatures, or all that a body of 4 MiB can ask for, are one answer."""
-    answer = Answer(2**64 - 1, BatchResults(results=(result,) * MAX_ITEMS))
-    data = encode(answer)
+    response = Answer(2**64 - 1, BatchResults(results=(result,) * MAX_ITEMS))
+    data = encode(response)
     decoder = FrameDecoder(TO_GATEWAY)
     frames: list[ToGateway] = []
     while data:
@@ -399,4 +399,4 @@ def test_the_largest_results_fit_into_a_frame(result: Signed | Encrypted | Decry
         taken, data = data[: len(space)], data[len(space) :]
         space[: len(taken)] = taken
         frames += decoder.filled(len(taken))
-    assert frames == [answer]
+    assert frames == [response]

@@ -54,10 +54,10 @@ class Counting(KeyMaterial):
         return super().generate(name, version)
 
 
-async def outcome(answer: Any) -> Any:
+async def outcome(response: Any) -> Any:
     """Return a result, or the kind of the refusal."""
     try:
-        return await answer
+        return await response
     except KeyServiceError as refusal:
         return refusal.kind
 
@@ -95,9 +95,9 @@ async def test_rotations_leave_no_gap(
 
     listed: list[KeyInfo] = []
     page = ListKeys(tenant=tenant, algorithm=KEM, status=None)
-    while (answer := await keys.execute(page, attribution)).keys:
-        listed += answer.keys
-        last = KeyPosition(KEM, answer.keys[-1].version)
+    while (response := await keys.execute(page, attribution)).keys:
+        listed += response.keys
+        last = KeyPosition(KEM, response.keys[-1].version)
         page = ListKeys(tenant=tenant, algorithm=KEM, status=None, after=last)
     assert [key.version for key in listed] == list(range(1, total + 2))
     statuses = [KeyStatus.RETIRED] * total + [KeyStatus.ACTIVE]

@@ -531,7 +531,7 @@ async def test_no_sequence_of_frames_destroys_a_key(
     await server.listen(Listener(path, frozenset({os.geteuid()}), GATEWAY_REQUESTS, 0o600))
     reader, writer = await asyncio.open_unix_connection(str(path))
     began, decoder = datetime.now(UTC), FrameDecoder(TO_GATEWAY)
-    answers = 0
+    responses = 0
     for number in range(400):
         writer.write(encode(Call(number, 60_000, ATTRIBUTION, attacker.next())))
         found: list[object] = []
@@ -541,13 +541,13 @@ async def test_no_sequence_of_frames_destroys_a_key(
             decoder.space()[: len(data)] = data
             found = list(decoder.filled(len(data)))
         assert isinstance(found[0], Answer | Refusal)
-        answers += isinstance(found[0], Answer)
+        responses += isinstance(found[0], Answer)
         if not number % 40:
             await parts.schedule.carry_out(began + timedelta(days=7 * number / 400))
     await parts.schedule.carry_out(began + timedelta(days=7))
     writer.close()
     await server.drain(60)
-    assert answers > 200
+    assert responses > 200
     kept = [row for row in sql(seeds) if row[:4] in {each[:4] for each in before}]
     assert kept == before
     for caller, blob in blobs:

@@ -148,11 +148,13 @@ async def test_batches_at_once_have_their_own_answers(
     """One worker has jobs of several batches, for different keys, and each gets those of its key."""
     algorithms = [*KEMS] * encapsulation_workers.JOBS_OF_A_WORKER
     batches = [batch(owner, [encapsulate(owner, each)] * MANY) for each in algorithms]
-    answers = await asyncio.gather(*(keys.execute(each, attribution) for each in batches))
+    responses = await asyncio.gather(*(keys.execute(each, attribution) for each in batches))
     assert made_elsewhere == [MANY] * len(algorithms)
-    for algorithm, answer in zip(algorithms, answers, strict=True):
-        secrets = [each.shared_secret for each in answer.results if isinstance(each, Encapsulated)]
-        assert await opened(keys, owner, answer.results, attribution, algorithm) == secrets
+    for algorithm, response in zip(algorithms, responses, strict=True):
+        secrets = [
+            each.shared_secret for each in response.results if isinstance(each, Encapsulated)
+        ]
+        assert await opened(keys, owner, response.results, attribution, algorithm) == secrets
 
 
 async def test_a_worker_that_ends_among_jobs_leaves_none_unanswered(

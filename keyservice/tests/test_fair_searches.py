@@ -40,7 +40,7 @@ async def test_a_tenant_with_many_searches_has_one_running() -> None:
     service = AuditService(cast(Any, store), *[nothing] * 6)
 
     def search(tenant: TenantId) -> asyncio.Task[object]:
-        return asyncio.create_task(service.answer(ListRecords(tenant=tenant)))
+        return asyncio.create_task(service.respond(ListRecords(tenant=tenant)))
 
     busy = [search(BUSY) for _ in range(MAX_WAITING + 2)]
     await asyncio.sleep(0)

@@ -35,11 +35,11 @@ def begun(
 ) -> asyncio.Future[AnyResult | ErrorKind | None] | None:
     """Return what a request that is executed from memory is answered; None where it is not."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[AnyResult | ErrorKind | None] = loop.create_future()
+    response: asyncio.Future[AnyResult | ErrorKind | None] = loop.create_future()
     is_begun = service.parts.transactions.execute_from_memory(
-        request, attribution, loop.time() + seconds, answer.set_result
+        request, attribution, loop.time() + seconds, response.set_result
     )
-    return answer if is_begun else None
+    return response if is_begun else None
 
 
 async def test_what_is_in_memory_is_answered_by_its_commit(
@@ -53,10 +53,10 @@ async def test_what_is_in_memory_is_answered_by_its_commit(
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     wrap = Wrap(tenant=tenant, algorithm=KEM, version=ONE, symmetric_key=bytearray(b"k" * 32))
-    answers = [begun(service, request, attribution) for request in (encrypt, encrypt, wrap)]
-    assert all(answer is not None and not answer.done() for answer in answers)
+    responses = [begun(service, request, attribution) for request in (encrypt, encrypt, wrap)]
+    assert all(response is not None and not response.done() for response in responses)
     assert wrap.symmetric_key == b"k" * 32
-    results = [await answer for answer in answers if answer is not None]
+    results = [await response for response in responses if response is not None]
     assert isinstance(results[0], Encrypted)
     assert wrap.symmetric_key == bytes(32)
     assert sql(RECORDS)[1:] == [("encrypt", "success")] * 2 + [("wrap", "success")]
@@ -87,11 +87,11 @@ async def test_a_tenant_that_moves_waits_for_it(
     """The gate closes once a call is recorded that was begun from memory, and lets no other in."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
-    answer = begun(service, encrypt, attribution)
-    assert answer is not None
+    response = begun(service, encrypt, attribution)
+    assert response is not None
     deadline = asyncio.get_running_loop().time() + 60
     async with service.parts.gate.closed(tenant, deadline):
-        assert isinstance(answer.result(), Encrypted)
+        assert isinstance(response.result(), Encrypted)
         assert begun(service, encrypt, attribution) is None
 
 
@@ -105,9 +105,9 @@ async def test_an_epoch_that_ends_before_the_commit(
     """What was computed in an epoch that is over is not recorded, and is to be executed again."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
-    answer = begun(service, encrypt, attribution)
+    response = begun(service, encrypt, attribution)
     service.parts.store.writer.epoch += 1
-    assert answer is not None
-    assert await answer is None
+    assert response is not None
+    assert await response is None
     service.parts.store.writer.epoch -= 1
     assert sql(RECORDS) == [("generate-key", "success")]

@@ -174,13 +174,13 @@ async def test_a_key_is_remembered_over_a_restart(
     tenant: TenantId,
 ) -> None:
     """What an earlier run did with a key, the next one does not do again."""
-    answers = []
+    responses = []
     for _ in range(2):
         async with serving() as service:
             owner = Owner(service, attribution, sql)
             owner.tenant = tenant
-            answers.append(await owner.generate(idempotency("a")))
-    assert answers[0] == answers[1]
+            responses.append(await owner.generate(idempotency("a")))
+    assert responses[0] == responses[1]
     assert owner.versions() == 1
 
 

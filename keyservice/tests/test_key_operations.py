@@ -148,9 +148,9 @@ async def test_a_damaged_kem_ciphertext_gives_another_secret(caller: Caller) -> 
     await caller.ask(caller.generate())
     made = await caller.ask(caller.encapsulate(V1))
     damaged = bytes([made.kem_ciphertext[0] ^ 1]) + made.kem_ciphertext[1:]
-    answers = [await caller.ask(caller.decapsulate(V1, damaged)) for _ in range(2)]
-    assert answers[0] == answers[1]
-    assert answers[0].shared_secret != made.shared_secret
+    responses = [await caller.ask(caller.decapsulate(V1, damaged)) for _ in range(2)]
+    assert responses[0] == responses[1]
+    assert responses[0].shared_secret != made.shared_secret
 
 
 @pytest.mark.parametrize("size", [0, 1, 1087, 1089, 1568, 2**20])

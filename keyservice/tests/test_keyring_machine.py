@@ -133,20 +133,20 @@ class Keyrings(RuleBasedStateMachine):
         except KeyServiceError as refusal:
             return refusal.kind
 
-    def expect(self, answer: Any, name: str, refusal: ErrorKind | None) -> bool:
+    def expect(self, response: Any, name: str, refusal: ErrorKind | None) -> bool:
         """Check an answer; return whether something was done."""
         expected = refusal if name in self.keyrings else ErrorKind.KEYRING_NOT_FOUND
         if expected is None:
-            assert not isinstance(answer, ErrorKind), answer
+            assert not isinstance(response, ErrorKind), response
             return True
-        assert answer is expected
+        assert response is expected
         return False
 
     @rule(name=ANY, purposes=st.sampled_from(PURPOSES))
     def create(self, name: str, purposes: tuple[KeyPurpose, ...]) -> None:
         """Create a keyring that is not there."""
-        answer = self.ask(CreateKeyring, name, purposes=purposes)
-        assert (answer is ErrorKind.KEYRING_EXISTS) == (name in self.keyrings)
+        response = self.ask(CreateKeyring, name, purposes=purposes)
+        assert (response is ErrorKind.KEYRING_EXISTS) == (name in self.keyrings)
         self.keyrings.setdefault(name, Model(purposes))
 
     @rule(name=ANY, purposes=st.sampled_from(PURPOSES))
@@ -159,9 +159,9 @@ class Keyrings(RuleBasedStateMachine):
     def generate(self, name: str) -> None:
         """Generate where none is active, and encrypt with the new key if the keyring is for that."""
         found = self.keyrings.get(name, Model())
-        answer = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
+        response = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
         refusal = None if set(found.purposes) - {KeyPurpose.SIGN} else ErrorKind.NO_PURPOSE
-        if self.expect(answer, name, ErrorKind.KEY_EXISTS if found.current else refusal):
+        if self.expect(response, name, ErrorKind.KEY_EXISTS if found.current else refusal):
             found.versions.append(Version())
             self.encrypt(name)
 
@@ -170,8 +170,8 @@ class Keyrings(RuleBasedStateMachine):
         """Rotate the active key, disabled or not."""
         found = self.keyrings.get(name, Model())
         before = found.current
-        answer = self.ask(RotateKey, name, algorithm=KEM)
-        if self.expect(answer, name, None if before else ErrorKind.KEY_NOT_FOUND) and before:
+        response = self.ask(RotateKey, name, algorithm=KEM)
+        if self.expect(response, name, None if before else ErrorKind.KEY_NOT_FOUND) and before:
             before.status = RETIRED
             found.versions.append(Version())
             self.encrypt(name)
@@ -180,26 +180,26 @@ class Keyrings(RuleBasedStateMachine):
     def change(self, name: str, number: int, kind: Callable[..., Request[Any]]) -> None:
         """Retire, archive, disable, enable, schedule or keep a version."""
         found = self.keyrings.get(name, Model())
-        answer = self.ask(kind, name, algorithm=KEM, version=KeyVersion(number))
+        response = self.ask(kind, name, algorithm=KEM, version=KeyVersion(number))
         if number > len(found.versions):
-            self.expect(answer, name, ErrorKind.KEY_NOT_FOUND)
+            self.expect(response, name, ErrorKind.KEY_NOT_FOUND)
             return
         allowed, changed = CHANGES[kind]
         before = found.versions[number - 1]
         refusal = None if before.status in allowed else ErrorKind.KEY_STATUS
-        if self.expect(answer, name, refusal):
+        if self.expect(response, name, refusal):
             found.versions[number - 1] = replace(before, **changed)
 
     @rule(name=ANY)
     def encrypt(self, name: str) -> None:
         """Encrypt with the active key, if the keyring is for that."""
         found = self.keyrings.get(name, Model())
-        answer = self.ask(Encrypt, name, algorithm=KEM, version=None, plaintext=TEXT)
+        response = self.ask(Encrypt, name, algorithm=KEM, version=None, plaintext=TEXT)
         refusal = None if found.encrypts else ErrorKind.KEY_NOT_FOUND
         if KeyPurpose.ENCRYPT not in found.purposes:
             refusal = ErrorKind.PURPOSE_DENIED
-        if self.expect(answer, name, refusal):
-            self.blobs = [*self.blobs[-3:], (name, answer.version, answer.ciphertext)]
+        if self.expect(response, name, refusal):
+            self.blobs = [*self.blobs[-3:], (name, response.version, response.ciphertext)]
 
     @rule(place=st.integers(0, 3), to=ANY)
     def re_encrypt(self, place: int, to: str) -> None:
@@ -208,7 +208,7 @@ class Keyrings(RuleBasedStateMachine):
             return
         name, version, blob = self.blobs[place]
         source, target = self.keyrings[name], self.keyrings.get(to)
-        answer = self.ask(
+        response = self.ask(
             ReEncrypt,
             name,
             algorithm=KEM,
@@ -228,8 +228,8 @@ class Keyrings(RuleBasedStateMachine):
             (target is not None and not target.encrypts, ErrorKind.TARGET_NOT_FOUND),
         )
         refusal = next((kind for is_so, kind in refusals if is_so), None)
-        if self.expect(answer, name, refusal):
-            self.blobs = [*self.blobs[-3:], (to, answer.version, answer.ciphertext)]
+        if self.expect(response, name, refusal):
+            self.blobs = [*self.blobs[-3:], (to, response.version, response.ciphertext)]
 
     @rule()
     def restart(self) -> None:
@@ -247,10 +247,10 @@ class Keyrings(RuleBasedStateMachine):
                     refusal = ErrorKind.KEY_NOT_FOUND
                 if KeyPurpose.DECRYPT not in found.purposes:
                     refusal = ErrorKind.PURPOSE_DENIED
-                answer = self.ask(
+                response = self.ask(
                     Decrypt, name, algorithm=KEM, version=KeyVersion(version), ciphertext=blob
                 )
-                self.expect(answer, name, refusal)
+                self.expect(response, name, refusal)
 
     @invariant()
     def the_list_is_the_model(self) -> None:

@@ -102,11 +102,11 @@ class Lives(RuleBasedStateMachine):
 
     def change(self, kind: Callable[..., Request[Any]], number: int) -> tuple[Any, Version | None]:
         """Ask for a change of a version; return the answer and the version, if it is there."""
-        answer = self.ask(kind(**self.key, version=KeyVersion(number)))
+        response = self.ask(kind(**self.key, version=KeyVersion(number)))
         if number > len(self.versions):
-            assert answer is ErrorKind.KEY_NOT_FOUND
-            return answer, None
-        return answer, self.versions[number - 1]
+            assert response is ErrorKind.KEY_NOT_FOUND
+            return response, None
+        return response, self.versions[number - 1]
 
     def made(self, day: int = 0) -> None:
         """Add the version that was made."""
@@ -129,17 +129,17 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def generate(self) -> None:
         """Generate: only where no version is active, nor disabled as one."""
-        answer = self.ask(GenerateKey(**self.key, quota=None))
-        assert (answer is ErrorKind.KEY_EXISTS) == (self.current is not None)
+        response = self.ask(GenerateKey(**self.key, quota=None))
+        assert (response is ErrorKind.KEY_EXISTS) == (self.current is not None)
         if self.current is None:
             self.made()
 
     @rule()
     def rotate(self) -> None:
         """Rotate: also a disabled key, which stays disabled."""
-        answer = self.ask(RotateKey(**self.key))
+        response = self.ask(RotateKey(**self.key))
         before = self.current
-        assert (answer is ErrorKind.KEY_NOT_FOUND) == (before is None)
+        assert (response is ErrorKind.KEY_NOT_FOUND) == (before is None)
         if before is not None:
             before.status, before.retired = RETIRED, 0
             self.made()
@@ -147,35 +147,35 @@ class Lives(RuleBasedStateMachine):
     @rule(number=VERSIONS)
     def retire(self, number: int) -> None:
         """Retire what is not archived."""
-        answer, version = self.change(RetireKey, number)
+        response, version = self.change(RetireKey, number)
         if version is not None:
-            assert (answer is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
             if version.status is ACTIVE:
                 version.status, version.retired = RETIRED, 0
 
     @rule(number=VERSIONS, kind=st.sampled_from([DisableKey, EnableKey]))
     def disable(self, number: int, kind: type[DisableKey | EnableKey]) -> None:
         """Disable or enable what is not archived."""
-        answer, version = self.change(kind, number)
+        response, version = self.change(kind, number)
         if version is not None:
-            assert (answer is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
             version.is_disabled = kind is DisableKey and version.status is not ARCHIVED
 
     @rule(number=VERSIONS, days=DAYS)
     def schedule(self, number: int, days: int) -> None:
         """Schedule what is retired; a day that is set stays."""
-        answer, version = self.change(lambda **key: ScheduleArchive(**key, days=days), number)
+        response, version = self.change(lambda **key: ScheduleArchive(**key, days=days), number)
         if version is not None:
-            assert (answer is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
+            assert (response is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
             if version.status is RETIRED and version.archive_day is None:
                 version.archive_day = days  # the clock of the request is that of today
 
     @rule(number=VERSIONS)
     def cancel(self, number: int) -> None:
         """Keep what is not archived yet."""
-        answer, version = self.change(CancelArchive, number)
+        response, version = self.change(CancelArchive, number)
         if version is not None:
-            assert (answer is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
             if version.archive_day is not None:
                 version.archive_day, version.retired = None, 0
 
@@ -191,7 +191,7 @@ class Lives(RuleBasedStateMachine):
         if number > len(self.versions):
             return
         version, current = self.versions[number - 1], self.current
-        answer = self.ask(
+        response = self.ask(
             ReEncrypt(
                 **self.key,
                 version=KeyVersion(number),
@@ -201,19 +201,19 @@ class Lives(RuleBasedStateMachine):
             )
         )
         if not version.reads:
-            assert answer is ErrorKind.KEY_NOT_FOUND
+            assert response is ErrorKind.KEY_NOT_FOUND
         elif current is None or current.is_disabled:
-            assert answer is ErrorKind.TARGET_NOT_FOUND
+            assert response is ErrorKind.TARGET_NOT_FOUND
         else:
-            assert answer.version == len(self.versions)
-            current.blob = answer.ciphertext
+            assert response.version == len(self.versions)
+            current.blob = response.ciphertext
 
     @rule(number=VERSIONS)
     def archive(self, number: int) -> None:
         """Archive at once what is retired, unless a day is set."""
-        answer, version = self.change(partial(ScheduleArchive, days=0), number)
+        response, version = self.change(partial(ScheduleArchive, days=0), number)
         if version is not None:
-            assert (answer is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
+            assert (response is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
             if version.status is RETIRED and version.archive_day is None:
                 self._archived(version)
 

@@ -55,8 +55,8 @@ class Peer:
             async with asyncio.timeout(SECONDS):
                 while data := await self.reader.read(4096):
                     self._decoder.space()[: len(data)] = data
-                    for answer in self._decoder.filled(len(data)):
-                        return answer
+                    for response in self._decoder.filled(len(data)):
+                        return response
         return None
 
     async def is_hung_up(self) -> bool:

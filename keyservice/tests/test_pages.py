@@ -69,12 +69,12 @@ async def test_the_pages_of_a_list_are_complete_and_ordered(
         after = None
         for _ in range(TOTAL // MAX_KEYS_LISTED + 2):
             request = ListKeys(tenant=tenant, algorithm=algorithm, status=status, after=after)
-            answer = await keys.execute(request, attribution)
-            got.append(answer.keys)
-            if not answer.has_more:
-                assert sum(len(page) for page in got) == answer.total
+            response = await keys.execute(request, attribution)
+            got.append(response.keys)
+            if not response.has_more:
+                assert sum(len(page) for page in got) == response.total
                 return got
-            after = _position(answer.keys[-1])
+            after = _position(response.keys[-1])
         raise AssertionError("the list does not end")
 
     everything = await pages()
@@ -102,10 +102,10 @@ async def test_any_part_of_a_list_can_be_asked_for(
         request = ListKeys(
             tenant=tenant, algorithm=None, status=None, after=_position(many[at]), limit=limit
         )
-        answer = await keys.execute(request, attribution)
-        assert answer.keys == tuple(many[at + 1 : at + 1 + limit])
-        assert (len(answer.keys), answer.total) == (size, TOTAL)
-        assert answer.has_more is (at + 1 + size < TOTAL)
+        response = await keys.execute(request, attribution)
+        assert response.keys == tuple(many[at + 1 : at + 1 + limit])
+        assert (len(response.keys), response.total) == (size, TOTAL)
+        assert response.has_more is (at + 1 + size < TOTAL)
 
 
 async def test_a_page_far_behind_the_end_is_empty(
@@ -114,8 +114,8 @@ async def test_a_page_far_behind_the_end_is_empty(
     """Behind a key that does not exist there is nothing of a tenant without keys, and no fault."""
     after = KeyPosition(KEM, KeyVersion(MAX_KEY_VERSION))
     request = ListKeys(tenant=tenant, algorithm=None, status=None, after=after)
-    answer = await keys.execute(request, attribution)
-    assert (answer.keys, answer.total, answer.has_more) == ((), 0, False)
+    response = await keys.execute(request, attribution)
+    assert (response.keys, response.total, response.has_more) == ((), 0, False)
 
 
 async def test_a_long_key_goes_on(

@@ -19,12 +19,12 @@ from pqkeep_protocol.algorithms import Algorithm
 
 SCHEMES = signature_schemes(Pqcrypto())
 KNOWN: dict[str, dict[str, bytes]] = {
-    algorithm: {name: b64decode(value) for name, value in answer.items()}
-    for algorithm, answer in json.loads(
+    algorithm: {name: b64decode(value) for name, value in response.items()}
+    for algorithm, response in json.loads(
         files("pqkeep_keyservice.crypto").joinpath("selftest.json").read_text()
     ).items()
 }
-VALUES = [(name, field) for name, answer in KNOWN.items() for field in answer]
+VALUES = [(name, field) for name, response in KNOWN.items() for field in response]
 
 
 def test_every_algorithm_passes() -> None:

@@ -99,9 +99,9 @@ class Client:
     def ask(self, request: AnyRequest) -> Any:
         """Return the result of one call."""
         self.send(call(1, request))
-        answer = next(self.receive())
-        assert isinstance(answer, Answer), answer
-        return answer.result
+        response = next(self.receive())
+        assert isinstance(response, Answer), response
+        return response.result
 
     def close(self) -> None:
         self.socket.close()
@@ -353,8 +353,8 @@ def test_what_runs_beside_requests_goes_on_until_they_are_answered(
             assert isinstance(rotated, Answer)
         everything = ListKeys(tenant=TENANT, algorithm=KEM, status=None)
         client.send(*(call(number, everything) for number in range(ASKED)))
-        answers = client.receive()
-        next(answers)
+        responses = client.receive()
+        next(responses)
         deadline = time.monotonic() + SECONDS
         asked = "SELECT count(*) FROM audit_records WHERE operation = 'list-keys'"
         while database.execute(asked).fetchone() != (
@@ -369,7 +369,7 @@ def test_what_runs_beside_requests_goes_on_until_they_are_answered(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert process.poll() is None
-        assert len([*answers]) == ASKED - 1
+        assert len([*responses]) == ASKED - 1
     assert process.wait(SECONDS) == 0
 
 
@@ -479,9 +479,9 @@ def test_a_failed_self_test_ends_the_process(installation: Installation) -> None
     copy = installation.folder / "copy" / "pqkeep_keyservice"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
     known = copy / "crypto" / "selftest.json"
-    answers = json.loads(known.read_text())
-    answers["ML-KEM-1024"]["rejection_secret"] = answers["ML-KEM-1024"]["shared_secret"]
-    known.write_text(json.dumps(answers))
+    responses = json.loads(known.read_text())
+    responses["ML-KEM-1024"]["rejection_secret"] = responses["ML-KEM-1024"]["shared_secret"]
+    known.write_text(json.dumps(responses))
     result = subprocess.run(
         [sys.executable, "-m", "pqkeep_keyservice", installation.settings],
         capture_output=True,

@@ -299,10 +299,10 @@ async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal
     refused = (RefusedEvent(bad.id, reason),)
     assert await client.receive(1) == [Answer(1, Recorded(refused=refused))]
     await client.send(call(2, ListRecords(tenant=INSTALLATION)))
-    (answer,) = await client.receive(1)
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.result, Records)
-    recorded = [json.loads(line)["event_id"] for line in answer.result.lines]
+    (response,) = await client.receive(1)
+    assert isinstance(response, Answer)
+    assert isinstance(response.result, Records)
+    recorded = [json.loads(line)["event_id"] for line in response.result.lines]
     assert recorded == [str(before.id), str(after.id)]
 
 
@@ -335,10 +335,10 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
         assert await gateway.receive(1) == [Refusal(number, ErrorKind.UNSUPPORTED)]
     records = ListRecords(tenant=INSTALLATION)
     await operator.send(call(1, GENERATE), call(2, records), call(3, reload))
-    answers = {each.id: each for each in await operator.receive(3)}
-    assert answers[1] == Refusal(1, ErrorKind.UNSUPPORTED)
-    assert answers[2] == Refusal(2, ErrorKind.UNSUPPORTED)
-    assert isinstance(answers[3], Answer)
+    responses = {each.id: each for each in await operator.receive(3)}
+    assert responses[1] == Refusal(1, ErrorKind.UNSUPPORTED)
+    assert responses[2] == Refusal(2, ErrorKind.UNSUPPORTED)
+    assert isinstance(responses[3], Answer)
 
 
 def test_every_request_has_its_socket() -> None:
@@ -352,12 +352,12 @@ async def announced(
 ) -> tuple[int, int] | ErrorKind:
     """Announce a backup; return the records and the time of the newest, or why it is refused."""
     await operator.send(call(number, backup))
-    (answer,) = await operator.receive(1)
-    if isinstance(answer, Refusal):
-        return answer.kind
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.result, NewestBackup)
-    return answer.result.records, answer.result.created_at_us
+    (response,) = await operator.receive(1)
+    if isinstance(response, Refusal):
+        return response.kind
+    assert isinstance(response, Answer)
+    assert isinstance(response.result, NewestBackup)
+    return response.result.records, response.result.created_at_us
 
 
 async def test_an_announced_backup_is_the_newest(
@@ -428,10 +428,10 @@ async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None
     await client.send(call(1, RecordEvents(tenant=INSTALLATION, events=events)))
     assert await client.receive(1) == [Answer(1, Recorded())]
     await client.send(call(2, ListRecords(tenant=TENANT, limit=MAX_PAGE)))
-    (answer,) = await client.receive(1)
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.result, Records)
-    assert len(answer.result.lines) == len(events)
+    (response,) = await client.receive(1)
+    assert isinstance(response, Answer)
+    assert isinstance(response.result, Records)
+    assert len(response.result.lines) == len(events)
 
 
 async def test_pings_and_calls_are_answered_by_their_ids(connect: Connect) -> None:
@@ -526,8 +526,8 @@ async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
     version = 0
     while version < 21 and time.monotonic() < deadline:
         await other.send(call(2, SIGN))
-        (answer,) = await other.receive(1)
-        version = answer.result.version  # type: ignore[union-attr,assignment]  # or it fails here
+        (response,) = await other.receive(1)
+        version = response.result.version  # type: ignore[union-attr,assignment]  # or it fails here
     assert version == 21
 
 
@@ -546,8 +546,8 @@ async def test_drain_finishes_what_has_begun(
     await asyncio.sleep(0)
     await client.send(call(2000, SIGN))
     got = begun + await client.receive(52 - len(begun))
-    answers = [frame for frame in got if isinstance(frame, Answer)]
-    assert sorted(frame.id for frame in answers) == list(range(50))
+    responses = [frame for frame in got if isinstance(frame, Answer)]
+    assert sorted(frame.id for frame in responses) == list(range(50))
     late = [frame for frame in got if isinstance(frame, Refusal)]
     assert late in ([], [Refusal(2000, ErrorKind.STANDBY)])  # or it hung up before
     await drained
@@ -567,10 +567,10 @@ async def test_the_fullest_page_fits_into_a_frame(
     for after, size in ((None, MAX_KEYS_LISTED), (full, 1)):
         request = ListKeys(tenant=TENANT, algorithm=None, status=None, after=after)
         await client.send(call(1, request))
-        (answer,) = await client.receive(1)
-        assert isinstance(answer, Answer)
-        assert isinstance(answer.result, Keys)
-        assert (len(answer.result.keys), answer.result.total) == (size, MAX_KEYS_LISTED + 1)
+        (response,) = await client.receive(1)
+        assert isinstance(response, Answer)
+        assert isinstance(response.result, Keys)
+        assert (len(response.result.keys), response.result.total) == (size, MAX_KEYS_LISTED + 1)
 
 
 async def test_a_call_is_answered_even_if_its_result_is_too_large(connect: Connect) -> None:
@@ -716,10 +716,10 @@ def test_only_a_socket_gives_way_to_the_socket(
 async def metrics_of(client: Client, number: int) -> Metrics:
     """Return the key service's numbers."""
     await client.send(call(number, GetMetrics(tenant=INSTALLATION)))
-    (answer,) = await client.receive(1)
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.result, Metrics)
-    return answer.result
+    (response,) = await client.receive(1)
+    assert isinstance(response, Answer)
+    assert isinstance(response.result, Metrics)
+    return response.result
 
 
 async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:

@@ -146,14 +146,14 @@ class Shard:
         if isinstance(request, Batch):
             return await self.parts.batches.execute(request, ATTRIBUTION, deadline)
         if not hasattr(request, "operation") or isinstance(request, ListRecords):
-            return await self.parts.audit_service.answer(request)
+            return await self.parts.audit_service.respond(request)
         return await self.parts.transactions.execute(request, ATTRIBUTION, deadline)
 
     async def step(self, request: AnyMoveRequest, kind: type[T]) -> T:
         """Answer the operator's request."""
-        answer = await self.parts.administration.answer(request)
-        assert isinstance(answer, kind), answer
-        return answer
+        response = await self.parts.administration.respond(request)
+        assert isinstance(response, kind), response
+        return response
 
     async def refusal(self, request: AnyMoveRequest) -> MoveRefusal:
         """Return why the operator's request is refused."""
@@ -251,11 +251,11 @@ async def bring(target: Shard, tenant: TenantId, bundle: bytes, digest: bytes) -
 
 async def refused(target: Shard, tenant: TenantId, bundle: bytes) -> MoveRefusal:
     """Return why a bundle is refused."""
-    answer: Any = None
+    response: Any = None
     for request in parts_of(tenant, bundle_digest(bundle), bundle):
-        answer = await target.parts.administration.answer(request)
-    assert isinstance(answer, MoveRefused), answer
-    return answer.reason
+        response = await target.parts.administration.respond(request)
+    assert isinstance(response, MoveRefused), response
+    return response.reason
 
 
 async def move(
@@ -830,8 +830,8 @@ async def test_a_move_is_cancelled_while_its_bundle_is_here(pair: Pair, tenant: 
     await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
     await pair.restart()
     for _ in range(2):  # asked again it says the same
-        answer = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
-        assert answer.cancelled
+        response = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
+        assert response.cancelled
     await has_come_back(pair.east, tenant, uses, before)
     into = [each for each in await pair.east.records(tenant) if each["operation"] == MOVED_IN]
     assert (into[-1]["outcome"], into[-1]["policy"].split("/")[:3]) == (
@@ -852,12 +852,12 @@ async def test_a_bundle_that_was_handed_out_needs_the_other_shards_word(
     before = await everything(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     await pair.restart()  # that it was handed out is in the log
-    answer = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
-    assert (answer.cancelled, answer.sha256) == (False, exported.sha256)
+    response = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
+    assert (response.cancelled, response.sha256) == (False, exported.sha256)
     with pytest.raises(KeyServiceError, match="tenant-moved"):
         await pair.east.ask(uses[0])
     asked = RenounceTenant(
-        tenant=tenant, source=EAST, generation=answer.generation, sha256=answer.sha256
+        tenant=tenant, source=EAST, generation=response.generation, sha256=response.sha256
     )
     first = (await pair.west.step(asked, Renounced)).renunciation
     await pair.restart()

@@ -132,19 +132,19 @@ def client(connect: Connect, base_url: str, api_key: str) -> Client:
 
 
 @pytest.fixture
-def answer() -> Iterator[Answer]:
+def response() -> Iterator[Answer]:
     """Serve a canned answer to everything, or one for each path, and return where."""
     servers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
 
     def serve(
-        answer: bytes | Mapping[str, bytes],
+        response: bytes | Mapping[str, bytes],
         status: int = 200,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> str:
         class Canned(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                body = answer if isinstance(answer, bytes) else answer[self.path]
+                body = response if isinstance(response, bytes) else response[self.path]
                 has_date = any(name == "Date" for name, _ in headers)
                 (self.send_response_only if has_date else self.send_response)(status)
                 for name, value in (*headers, ("Content-Length", str(len(body)))):

@@ -56,9 +56,9 @@ def closed_after(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None
 
 def half_a_body(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
     """The connection is closed in the middle of the answer's body."""
-    answer = proxy.ask(seen)
-    body = answer.index(END_OF_HEAD) + len(END_OF_HEAD)
-    client.sendall(answer[: (body + len(answer)) // 2])
+    response = proxy.ask(seen)
+    body = response.index(END_OF_HEAD) + len(END_OF_HEAD)
+    client.sendall(response[: (body + len(response)) // 2])
 
 
 def silence(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
@@ -76,10 +76,10 @@ def trickled_head(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> Non
 
 def trickle(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
     """The answer comes byte by byte."""
-    answer = proxy.ask(seen)
-    head = answer.index(END_OF_HEAD) + len(END_OF_HEAD)
-    client.sendall(answer[:head])
-    for byte in answer[head:]:
+    response = proxy.ask(seen)
+    head = response.index(END_OF_HEAD) + len(END_OF_HEAD)
+    client.sendall(response[:head])
+    for byte in response[head:]:
         client.sendall(bytes([byte]))
         if proxy.until_gone(client, 0.05):
             return

@@ -15,7 +15,7 @@ from pqkeep import (
     Client,
     InclusionProof,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     NotFoundError,
     PermissionDeniedError,
 )
@@ -140,40 +140,40 @@ def test_export(busy: Client, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_compressed_export(connect: Connect, answer: Answer, tmp_path: Path) -> None:
+def test_a_compressed_export(connect: Connect, response: Answer, tmp_path: Path) -> None:
     """An export may come compressed; cut off, it leaves nothing in the place of an older one."""
     path = tmp_path / "export.jsonl"
     lines = b'{"type":"export"}\n{"type":"end","records":7}\n'
     packed = gzip.compress(lines)
     headers = (("Content-Encoding", "gzip"),)
-    assert connect(answer(packed, 200, headers), "key").audit.export(path) == 7
+    assert connect(response(packed, 200, headers), "key").audit.export(path) == 7
     assert path.read_bytes() == lines
     for cut in (packed[:30], packed[:-20] + b"\xff" * 20, b"not gzip"):
-        with pytest.raises(MalformedAnswerError):
-            connect(answer(cut, 200, headers), "key").audit.export(path)
+        with pytest.raises(MalformedResponseError):
+            connect(response(cut, 200, headers), "key").audit.export(path)
         assert path.read_bytes() == lines
 
 
 @pytest.mark.parametrize("body", [b"", b'{"type":"export"}\n', b"<h1>It works!</h1>", b"\xff\n"])
 def test_export_without_an_end(
-    connect: Connect, answer: Answer, tmp_path: Path, body: bytes
+    connect: Connect, response: Answer, tmp_path: Path, body: bytes
 ) -> None:
     """What has no end is no export, and leaves nothing in the place of an older one."""
     path = tmp_path / "export.jsonl"
     path.write_text("an older one")
-    with pytest.raises(MalformedAnswerError):
-        connect(answer(body), "key").audit.export(path)
+    with pytest.raises(MalformedResponseError):
+        connect(response(body), "key").audit.export(path)
     assert path.read_text() == "an older one"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_export_beyond_the_space(connect: Connect, answer: Answer, tmp_path: Path) -> None:
+def test_export_beyond_the_space(connect: Connect, response: Answer, tmp_path: Path) -> None:
     """An export that the disk does not hold leaves nothing but an older one."""
     path = tmp_path / "export.jsonl"
     path.write_text("an older one")
     body = b'{"type":"record"}\n' * 5_600 + b'{"type":"end","records":5600}\n'
     assert 100_000 < len(body) < 105_000  # so that the last write is of a buffer
-    client = connect(answer(body), "key")
+    client = connect(response(body), "key")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:

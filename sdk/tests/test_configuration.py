@@ -461,10 +461,10 @@ def test_a_proxy_out_of_reach_is_named(connect: Connect, no_proxies: pytest.Monk
 
 
 def test_a_proxy_that_refuses_is_named(
-    connect: Connect, no_proxies: pytest.MonkeyPatch, answer: Callable[..., str]
+    connect: Connect, no_proxies: pytest.MonkeyPatch, response: Callable[..., str]
 ) -> None:
     """What a proxy answers instead of a connection is said, with the variable that names it."""
-    no_proxies.setenv("ALL_PROXY", answer(b"", 407))
+    no_proxies.setenv("ALL_PROXY", response(b"", 407))
     with pytest.raises(ConnectionFailedError, match="the proxy that ALL_PROXY names refused"):
         connect("https://pqkeep.example", NEVER_MADE).keys.list()
 

@@ -34,7 +34,7 @@ from pqkeep import (
     GatewayTimeoutError,
     InternalError,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     NotFoundError,
     OutOfServiceError,
     PermissionDeniedError,
@@ -69,9 +69,9 @@ LASTING: dict[str, tuple[Fault, type[PqkeepError]]] = {
     "ERR_FORBIDDEN_001": (refused(403, "ERR_FORBIDDEN_001"), PermissionDeniedError),
     "ERR_NOT_FOUND_001": (refused(404, "ERR_NOT_FOUND_001"), NotFoundError),
     "ERR_CONFLICT_001": (refused(409, "ERR_CONFLICT_001"), ConflictError),
-    "a page": (answered(200, b"<h1>It works!</h1>"), MalformedAnswerError),
-    "half an envelope": (answered(200, b'{"data": {"keys": ['), MalformedAnswerError),
-    "a page's 404": (answered(404, b"<h1>Not here</h1>"), MalformedAnswerError),
+    "a page": (answered(200, b"<h1>It works!</h1>"), MalformedResponseError),
+    "half an envelope": (answered(200, b'{"data": {"keys": ['), MalformedResponseError),
+    "a page's 404": (answered(404, b"<h1>Not here</h1>"), MalformedResponseError),
 }
 """What does not pass."""
 

@@ -14,7 +14,7 @@ from pqkeep import (
     DecryptionError,
     EncryptionInputError,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     NotFoundError,
     PqkeepError,
 )
@@ -153,13 +153,13 @@ def test_an_argument_for_all_and_for_one(client: Client) -> None:
     "results", [[], [{"data": {}}], [{"data": {"plaintext": "AAAA"}}] * 3, [{}, {}], "AAAA"]
 )
 def test_an_answer_that_is_none(
-    answer: Callable[..., str], connect: Callable[..., Client], results: object
+    response: Callable[..., str], connect: Callable[..., Client], results: object
 ) -> None:
     """Another number of results than of items, or a result without data and error, is no answer."""
     envelope = {"data": {"results": results}, "request_id": "1", "timestamp": ""}
-    client = connect(answer(json.dumps(envelope).encode()), "key")
+    client = connect(response(json.dumps(envelope).encode()), "key")
     items = [{"ciphertext": b"", "key_version": 1}] * 2
-    with pytest.raises(MalformedAnswerError):
+    with pytest.raises(MalformedResponseError):
         list(client.kem.decrypt_many(items))
 
 

@@ -15,13 +15,13 @@ from pqkeep import (
     DecryptionError,
     InternalError,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     OutOfServiceError,
     PqkeepError,
     UnavailableError,
     errors,
 )
-from pqkeep._answer import MAX_ANSWER
+from pqkeep._response import MAX_RESPONSE
 from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED
 
 API_KEY = "pqk_" + "0" * 49
@@ -31,10 +31,10 @@ Connect = Callable[..., Client]
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
-def test_status_decides_the_class(connect: Connect, answer: Answer, status: int) -> None:
+def test_status_decides_the_class(connect: Connect, response: Answer, status: int) -> None:
     """Every status that the specification names has its class, whatever the code."""
     error = {"error_code": "ERR_NEW_001", "message": "no"}
-    url = answer(json.dumps({"error": error, "request_id": REQUEST_ID}).encode(), status)
+    url = response(json.dumps({"error": error, "request_id": REQUEST_ID}).encode(), status)
     with pytest.raises(PqkeepError) as caught:
         connect(url, API_KEY).keys.list()
     assert type(caught.value) is BY_STATUS[status]
@@ -43,9 +43,9 @@ def test_status_decides_the_class(connect: Connect, answer: Answer, status: int)
 
 
 @pytest.mark.parametrize("code", BY_CODE)
-def test_code_decides_the_class(connect: Connect, answer: Answer, code: str) -> None:
+def test_code_decides_the_class(connect: Connect, response: Answer, code: str) -> None:
     """Every code that has a class of its own has it whatever the status, below its family's."""
-    url = answer(json.dumps({"error": {"error_code": code, "message": "no"}}).encode(), 400)
+    url = response(json.dumps({"error": {"error_code": code, "message": "no"}}).encode(), 400)
     with pytest.raises(PqkeepError) as caught:
         connect(url, API_KEY).keys.list()
     assert type(caught.value) is BY_CODE[code]
@@ -74,9 +74,9 @@ def test_tree() -> None:
         assert re.search(rf"{error.__name__}\b.*{code}", tree)
 
 
-def test_unknown_status(connect: Connect, answer: Answer) -> None:
+def test_unknown_status(connect: Connect, response: Answer) -> None:
     """An error with a status of no class is a PqkeepError all the same."""
-    url = answer(b'{"error": {"error_code": "ERR_TEAPOT_001", "message": "tea"}}', 418)
+    url = response(b'{"error": {"error_code": "ERR_TEAPOT_001", "message": "tea"}}', 418)
     with pytest.raises(PqkeepError) as caught:
         connect(url, API_KEY).keys.list()
     assert type(caught.value) is PqkeepError
@@ -103,10 +103,10 @@ def test_unknown_status(connect: Connect, answer: Answer) -> None:
         ("Fri, 99 Nov 2026 12:00:00 GMT", None),
     ],
 )
-def test_retry_after(connect: Connect, answer: Answer, header: str, seconds: int | None) -> None:
+def test_retry_after(connect: Connect, response: Answer, header: str, seconds: int | None) -> None:
     """Retry-After counts as seconds and as a date, by the answer's own clock; nothing else harms."""
     body = b'{"error": {"error_code": "ERR_SERVICE_001", "message": "no"}}'
-    url = answer(body, 503, (("Date", "Fri, 13 Nov 2026 12:00:00 GMT"), ("Retry-After", header)))
+    url = response(body, 503, (("Date", "Fri, 13 Nov 2026 12:00:00 GMT"), ("Retry-After", header)))
     with pytest.raises(OutOfServiceError) as caught:
         connect(url, API_KEY).keys.list()
     assert caught.value.retry_after == seconds
@@ -126,32 +126,32 @@ def test_retry_after(connect: Connect, answer: Answer, header: str, seconds: int
         b'{"data": ' + b"[" * 100_000,
     ],
 )
-def test_no_envelope(connect: Connect, answer: Answer, body: bytes, status: int) -> None:
-    """An answer that is no envelope is a MalformedAnswerError that does not hold the answer."""
-    with pytest.raises(MalformedAnswerError) as caught:
-        connect(answer(body, status), API_KEY).keys.list()
+def test_no_envelope(connect: Connect, response: Answer, body: bytes, status: int) -> None:
+    """An answer that is no envelope is a MalformedResponseError that does not hold the answer."""
+    with pytest.raises(MalformedResponseError) as caught:
+        connect(response(body, status), API_KEY).keys.list()
     assert caught.value.status == status
     assert caught.value.__context__ is None
 
 
-def test_endless(connect: Connect, answer: Answer) -> None:
+def test_endless(connect: Connect, response: Answer) -> None:
     """An answer that is too long to be one is not read to its end."""
-    with pytest.raises(MalformedAnswerError):
-        connect(answer(b" " * (MAX_ANSWER + 1)), API_KEY).keys.list()
+    with pytest.raises(MalformedResponseError):
+        connect(response(b" " * (MAX_RESPONSE + 1)), API_KEY).keys.list()
 
 
-def test_data_with_an_error_status(connect: Connect, answer: Answer) -> None:
+def test_data_with_an_error_status(connect: Connect, response: Answer) -> None:
     """Data does not make a success of an error."""
-    url = answer(b'{"data": {"valid": true}}', 500)
+    url = response(b'{"data": {"valid": true}}', 500)
     with pytest.raises(InternalError):
         connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
 
 
-def test_redirect(connect: Connect, answer: Answer) -> None:
+def test_redirect(connect: Connect, response: Answer) -> None:
     """A redirect is not followed: the API key goes nowhere else."""
-    elsewhere = answer(b'{"data": {"keys": [], "total": 0}}')
-    url = answer(b"", 307, (("Location", elsewhere),))
-    with pytest.raises(MalformedAnswerError, match=f"leads elsewhere, to {elsewhere}") as caught:
+    elsewhere = response(b'{"data": {"keys": [], "total": 0}}')
+    url = response(b"", 307, (("Location", elsewhere),))
+    with pytest.raises(MalformedResponseError, match=f"leads elsewhere, to {elsewhere}") as caught:
         connect(url, API_KEY).keys.list()
     assert caught.value.status == 307
 
@@ -169,11 +169,11 @@ def test_redirect(connect: Connect, answer: Answer) -> None:
     ],
 )
 def test_where_a_redirect_leads(
-    connect: Connect, answer: Answer, status: int, location: str, shown: str
+    connect: Connect, response: Answer, status: int, location: str, shown: str
 ) -> None:
     """Any redirect says where to, without a password or a query, and is not followed."""
-    url = answer(b"<html>", status, (("Location", location),))
-    with pytest.raises(MalformedAnswerError) as caught:
+    url = response(b"<html>", status, (("Location", location),))
+    with pytest.raises(MalformedResponseError) as caught:
         connect(url, API_KEY).keys.list()
     assert shown in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -191,51 +191,52 @@ def test_where_a_redirect_leads(
     ],
 )
 def test_what_answers_in_the_service_s_place_is_said(
-    connect: Connect, answer: Answer, status: int, body: bytes, said: str
+    connect: Connect, response: Answer, status: int, body: bytes, said: str
 ) -> None:
     """An empty answer and a web page, of a proxy or a sign-in page, are named as that."""
     with pytest.raises(PqkeepError, match=said) as caught:
-        connect(answer(body, status), API_KEY).keys.list()
+        connect(response(body, status), API_KEY).keys.list()
     assert "Sign in" not in str(caught.value)
 
 
-def test_broken_compression(connect: Connect, answer: Answer) -> None:
-    """An answer that does not decompress is a MalformedAnswerError."""
-    url = answer(b"not gzip", 200, (("Content-Encoding", "gzip"),))
-    with pytest.raises(MalformedAnswerError):
+def test_broken_compression(connect: Connect, response: Answer) -> None:
+    """An answer that does not decompress is a MalformedResponseError."""
+    url = response(b"not gzip", 200, (("Content-Encoding", "gzip"),))
+    with pytest.raises(MalformedResponseError):
         connect(url, API_KEY).keys.list()
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "deflate", "br", "zstd"])
-def test_no_other_encoding(connect: Connect, answer: Answer, encoding: str) -> None:
+def test_no_other_encoding(connect: Connect, response: Answer, encoding: str) -> None:
     """An answer that could become of any length is not decoded at all; one of gzip is."""
     body = gzip.compress(b'{"data": {"keys": [], "total": 0}}')
     assert (
-        list(connect(answer(body, 200, (("Content-Encoding", "GZIP"),)), API_KEY).keys.list()) == []
+        list(connect(response(body, 200, (("Content-Encoding", "GZIP"),)), API_KEY).keys.list())
+        == []
     )
     doubled = gzip.compress(body) if encoding == "gzip, gzip" else zlib.compress(body)
-    with pytest.raises(MalformedAnswerError, match="no encoding that was asked for"):
-        connect(answer(doubled, 200, (("Content-Encoding", encoding),)), API_KEY).keys.list()
+    with pytest.raises(MalformedResponseError, match="no encoding that was asked for"):
+        connect(response(doubled, 200, (("Content-Encoding", encoding),)), API_KEY).keys.list()
 
 
 @pytest.mark.parametrize("valid", ["true", "false", 1, 0, None, []])
-def test_only_true_is_true(connect: Connect, answer: Answer, valid: object) -> None:
+def test_only_true_is_true(connect: Connect, response: Answer, valid: object) -> None:
     """A signature is valid if the answer is true, and not if it is anything that counts as true."""
-    url = answer(json.dumps({"data": {"valid": valid}}).encode())
-    with pytest.raises(MalformedAnswerError) as caught:
+    url = response(json.dumps({"data": {"valid": valid}}).encode())
+    with pytest.raises(MalformedResponseError) as caught:
         connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
     assert caught.value.field == "valid"
 
 
-def test_re_encrypted_to_another_key(connect: Connect, answer: Answer) -> None:
+def test_re_encrypted_to_another_key(connect: Connect, response: Answer) -> None:
     """What a re-encryption does not say of its target is as the source has it, or is refused."""
     data = {"ciphertext": "AAAA", "key_version": 2, "algorithm": "X-Wing", "keyring": "a"}
-    client = connect(answer(json.dumps({"data": data}).encode()), API_KEY)
+    client = connect(response(json.dumps({"data": data}).encode()), API_KEY)
     source: dict[str, Any] = {"key_version": 1, "algorithm": "X-Wing", "keyring": "a"}
     assert client.kem.re_encrypt(b"", **source).key_version == 2
     for field, wrong in (("algorithm", "Kyber768"), ("keyring", "b")):
         for asked in (source | {field: wrong}, source | {f"to_{field}": wrong}):
-            with pytest.raises(MalformedAnswerError) as caught:
+            with pytest.raises(MalformedResponseError) as caught:
                 client.kem.re_encrypt(b"", **asked)
             assert caught.value.field == field
 
@@ -255,8 +256,8 @@ def test_re_encrypted_to_another_key(connect: Connect, answer: Answer) -> None:
         ("created_at", 0),
     ],
 )
-def test_malformed_field(connect: Connect, answer: Answer, field: str, value: object) -> None:
-    """A field of the wrong type or form is a MalformedAnswerError that names it and the request."""
+def test_malformed_field(connect: Connect, response: Answer, field: str, value: object) -> None:
+    """A field of the wrong type or form is a MalformedResponseError that names it and the request."""
     key = {
         "key_version": 1,
         "algorithm": "Kyber768",
@@ -265,16 +266,16 @@ def test_malformed_field(connect: Connect, answer: Answer, field: str, value: ob
         "created_at": "2026-01-01T00:00:00.000Z",
     }
     envelope = {"data": {"keys": [key, key | {field: value}]}, "request_id": REQUEST_ID}
-    url = answer(json.dumps(envelope).encode())
-    with pytest.raises(MalformedAnswerError) as caught:
+    url = response(json.dumps(envelope).encode())
+    with pytest.raises(MalformedResponseError) as caught:
         connect(url, API_KEY).keys.list()
     assert (caught.value.field, caught.value.request_id) == (field, REQUEST_ID)
 
 
-def test_list_of_something_else(connect: Connect, answer: Answer) -> None:
-    """A list of keys that has something else in it is a MalformedAnswerError."""
-    url = answer(b'{"data": {"keys": ["Kyber768"]}}')
-    with pytest.raises(MalformedAnswerError):
+def test_list_of_something_else(connect: Connect, response: Answer) -> None:
+    """A list of keys that has something else in it is a MalformedResponseError."""
+    url = response(b'{"data": {"keys": ["Kyber768"]}}')
+    with pytest.raises(MalformedResponseError):
         connect(url, API_KEY).keys.list()
 
 
@@ -307,7 +308,7 @@ LISTS = [
 @pytest.mark.parametrize(("path", "field", "member", "whole"), LISTS)
 def test_a_list_has_all_pages(
     connect: Connect,
-    answer: Answer,
+    response: Answer,
     path: str,
     field: str,
     member: dict[str, object],
@@ -315,7 +316,7 @@ def test_a_list_has_all_pages(
 ) -> None:
     """A list that the service cuts is asked for until the page that names no next one."""
     pages = {"": "x.1", "?after=x.1": "x.2", "?after=x.2": None}
-    url = answer(
+    url = response(
         {
             f"/api/v1{path}{query}": json.dumps({"data": {field: [member], "next": after}}).encode()
             for query, after in pages.items()
@@ -327,13 +328,13 @@ def test_a_list_has_all_pages(
 @pytest.mark.parametrize(("path", "field", "member", "whole"), LISTS)
 def test_a_list_that_never_ends(
     connect: Connect,
-    answer: Answer,
+    response: Answer,
     path: str,
     field: str,
     member: dict[str, object],
     whole: Callable[[Client], tuple[object, ...]],
 ) -> None:
     """A page that is followed by itself is malformed."""
-    url = answer(json.dumps({"data": {field: [member], "next": path}}).encode())
-    with pytest.raises(MalformedAnswerError):
+    url = response(json.dumps({"data": {field: [member], "next": path}}).encode())
+    with pytest.raises(MalformedResponseError):
         whole(connect(url, API_KEY))

@@ -27,7 +27,7 @@ INTERNAL = frozenset(
         "ContractChangedError",
         "DuplicateNoticeError",
         "InvalidAddressError",
-        "InvalidProviderAnswerError",
+        "InvalidProviderResponseError",
         "InvalidValueError",
         "MailDeferredError",
         "MailRejectedError",
@@ -36,7 +36,7 @@ INTERNAL = frozenset(
         "ShardInUseError",
         "SinkError",
         "TlsError",
-        "AllowanceUsedUpError",
+        "QuotaUsedUpError",
         "RehearsedError",  # caught by the pipeline
         "UsedError",  # of it only UsedCodeError is raised
         "_TooNearError",

@@ -289,8 +289,8 @@ def test_people_come_in_after_a_restore(restored: Restored, password: str) -> No
         {"recovery_code": team.recovery_code},
     ):
         person = installation.caller(None)
-        answer = person.ask("POST", "/auth/login", signed_in)
-        token = answer.json()["error"]["challenge_token"]
+        response = person.ask("POST", "/auth/login", signed_in)
+        token = response.json()["error"]["challenge_token"]
         person.post("/auth/mfa/verify", {"challenge_token": token, **proof})
         assert person.get("/auth/me")["role"] == "owner"
     refresh = {"Cookie": f"{REFRESH}={team.refresh_token}"}

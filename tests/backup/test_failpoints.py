@@ -357,8 +357,8 @@ def has_ended(pid: int) -> bool:
 
 def reload_root_keys(layout: Layout) -> RootKeys:
     """Have the key service read its settings."""
-    answer: RootKeys = execute(layout.operator_socket, ReloadRootKeys(tenant=INSTALLATION))
-    return answer
+    response: RootKeys = execute(layout.operator_socket, ReloadRootKeys(tenant=INSTALLATION))
+    return response
 
 
 def until_renewed(layout: Layout) -> None:

@@ -127,8 +127,8 @@ class Gateway:
     def is_ready(self) -> bool:
         """Return whether it says so."""
         with suppress(httpx2.HTTPError):
-            answer = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=5)
-            return answer.status_code == 200 and answer.json()["degraded"] == []
+            response = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=5)
+            return response.status_code == 200 and response.json()["degraded"] == []
         return False
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from tests.crash_recovery.client import Caller, Client, Ledger
 
 PAUSE_SECONDS = 0.03
-ANSWER_SECONDS = 15.0
+RESPONSE_SECONDS = 15.0
 """Longer than a gateway takes to say that there is no answer."""
 PLAINTEXT = {"algorithm": "Kyber768", "plaintext": "aGVsbG8="}
 
@@ -40,24 +40,24 @@ class Probe:
 
     def _ask(self, stop: threading.Event) -> None:
         while not stop.wait(PAUSE_SECONDS):
-            client = Client(self._base_url, self.ledger, ANSWER_SECONDS)
+            client = Client(self._base_url, self.ledger, RESPONSE_SECONDS)
             began = time.monotonic()
-            answer = client.ask(self._caller, "POST", "/kem/encrypt", PLAINTEXT)
+            response = client.ask(self._caller, "POST", "/kem/encrypt", PLAINTEXT)
             client.close()
-            if answer is None:
+            if response is None:
                 continue
-            if not answer.is_success:
-                self.ledger.wrong.append(f"probe: {answer.status} {answer.code}")
+            if not response.is_success:
+                self.ledger.wrong.append(f"probe: {response.status} {response.code}")
                 continue
             self.answered.append((began, time.monotonic()))
-            version = answer.data["key_version"]
-            client.promised(answer, self._caller, "encrypt", key_version=version)
+            version = response.data["key_version"]
+            client.promised(response, self._caller, "encrypt", key_version=version)
 
     def has_answered_since(self, moment: float, times: int = 1) -> bool:
         """Return whether requests that began after a moment were answered."""
         return sum(began > moment for began, _ in self.answered[-times:]) == times
 
-    def longest_without_answer(self, begin: float, end: float) -> float:
+    def longest_without_response(self, begin: float, end: float) -> float:
         """Return the longest time between two answers that reaches into a time (seconds)."""
         times = [answered for _, answered in self.answered]
         gaps = [b - a for a, b in pairwise(times) if b > begin and a < end]

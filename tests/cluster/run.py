@@ -18,7 +18,7 @@ from tests.cluster.faults import Fault, faults
 from tests.cluster.installation import SHARDS, Cluster, running, until
 from tests.cluster.probe import Probe
 from tests.crash_recovery import invariants
-from tests.crash_recovery.client import Caller, Client, Ledger, Promise, answers_of, client
+from tests.crash_recovery.client import Caller, Client, Ledger, Promise, client, responses_of
 from tests.crash_recovery.random_choices import SeededRandom
 from tests.crash_recovery.run import at_work
 from tests.crash_recovery.snapshot import DRIVER, Snapshot, read
@@ -87,7 +87,7 @@ class Report:
     operations: int
     requests_a_second: float
     faults: int
-    answers: dict[str, int]
+    responses: dict[str, int]
     refused_connections: int
     broken: int
     """Requests whose connection ended, or which were not answered in time."""
@@ -153,14 +153,14 @@ def run(plan: Plan, folder: Path) -> Report:
         )
         found["verifier"] = [str(each) for each in verify([exports[shard]]).findings]
         findings |= {f"{shard}: {check}": wrong for check, wrong in found.items()}
-    answers = answers_of(ledgers)
+    responses = responses_of(ledgers)
     report = Report(
         seed=plan.seed,
         seconds=round(seconds, 1),
         operations=operations,
-        requests_a_second=round(sum(answers.values()) / seconds, 1),
+        requests_a_second=round(sum(responses.values()) / seconds, 1),
         faults=sum(len(row.seconds) for row in rows),
-        answers=answers,
+        responses=responses,
         refused_connections=sum(ledger.refused for ledger in ledgers),
         broken=sum(ledger.broken for ledger in ledgers),
         opened=opened,
@@ -244,7 +244,7 @@ def _away(cluster: Cluster, probes: Mapping[str, Probe], fault: Fault) -> float:
         pass
     _calm(cluster, probes)
     now = time.monotonic()
-    return max(probes[shard].longest_without_answer(began, now) for shard in fault.shards)
+    return max(probes[shard].longest_without_response(began, now) for shard in fault.shards)
 
 
 def _calm(cluster: Cluster, probes: Mapping[str, Probe]) -> None:
@@ -290,10 +290,10 @@ def _open_all(cluster: Cluster, state: Keeping) -> tuple[list[str], int, list[st
             for first in range(0, len(made), BATCH):
                 some = made[first : first + BATCH]
                 items = {"items": [each.body for each in some]}
-                answer = asking.post("/kem/decrypt/batch", json=items).raise_for_status()
-                request = answer.json()["request_id"]
+                response = asking.post("/kem/decrypt/batch", json=items).raise_for_status()
+                request = response.json()["request_id"]
                 batches.append(invariants.records_of_one("request_id", request, len(some)))
-                for each, result in zip(some, answer.json()["data"]["results"], strict=True):
+                for each, result in zip(some, response.json()["data"]["results"], strict=True):
                     found = result.get("data", {}).get("plaintext")
                     if found != each.expected["plaintext"]:
                         wrong.append(f"{each.body}: {result}")

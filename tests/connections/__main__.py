@@ -83,11 +83,11 @@ def measure_all(gateway: Gateway, arguments: argparse.Namespace) -> Mapping[str,
 def measure(gateway: Gateway, kind: str, count: int) -> Measured:
     """Run one kind."""
     context = multiprocessing.get_context("spawn")
-    opened, done, answers = context.Event(), context.Event(), context.SimpleQueue()
+    opened, done, responses = context.Event(), context.Event(), context.SimpleQueue()
     idle = gateway.files()
-    asking = context.Process(target=ask, args=(gateway.port, done, answers))
+    asking = context.Process(target=ask, args=(gateway.port, done, responses))
     asking.start()
-    alone = p99(answers.get())
+    alone = p99(responses.get())
     process = context.Process(target=hold, args=(gateway.port, kind, count, opened, done))
     process.start()
     most, began = 0, time.monotonic()
@@ -103,7 +103,7 @@ def measure(gateway: Gateway, kind: str, count: int) -> Measured:
     gone = time.monotonic()
     left = gateway.connections() - OWN
     done.set()
-    samples = answers.get()
+    samples = responses.get()
     process.join()
     asking.join()
     phases = by_phase(samples, (began, all_opened, first_cut, gone))
@@ -119,16 +119,16 @@ def measure(gateway: Gateway, kind: str, count: int) -> Measured:
 def measure_bodies(gateway: Gateway, port: int, name: str) -> tuple[float, int]:
     """Have large bodies sent to a port. Return the p99 of others meanwhile, and MiB of growth."""
     context = multiprocessing.get_context("spawn")
-    done, answers = context.Event(), context.SimpleQueue()
+    done, responses = context.Event(), context.SimpleQueue()
     before = gateway.memory()
-    asking = context.Process(target=ask, args=(gateway.port, done, answers))
+    asking = context.Process(target=ask, args=(gateway.port, done, responses))
     asking.start()
-    alone = p99(answers.get())
+    alone = p99(responses.get())
     sending = context.Process(target=upload, args=(port, done))
     sending.start()
     time.sleep(UPLOAD_SECONDS)
     done.set()
-    during = p99(answers.get())
+    during = p99(responses.get())
     sending.join()
     asking.join()
     grown = (gateway.memory() - before) >> 20

@@ -21,10 +21,10 @@ class Sample(NamedTuple):
     taken: float
 
 
-def ask(port: int, done: Event, answers: SimpleQueue[list[Sample]]) -> None:
+def ask(port: int, done: Event, responses: SimpleQueue[list[Sample]]) -> None:
     """Give what requests take before anything happens, and what they take until it is done."""
-    answers.put(_ask(port, done, USUAL_SECONDS))
-    answers.put(_ask(port, done, float("inf")))
+    responses.put(_ask(port, done, USUAL_SECONDS))
+    responses.put(_ask(port, done, float("inf")))
 
 
 def _ask(port: int, done: Event, seconds: float) -> list[Sample]:

@@ -87,7 +87,7 @@ class Client:
         """Send some bytes."""
         self.socket.sendall(data)
 
-    def answer(self, *, to_head: bool = False) -> Answer:
+    def respond(self, *, to_head: bool = False) -> Answer:
         """Read one answer, all of it."""
         while b"\r\n\r\n" not in self._received:
             self._receive()
@@ -105,7 +105,7 @@ class Client:
     def ask(self, data: bytes) -> Answer:
         """Send one request and read its answer."""
         self.send(data)
-        return self.answer()
+        return self.respond()
 
     def closed_after(self) -> float:
         """Read until the other side closes; return after how many seconds."""

@@ -51,9 +51,9 @@ def test_a_body_is_refused_by_its_length(gateway: Gateway, path: str) -> None:
     """A body that says that it is too large is refused before any of it comes."""
     head = _post(path, b"", credential=gateway.operator_key if path == "/tenants" else "")
     with gateway.client() as client:
-        answer = client.ask(head.replace(b"Content-Length: 0", b"Content-Length: 16385"))
+        response = client.ask(head.replace(b"Content-Length: 0", b"Content-Length: 16385"))
         expected = 401 if path.startswith("/kms") else 400
-        assert (answer.status, answer.headers["connection"]) == (expected, "close")
+        assert (response.status, response.headers["connection"]) == (expected, "close")
 
 
 @pytest.mark.threat("stranger")
@@ -66,7 +66,7 @@ def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: 
     def send(client: Client) -> int:
         with suppress(ConnectionError):
             client.send(request)
-        return client.answer().status
+        return client.respond().status
 
     before = gateway.memory()
     clients = [gateway.client() for _ in range(100)]
@@ -88,9 +88,9 @@ def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: 
 def test_what_is_nested_is_refused(gateway: Gateway, body: bytes, message: str) -> None:
     """No field takes an array or an object: they are not parsed, however deep they are."""
     with gateway.client() as client:
-        answer = client.ask(_post("/auth/login", body))
-        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
-        assert message in answer.message
+        response = client.ask(_post("/auth/login", body))
+        assert (response.status, response.code) == (400, "ERR_INVALID_001")
+        assert message in response.message
 
 
 def test_brackets_in_text_are_no_levels(gateway: Gateway) -> None:
@@ -118,7 +118,7 @@ def test_the_costliest_bodies_of_strangers_are_refused(gateway: Gateway, body: b
     """As deep, as many and as long as 16 KiB can be: refused in the envelope, and the next is read."""
     assert len(body) <= 16 * KIB
     with gateway.client() as client:
-        answer = client.ask(_post("/auth/login", body))
-        assert answer.status in (400, 422)
-        assert answer.code == "ERR_INVALID_001"
+        response = client.ask(_post("/auth/login", body))
+        assert response.status in (400, 422)
+        assert response.code == "ERR_INVALID_001"
         assert "unknown field" in client.ask(_post("/auth/login", READ)).message

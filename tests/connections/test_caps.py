@@ -174,7 +174,7 @@ def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gat
             assert time.monotonic() < deadline
             assert len(client.ask(LARGE).body) == size
         assert kept >= 2
-        assert len(unread.answer().body) == size
+        assert len(unread.respond().body) == size
 
 
 def test_documents_are_sent_as_they_are_read(start_gateway: Callable[..., Gateway]) -> None:

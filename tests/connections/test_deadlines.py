@@ -43,13 +43,13 @@ def nothing_more(client: Client) -> None:
     assert client.ask(HEALTH).status == 503
 
 
-def line_end_after_an_answer(client: Client) -> None:
+def line_end_after_a_response(client: Client) -> None:
     """Send an end of line after an answer."""
     assert client.ask(HEALTH).status == 503
     client.send(b"\r\n")
 
 
-def half_a_head_after_an_answer(client: Client) -> None:
+def half_a_head_after_a_response(client: Client) -> None:
     """Stop in the head of the second request."""
     assert client.ask(HEALTH).status == 503
     client.send(HEALTH[:20])
@@ -86,7 +86,7 @@ def unread_pipeline(client: Client) -> None:
         pass
 
 
-def unread_last_answer(client: Client) -> None:
+def unread_last_response(client: Client) -> None:
     """Read nothing of answers that fit into the buffers, and ask no more."""
     client.send(4 * LARGE)
 
@@ -116,8 +116,8 @@ ENDINGS = [
     no_body,
     half_a_body,
     nothing_more,
-    line_end_after_an_answer,
-    half_a_head_after_an_answer,
+    line_end_after_a_response,
+    half_a_head_after_a_response,
     half_a_head_with_a_request,
     body_after_its_refusal,
     nothing_after_a_refusal,
@@ -140,7 +140,7 @@ def test_a_client_that_does_no_more_is_hung_up_on(
         assert client.closed_after() < LATEST
 
 
-@pytest.mark.parametrize("do", [unread_pipeline, unread_last_answer])
+@pytest.mark.parametrize("do", [unread_pipeline, unread_last_response])
 def test_a_client_that_reads_nothing_is_hung_up_on(
     hasty: Gateway, do: Callable[[Client], None]
 ) -> None:
@@ -174,13 +174,13 @@ def test_a_client_that_goes_on_is_served(hasty: Gateway) -> None:
             for piece in (HEALTH[:10], HEALTH[10:]):
                 client.send(piece)
                 time.sleep(0.4)
-            assert client.answer().status == 503
+            assert client.respond().status == 503
 
 
 def test_a_body_has_as_long_as_a_head(hasty: Gateway) -> None:
     """The time for a request is for all of it, and what did not come in time is 400."""
     with hasty.client() as client:
         client.send(LOGIN)
-        answer = client.answer()
-        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
-        assert answer.headers["connection"] == "close"
+        response = client.respond()
+        assert (response.status, response.code) == (400, "ERR_INVALID_001")
+        assert response.headers["connection"] == "close"

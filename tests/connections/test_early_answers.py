@@ -38,8 +38,8 @@ def test_an_answer_before_the_body_closes(
 ) -> None:
     """The answer says Connection: close, and the connection is closed."""
     with gateway.client() as client:
-        answer = client.ask(_request(target, *lines, size=len(BODY)))
-        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        response = client.ask(_request(target, *lines, size=len(BODY)))
+        assert (response.status, response.headers["connection"]) == (status, "close")
         assert client.closed_after() < 1
 
 
@@ -54,7 +54,7 @@ def test_the_answer_is_read_after_the_body_was_sent(
         for begin in range(0, len(BODY), 65_536):
             client.send(BODY[begin : begin + 65_536])
             time.sleep(0.001)
-        assert client.answer().status == status
+        assert client.respond().status == status
         assert client.socket.recv(1) == b""
 
 
@@ -79,14 +79,14 @@ def test_a_small_body_that_came_with_its_head_costs_no_connection(gateway: Gatew
     with gateway.client() as client:
         request = _request(b"POST /api/v1/kem/encrypt", size=2) + b"{}"
         for _ in range(3):
-            answer = client.ask(request)
-            assert answer.status == 401
-            assert "connection" not in answer.headers
+            response = client.ask(request)
+            assert response.status == 401
+            assert "connection" not in response.headers
 
 
 def test_a_client_that_waits_for_100_is_answered_without(gateway: Gateway) -> None:
     """Expect: 100-continue is not told to continue with a body that nobody will read."""
     with gateway.client() as client:
         lines = (b"Expect: 100-continue", b"Content-Type: application/json")
-        answer = client.ask(_request(b"POST /api/v1/auth/login", *lines, size=20_000))
-        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        response = client.ask(_request(b"POST /api/v1/auth/login", *lines, size=20_000))
+        assert (response.status, response.headers["connection"]) == (400, "close")

@@ -59,11 +59,11 @@ def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: b
     with gateway.client() as client:
         client.send(sent)
         if sent.startswith(HEALTH):
-            assert client.answer().status == 503
-        answer = client.answer()
-        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
-        assert answer.headers["connection"] == "close"
-        assert answer.headers["x-content-type-options"] == "nosniff"
+            assert client.respond().status == 503
+        response = client.respond()
+        assert (response.status, response.code) == (400, "ERR_INVALID_001")
+        assert response.headers["connection"] == "close"
+        assert response.headers["x-content-type-options"] == "nosniff"
         assert client.socket.recv(1) == b""
 
 
@@ -74,9 +74,9 @@ def test_a_header_that_is_there_twice_is_named(gateway: Gateway, name: str) -> N
     """A header of one value that is there twice, in other capitals too, is the error's field."""
     with gateway.client() as client:
         twice = f"{name}: a\r\n{name.upper()}: a\r\n".encode()
-        answer = client.ask(_post(twice + b"Content-Length: 2\r\n", b"{}"))
-        assert (answer.status, answer.code, answer.field) == (400, "ERR_INVALID_001", name)
-        assert f"{name} occurs twice" in answer.message
+        response = client.ask(_post(twice + b"Content-Length: 2\r\n", b"{}"))
+        assert (response.status, response.code, response.field) == (400, "ERR_INVALID_001", name)
+        assert f"{name} occurs twice" in response.message
 
 
 def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> None:
@@ -84,8 +84,8 @@ def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> No
     head = _get(HOST + b"X: " + 33_000 * b"x" + b"\r\n")
     with gateway.client() as client:
         assert client.ask(HEALTH + head[:20_000]).status == 503
-        answer = client.ask(head[20_000:])
-        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
+        response = client.ask(head[20_000:])
+        assert (response.status, response.code) == (400, "ERR_INVALID_001")
 
 
 def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None:
@@ -94,9 +94,9 @@ def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None
     request = _post(b"Content-Length: %d\r\n" % len(body), body)
     with gateway.client() as client:
         client.send(request + HEALTH[:20])
-        assert client.answer().status == 401
+        assert client.respond().status == 401
         client.send(HEALTH[20:])
-        assert client.answer().status == 503
+        assert client.respond().status == 503
 
 
 def test_a_slash_in_a_query_may_be_encoded(gateway: Gateway) -> None:
@@ -110,8 +110,8 @@ def test_a_trailer_is_no_header(gateway: Gateway) -> None:
     with gateway.client() as client:
         request = b"POST /api/v1/tenants HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n"
         trailer = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
-        answer = client.ask(request + b"2\r\n{}\r\n0\r\n" + trailer + b"\r\n")
-        assert answer.status == 401
+        response = client.ask(request + b"2\r\n{}\r\n0\r\n" + trailer + b"\r\n")
+        assert response.status == 401
 
 
 def test_trailers_are_bounded(gateway: Gateway) -> None:
@@ -129,14 +129,14 @@ def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
     with gateway.client() as client:
         for _ in range(3):
             client.send(HEALTH + other + HEALTH)
-            assert [client.answer().status for _ in range(3)] == [503, 404, 503]
+            assert [client.respond().status for _ in range(3)] == [503, 404, 503]
 
 
 def test_many_pipelined_requests_are_answered(gateway: Gateway) -> None:
     """A thousand that come at once get their answers, and the connection goes on."""
     with gateway.client() as client:
         client.send(1_000 * HEALTH)
-        assert [client.answer().status for _ in range(1_000)] == 1_000 * [503]
+        assert [client.respond().status for _ in range(1_000)] == 1_000 * [503]
         assert client.ask(HEALTH).status == 503
 
 
@@ -146,7 +146,7 @@ def test_any_number_of_requests_waits_behind_a_body(gateway: Gateway) -> None:
     for headers in (b"Content-Length: 5\r\n", CHUNKED):
         with gateway.client() as client:
             client.send(_post(headers, unread))
-            assert [client.answer().status for _ in range(101)] == [401] + 100 * [503]
+            assert [client.respond().status for _ in range(101)] == [401] + 100 * [503]
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_an_offer_to_upgrade_is_declined(gateway: Gateway, offer: bytes, pieces:
             else:
                 client.send(request[:half])
                 client.send(request[half:] + _get(HOST + offer) + HEALTH)
-            answer = client.answer()
-            assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
-            assert b'"field":"name"' in answer.body
-            assert client.answer().status == 503
-            assert client.answer().status == 503
+            response = client.respond()
+            assert (response.status, response.code) == (400, "ERR_INVALID_001")
+            assert b'"field":"name"' in response.body
+            assert client.respond().status == 503
+            assert client.respond().status == 503
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_head_is_get_without_its_body(gateway: Gateway, path: bytes) -> None:
         for _ in range(2):
             of_get = client.ask(request)
             client.send(request.replace(b"GET", b"HEAD"))
-            of_head = client.answer(to_head=True)
+            of_head = client.respond(to_head=True)
             assert (of_head.status, of_head.body) == (of_get.status, b"")
             assert of_head.headers.keys() == of_get.headers.keys()
             assert of_head.headers["content-length"] == of_get.headers["content-length"]
@@ -194,9 +194,9 @@ def test_head_is_get_without_its_body(gateway: Gateway, path: bytes) -> None:
 def test_allow_names_head_where_get_is(gateway: Gateway) -> None:
     """405 says that HEAD works, too."""
     with gateway.client() as client:
-        answer = client.ask(b"PUT /api/v1/tenants HTTP/1.1\r\n" + HOST + b"\r\n")
-        assert answer.status == 405
-        assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+        response = client.ask(b"PUT /api/v1/tenants HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert response.status == 405
+        assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/docs", b"/nowhere", b"/api/v1/openapi.json"])
@@ -209,8 +209,8 @@ def test_every_answer_is_what_it_says(gateway: Gateway, path: bytes) -> None:
 def test_401_names_a_scheme(gateway: Gateway) -> None:
     """401 has WWW-Authenticate, as RFC 9110 demands."""
     with gateway.client() as client:
-        answer = client.ask(_get(HOST, b"/api/v1/kms/keys"))
-        assert (answer.status, answer.headers["www-authenticate"]) == (
+        response = client.ask(_get(HOST, b"/api/v1/kms/keys"))
+        assert (response.status, response.headers["www-authenticate"]) == (
             401,
             'ApiKey realm="pqkeep"',
         )
@@ -221,8 +221,8 @@ def test_space_around_a_credential_is_ignored(gateway: Gateway, around: bytes) -
     """X-API-Key is trimmed of spaces and tabs."""
     credential = around + gateway.operator_key.encode() + around
     with gateway.client() as client:
-        answer = client.ask(_get(HOST + b"X-API-Key:" + credential + b"\r\n", b"/api/v1/tenants"))
-        assert answer.status == 200
+        response = client.ask(_get(HOST + b"X-API-Key:" + credential + b"\r\n", b"/api/v1/tenants"))
+        assert response.status == 200
 
 
 def _lines(gateway: Gateway) -> list[str]:
@@ -239,5 +239,5 @@ def test_strangers_write_no_log(gateway: Gateway) -> None:
             with gateway.client() as client:
                 client.send(sent)
                 if sent not in HEALTH:
-                    client.answer()
+                    client.respond()
     assert _lines(gateway) == before

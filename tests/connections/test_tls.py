@@ -20,7 +20,7 @@ INSIDE: tuple[Callable[[Client], None], ...] = (
     test_deadlines.no_body,
     test_deadlines.half_a_body,
     test_deadlines.nothing_more,
-    test_deadlines.half_a_head_after_an_answer,
+    test_deadlines.half_a_head_after_a_response,
     test_deadlines.body_after_its_refusal,
     test_deadlines.nothing_after_a_refusal,
     test_deadlines.nothing_after_an_error,
@@ -84,7 +84,9 @@ def test_a_client_that_does_no_more_is_hung_up_on(secured: Gateway) -> None:
         assert sum(client.closed_after() for client in clients) < LATEST
 
 
-@pytest.mark.parametrize("do", [test_deadlines.unread_pipeline, test_deadlines.unread_last_answer])
+@pytest.mark.parametrize(
+    "do", [test_deadlines.unread_pipeline, test_deadlines.unread_last_response]
+)
 def test_a_client_that_reads_nothing_is_hung_up_on(
     secured: Gateway, do: Callable[[Client], None]
 ) -> None:

@@ -90,9 +90,9 @@ class World:
             (Operation.SIGN_MU, self.mu, Operation.VERIFY_MU, "signature", self.mu),
         ):
             if writing in ALGORITHMS[algorithm].operations:
-                answer = self.caller.post(PATHS[writing], {**given, **named})
+                response = self.caller.post(PATHS[writing], {**given, **named})
                 self.fields[writing, algorithm, version] = given
-                self.fields[reading, algorithm, version] = {made: answer[made], **kept}
+                self.fields[reading, algorithm, version] = {made: response[made], **kept}
                 if (
                     writing is Operation.SIGN
                     and Operation.SIGN_JWS in ALGORITHMS[algorithm].operations
@@ -100,7 +100,7 @@ class World:
                     payload = {"payload": self.message["message"]}
                     self.fields[Operation.SIGN_JWS, algorithm, version] = payload
                 if writing is Operation.ENCRYPT:
-                    self.fields[Operation.RE_ENCRYPT, algorithm, version] = {made: answer[made]}
+                    self.fields[Operation.RE_ENCRYPT, algorithm, version] = {made: response[made]}
 
     def copy(self, algorithm: Algorithm, version: int, *, into: int) -> None:
         """Use what one version made in requests that name another."""

@@ -52,9 +52,9 @@ def _statuses(tenant: Caller, by: Caller | None = None) -> list[tuple[int, str]]
 
 
 def _revoke(caller: Caller, tenant: Caller, version: object) -> dict[str, Any]:
-    answer = caller.ask("DELETE", _path(tenant, f"/{version}"))
-    assert answer.status_code == 200, answer.text
-    data: dict[str, Any] = answer.json()["data"]
+    response = caller.ask("DELETE", _path(tenant, f"/{version}"))
+    assert response.status_code == 200, response.text
+    data: dict[str, Any] = response.json()["data"]
     return data
 
 
@@ -109,8 +109,8 @@ def test_details_are_shown_to_those_who_ask(
         assert third["last_used_at"] is third["last_used_from"] is None
         assert all(each.keys() == SHOWN | {"revoked_at"} for each in _list(new, caller))
     for value in ("1", "yes", "True", ""):
-        answer = new.ask("GET", _path(new), params={"details": value})
-        assert (answer.status_code, answer.json()["error"]["field"]) == (400, "details")
+        response = new.ask("GET", _path(new), params={"details": value})
+        assert (response.status_code, response.json()["error"]["field"]) == (400, "details")
 
 
 def test_a_tenant_without_api_keys_has_an_empty_list(operator: Caller) -> None:
@@ -126,16 +126,16 @@ def test_the_plaintext_is_shown_once(new_tenant: Callable[..., Caller]) -> None:
     rotated = tenant.post(_path(tenant, "/rotate"))["new_key"]["api_key"]
     assert len({made, rotated, tenant.api_key}) == 3
     tenant.client.headers["X-API-Key"] = rotated
-    answers = [
+    responses = [
         tenant.ask("GET", _path(tenant)),
         tenant.ask("GET", f"/tenants/{tenant.tenant_id}"),
         tenant.ask("GET", "/tenants"),
         tenant.ask("DELETE", _path(tenant, "/2")),
     ]
-    for answer in answers:
-        assert answer.status_code == 200
-        assert "pqk_" not in answer.text
-        assert '"api_key"' not in answer.text
+    for response in responses:
+        assert response.status_code == 200
+        assert "pqk_" not in response.text
+        assert '"api_key"' not in response.text
 
 
 def test_rotate_replaces_the_calling_key(
@@ -165,8 +165,8 @@ def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
     """No body is needed to rotate; an API key that names another one to replace is refused."""
     for content in (None, b"{}"):
         tenant = new_tenant("free")
-        answer = tenant.ask("POST", _path(tenant, "/rotate"), content=content)
-        assert answer.status_code == 200
+        response = tenant.ask("POST", _path(tenant, "/rotate"), content=content)
+        assert response.status_code == 200
     refusal = new_tenant("free")
     path = _path(refusal, "/rotate")
     assert refusal.refusal(path, {"key_id": "1"}) == (400, "ERR_INVALID_001", "key_id")
@@ -265,9 +265,11 @@ def test_of_concurrent_rotations_with_one_key_one_succeeds(
     """Sixteen callers rotate with one key at once: one 200, fifteen 409, one active key."""
     tenant = new_tenant("free")
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda _: tenant.ask("POST", _path(tenant, "/rotate")), range(16)))
-    assert [answer.status_code for answer in answers].count(200) == 1
-    losers = [refused(answer) for answer in answers if not answer.is_success]
+        responses = list(
+            pool.map(lambda _: tenant.ask("POST", _path(tenant, "/rotate")), range(16))
+        )
+    assert [response.status_code for response in responses].count(200) == 1
+    losers = [refused(response) for response in responses if not response.is_success]
     assert len(losers) == 15
     assert set(losers) <= {CONFLICT, UNAUTHORIZED}
     assert _statuses(tenant, operator) == [(1, "revoked"), (2, "active")]
@@ -391,7 +393,7 @@ def test_rotation_never_exceeds_the_quota(
     operator.post(_path(tenant, "/rotate"))
     with ThreadPoolExecutor(8) as pool:
         asked = pool.map(lambda n: operator.ask("POST", _path(tenant, n)), 4 * ["/rotate", ""])
-        statuses = sorted(answer.status_code for answer in asked)
+        statuses = sorted(response.status_code for response in asked)
     assert statuses == 4 * [200] + 4 * [400]
     assert [status for _, status in _statuses(tenant, operator)].count("active") == 2
 
@@ -407,17 +409,17 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
 ) -> None:
     """Another's tenant, nobody's and no UUID are the same 404 at every endpoint; nothing changes."""
     another = new_tenant("free")
-    answers = []
+    responses = []
     for tenant_id in (another.tenant_id, str(uuid.uuid4()), "x"):
-        answer = demo.ask(method, f"/tenants/{tenant_id}{end}")
-        assert refused(answer) == NO_TENANT
-        answers.append(answer.json()["error"])
+        response = demo.ask(method, f"/tenants/{tenant_id}{end}")
+        assert refused(response) == NO_TENANT
+        responses.append(response.json()["error"])
         if tenant_id != another.tenant_id:
-            answer = operator.ask(method, f"/tenants/{tenant_id}{end}")
-            assert refused(answer) == NO_TENANT
+            response = operator.ask(method, f"/tenants/{tenant_id}{end}")
+            assert refused(response) == NO_TENANT
             change = operator.ask("PATCH", f"/tenants/{tenant_id}", {"status": "suspended"})
             assert refused(change) == NO_TENANT
-    assert answers == 3 * answers[:1]
+    assert responses == 3 * responses[:1]
     assert _statuses(another) == [(1, "active")]
 
 
@@ -460,10 +462,10 @@ def test_the_overlap_is_a_setting(short_overlap: httpx2.Client, overlap: int) ->
     assert rotated.status_code == 200
     new = {"X-API-Key": rotated.json()["data"]["new_key"]["api_key"]}
     keys = "/kms/keys"
-    while (answer := short_overlap.get(keys, headers=old)).is_success:
+    while (response := short_overlap.get(keys, headers=old)).is_success:
         assert time.monotonic() < since + SECONDS
         time.sleep(0.02)
     assert time.monotonic() > since + overlap - 0.5
-    assert answer.status_code == 401
-    assert answer.json()["error"]["error_code"] == "ERR_AUTH_001"
+    assert response.status_code == 401
+    assert response.json()["error"]["error_code"] == "ERR_AUTH_001"
     assert short_overlap.get(path, headers=new).status_code == 200

@@ -206,11 +206,11 @@ def test_nobody_learns_of_others_by_a_filter(
     email = f"{uuid4()}@example.com"
     installation.person(stranger.tenant_id, email=email)
     unknown = {"principal": f"{uuid4()}@example.com"}
-    answers = [
+    responses = [
         tenant.ask("GET", "/audit/records", params=each) for each in ({"principal": email}, unknown)
     ]
-    assert [each.status_code for each in answers] == [404, 404]
-    assert answers[0].json()["error"] == answers[1].json()["error"]
+    assert [each.status_code for each in responses] == [404, 404]
+    assert responses[0].json()["error"] == responses[1].json()["error"]
     own = tenant.ask("GET", "/audit/records", params={"tenant": tenant.tenant_id})
     assert own.status_code == HTTPStatus.FORBIDDEN
 
@@ -218,8 +218,8 @@ def test_nobody_learns_of_others_by_a_filter(
 def test_a_tenant_that_is_not_there_has_no_records(operator: Caller) -> None:
     """An id or a name of no tenant, and the installation's own id, are 404."""
     for name in (str(uuid4()), "no such tenant", str(UUID(int=0)), "0"):
-        answer = operator.ask("GET", "/audit/records", params={"tenant": name})
-        assert (answer.status_code, answer.json()["error"]["field"]) == (404, "tenant")
+        response = operator.ask("GET", "/audit/records", params={"tenant": name})
+        assert (response.status_code, response.json()["error"]["field"]) == (404, "tenant")
 
 
 def test_records_are_found_by_source_address(new_tenant: Callable[..., Caller]) -> None:
@@ -314,16 +314,16 @@ def test_bad_values_are_named(
     sign(operator)
     sizes = {"first": "1", "second": "2"} if path.endswith("consistency") else {}
     query = sizes if value is None else {**sizes, name: value}
-    answer = tenant.ask("GET", path, params=query)
-    assert refused(answer) == (422, UNPROCESSABLE, name)
+    response = tenant.ask("GET", path, params=query)
+    assert refused(response) == (422, UNPROCESSABLE, name)
 
 
 @pytest.mark.parametrize("missing", ["first", "second"])
 def test_consistency_needs_two_sizes(missing: str, tenant: Caller, refused: Refused) -> None:
     """A size that is left out is named."""
     query = {name: 1 for name in ("first", "second") if name != missing}
-    answer = tenant.ask("GET", "/audit/consistency", params=query)
-    assert refused(answer) == (422, UNPROCESSABLE, missing)
+    response = tenant.ask("GET", "/audit/consistency", params=query)
+    assert refused(response) == (422, UNPROCESSABLE, missing)
 
 
 def test_a_proof_leads_to_a_signed_root(operator: Caller, tenant: Caller) -> None:
@@ -363,8 +363,8 @@ def test_a_record_of_another_s_is_not_there(
     size = sign(operator)["size"]
     theirs = records(other)[0]["id"]
     for number in (theirs, size + 1_000_000):
-        answer = tenant.ask("GET", f"/audit/records/{number}/proof")
-        assert refused(answer)[:2] == (404, NOT_FOUND)
+        response = tenant.ask("GET", f"/audit/records/{number}/proof")
+        assert refused(response)[:2] == (404, NOT_FOUND)
     assert operator.get(f"/audit/records/{theirs}/proof")["record"]["id"] == theirs
 
 
@@ -414,23 +414,23 @@ def test_checkpoints_are_listed(operator: Caller, tenant: Caller) -> None:
 @pytest.mark.parametrize("algorithm", ["Kyber768", "SLH-DSA-SHA2-128f", 1, None, []])
 def test_only_two_algorithms_sign(algorithm: object, operator: Caller) -> None:
     """Any other name is refused; null means the default."""
-    answer = operator.ask("POST", "/audit/checkpoints", {"algorithm": algorithm})
+    response = operator.ask("POST", "/audit/checkpoints", {"algorithm": algorithm})
     if algorithm is None:
-        assert answer.status_code == 201
+        assert response.status_code == 201
     else:
-        assert (answer.status_code, answer.json()["error"]["field"]) == (422, "algorithm")
+        assert (response.status_code, response.json()["error"]["field"]) == (422, "algorithm")
 
 
 def exported(caller: Caller) -> list[dict[str, Any]]:
     """Return the lines of an export."""
-    answer = caller.ask("GET", "/audit/export")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "application/jsonl"
+    response = caller.ask("GET", "/audit/export")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/jsonl"
     assert re.fullmatch(
-        r'attachment; filename="pqkeep-audit-\d+\.jsonl"', answer.headers["content-disposition"]
+        r'attachment; filename="pqkeep-audit-\d+\.jsonl"', response.headers["content-disposition"]
     )
-    assert answer.text.endswith("\n")
-    return [json.loads(line) for line in answer.text.splitlines()]
+    assert response.text.endswith("\n")
+    return [json.loads(line) for line in response.text.splitlines()]
 
 
 @pytest.mark.parametrize("who", ["operator", "tenant"])
@@ -471,16 +471,16 @@ def test_the_whole_log_without_proofs(
     keys = tmp_path / "keys.json"
     keys.write_bytes(operator.ask("GET", "/audit/keys").content)
     for after, encoding in ((0, "gzip"), (0, "gzip;q=0, identity"), (7, "identity")):
-        answer = operator.ask(
+        response = operator.ask(
             "GET",
             "/audit/export",
             params={"after": after},
             headers={"Accept-Encoding": encoding},
         )
-        assert answer.status_code == 200
-        assert answer.headers["vary"] == "accept-encoding"
-        assert answer.headers.get("content-encoding") == ("gzip" if encoding == "gzip" else None)
-        head, *middle, end = map(json.loads, answer.text.splitlines())
+        assert response.status_code == 200
+        assert response.headers["vary"] == "accept-encoding"
+        assert response.headers.get("content-encoding") == ("gzip" if encoding == "gzip" else None)
+        head, *middle, end = map(json.loads, response.text.splitlines())
         assert (head["format"], head["after"]) == ("pqkeep/v2/audit-export", after)
         lines = [line for line in middle if line["type"] == "record"]
         assert {tuple(line) for line in lines} == {("type", "record")}
@@ -488,15 +488,15 @@ def test_the_whole_log_without_proofs(
         assert ids == list(range(after + 1, head["size"] + 1))
         assert end == {"type": "end", "records": len(ids)}
         file = tmp_path / "export.jsonl"
-        file.write_bytes(answer.content)
+        file.write_bytes(response.content)
         assert verify([file], keys).findings == ()
-    answer = tenant.ask("GET", "/audit/export", params={"after": 0})
-    assert refused(answer)[0] == 403
-    answer = operator.ask("GET", "/audit/export", params={"after": 2**40})
-    assert refused(answer)[::2] == (404, "after")
+    response = tenant.ask("GET", "/audit/export", params={"after": 0})
+    assert refused(response)[0] == 403
+    response = operator.ask("GET", "/audit/export", params={"after": 2**40})
+    assert refused(response)[::2] == (404, "after")
     for wrong in (-1, "x"):
-        answer = operator.ask("GET", "/audit/export", params={"after": wrong})
-        assert refused(answer) == (422, UNPROCESSABLE, "after")
+        response = operator.ask("GET", "/audit/export", params={"after": wrong})
+        assert refused(response) == (422, UNPROCESSABLE, "after")
 
 
 def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) -> None:
@@ -520,8 +520,8 @@ def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) 
     second = tenant.get("/kms/keys/usage", after=first["next"])
     assert (second["usage"][0]["uses"], second["total"]) == (1, 2)
     assert tenant.get("/kms/keys/usage", algorithm="X-Wing") == {"usage": [], "total": 0}
-    answer = tenant.ask("GET", "/kms/keys/3/usage", params=KYBER)
-    assert refused(answer)[:2] == (404, NOT_FOUND)
+    response = tenant.ask("GET", "/kms/keys/3/usage", params=KYBER)
+    assert refused(response)[:2] == (404, NOT_FOUND)
 
 
 def test_refusals_are_recorded(

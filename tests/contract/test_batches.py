@@ -28,8 +28,8 @@ KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 
 def _alone(caller: Caller, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return what a single call answers, as a batch would give it back."""
-    answer = caller.ask("POST", path, body).json()
-    found = {name: answer[name] for name in ("data", "error") if name in answer}
+    response = caller.ask("POST", path, body).json()
+    found = {name: response[name] for name in ("data", "error") if name in response}
     if found.get("error", {}).get("message", "").startswith("unknown field"):
         found["error"]["message"] += ", reference"  # which an item may have
     return found
@@ -155,8 +155,8 @@ def test_fields_beside_the_items_count_for_all(world: World) -> None:
 )
 def test_what_is_no_list_of_items_is_refused(world: World, refused: Refused, items: object) -> None:
     """There are 1 to 128 items, or the request is 400, with its operation's code."""
-    answer = world.caller.ask("POST", "/kem/encrypt/batch", {"items": items})
-    assert refused(answer) == (400, "ERR_KEM_001", "items")
+    response = world.caller.ask("POST", "/kem/encrypt/batch", {"items": items})
+    assert refused(response) == (400, "ERR_KEM_001", "items")
 
 
 @pytest.mark.parametrize("item", [None, 7, "AAAA", [], [{"plaintext": "AAAA"}], True])
@@ -171,8 +171,8 @@ def test_what_is_no_item_is_refused_alone(world: World, item: object) -> None:
 @pytest.mark.parametrize("name", ["surprise", "plaintext", "reference"])
 def test_what_cannot_count_for_all_is_refused(world: World, refused: Refused, name: str) -> None:
     """Unknown fields beside the items, large ones and references are 400."""
-    answer = world.caller.ask("POST", "/kem/encrypt/batch", {"items": [{}], name: "AAAA"})
-    assert refused(answer) == (400, "ERR_KEM_001", name)
+    response = world.caller.ask("POST", "/kem/encrypt/batch", {"items": [{}], name: "AAAA"})
+    assert refused(response) == (400, "ERR_KEM_001", name)
 
 
 def test_a_batch_of_4_mib_is_answered(world: World, b64: Callable[[bytes], str]) -> None:
@@ -183,13 +183,13 @@ def test_a_batch_of_4_mib_is_answered(world: World, b64: Callable[[bytes], str])
         (body.ljust(MAX_BODY), 200),
         (body.ljust(MAX_BODY + 1), 400),
     ):
-        answer = world.caller.ask(
+        response = world.caller.ask(
             "POST",
             "/kem/encrypt/batch",
             content=content,
             headers={"Content-Type": "application/json"},
         )
-        assert answer.status_code == status
+        assert response.status_code == status
     results = world.caller.post("/kem/encrypt/batch", {"items": [{"plaintext": text}] * 3})
     assert all("data" in each for each in results["results"])
 
@@ -275,5 +275,5 @@ def test_scopes_hold_for_each_item(
     assert "data" in first
     assert second["error"]["error_code"] == "ERR_POLICY_001"
     assert "api-key-scope" in second["error"]["message"]
-    answer = limited.ask("POST", "/kem/decrypt/batch", {"items": [{}]})
-    assert answer.status_code == 403
+    response = limited.ask("POST", "/kem/decrypt/batch", {"items": [{}]})
+    assert response.status_code == 403

@@ -59,9 +59,9 @@ def buy(ask: Callable[..., httpx2.Response]) -> Callable[..., dict[str, Any]]:
     """Buy a tier; return the answer's data."""
 
     def send(person: Caller, tier: str, key: str = "") -> dict[str, Any]:
-        answer = ask(person, CHECKOUT, {"tier": tier}, key)
-        assert answer.status_code == 200, answer.text
-        data: dict[str, Any] = answer.json()["data"]
+        response = ask(person, CHECKOUT, {"tier": tier}, key)
+        assert response.status_code == 200, response.text
+        data: dict[str, Any] = response.json()["data"]
         return data
 
     return send
@@ -107,8 +107,8 @@ def test_nothing_is_sold_unless_the_operator_allows_it(own_rules: Installation) 
     owner = own_rules.person(own_rules.new_tenant("free").tenant_id)
     plans = owner.get("/billing/plans")["plans"]
     assert not any(each["self_service"] for each in plans)
-    answer = owner.ask_proven("POST", "/billing/subscriptions/checkout", {"tier": "starter"})
-    assert refusal_of(answer)[:2] == (403, "ERR_FORBIDDEN_001")
+    response = owner.ask_proven("POST", "/billing/subscriptions/checkout", {"tier": "starter"})
+    assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
     assert owner.get("/billing/subscription")["tier"] == "free"
 
 
@@ -219,9 +219,9 @@ def test_the_same_tier_again(
 ) -> None:
     """The tier that runs is 409, and nothing more is billed."""
     buy(owner, "starter")
-    answer = ask(owner, CHECKOUT, {"tier": "starter"})
-    assert answer.status_code == 409
-    assert answer.json()["error"]["error_code"] == "ERR_CONFLICT_001"
+    response = ask(owner, CHECKOUT, {"tier": "starter"})
+    assert response.status_code == 409
+    assert response.json()["error"]["error_code"] == "ERR_CONFLICT_001"
     assert _lines(owner) == [9900]
 
 
@@ -304,8 +304,8 @@ def test_what_is_not_sold(
 def test_malformed_bodies(owner: Caller, password: str, refused: Refused, content: bytes) -> None:
     """A body that is no JSON object is 400."""
     token = owner.post("/auth/step-up", {"password": password})["step_up_token"]
-    answer = owner.ask("POST", CHECKOUT, content=content, headers={"X-Step-Up-Token": token})
-    assert refused(answer) == (400, "ERR_INVALID_001", None)
+    response = owner.ask("POST", CHECKOUT, content=content, headers={"X-Step-Up-Token": token})
+    assert refused(response) == (400, "ERR_INVALID_001", None)
 
 
 def test_a_step_up_is_needed(
@@ -316,8 +316,8 @@ def test_a_step_up_is_needed(
     foreign = other.post("/auth/step-up", {"password": password})["step_up_token"]
     used = owner.post("/auth/step-up", {"password": password})["step_up_token"]
     body = {"tier": "starter"}
-    answer = owner.ask("POST", CHECKOUT, body, headers={"X-Step-Up-Token": used})
-    assert answer.status_code == 200
+    response = owner.ask("POST", CHECKOUT, body, headers={"X-Step-Up-Token": used})
+    assert response.status_code == 200
     for headers in ({}, {"X-Step-Up-Token": used}, {"X-Step-Up-Token": foreign}):
         assert refused(owner.ask("POST", CHECKOUT, {"tier": "growth"}, headers=headers)) == STEP_UP
         assert refused(owner.ask("POST", CANCEL, headers=headers)) == STEP_UP

@@ -93,13 +93,13 @@ def test_another_content_type(
     content_type: str,
 ) -> None:
     """A body of another content type is 400 ERR_INVALID_001, even if it is JSON."""
-    answer = world.caller.ask(
+    response = world.caller.ask(
         "POST",
         "/kem/encrypt",
         content=json.dumps({"plaintext": "aGVsbG8="}).encode(),
         headers={"Content-Type": content_type},
     )
-    assert refused(answer) == INVALID
+    assert refused(response) == INVALID
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_another_content_type(
 def test_json_by_its_content_type(world: World, headers: dict[str, str]) -> None:
     """The content type may have parameters, any case, or be missing."""
     content = json.dumps({"plaintext": "aGVsbG8="}).encode()
-    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=headers)
-    assert answer.status_code == 200
+    response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=headers)
+    assert response.status_code == 200
 
 
 def test_a_body_of_4_mib_is_read(world: World) -> None:
@@ -123,8 +123,8 @@ def test_a_body_of_4_mib_is_read(world: World) -> None:
     start, end = b'{"plaintext":"aGVsbG8="', b"}"
     content = start + b" " * (MAX_BODY - len(start) - len(end)) + end
     assert len(content) == MAX_BODY
-    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
-    assert answer.status_code == 200
+    response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["with its length", "in chunks"])
@@ -141,8 +141,8 @@ def test_a_body_of_more_than_4_mib(
         yield from (content[i : i + 65_536] for i in range(0, len(content), 65_536))
 
     sent = chunks() if chunked else content
-    answer = world.caller.ask("POST", "/kem/encrypt", content=sent, headers=JSON)
-    assert refused(answer) == INVALID
+    response = world.caller.ask("POST", "/kem/encrypt", content=sent, headers=JSON)
+    assert refused(response) == INVALID
     assert world.caller.post("/kem/encrypt", {"plaintext": "aGVsbG8="})
 
 
@@ -162,10 +162,10 @@ def test_a_name_that_is_there_twice(
     content: bytes,
 ) -> None:
     """A name that is there twice is 400: readers would differ about its value."""
-    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+    response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
     twice = "unknown" if b"unknown" in content else "plaintext"
-    assert refused(answer) == (400, "ERR_KEM_001", twice)
-    assert f"{twice} occurs twice" in answer.json()["error"]["message"]
+    assert refused(response) == (400, "ERR_KEM_001", twice)
+    assert f"{twice} occurs twice" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_a_name_that_is_there_twice_has_the_operation_s_code(
     world: World, path: str, content: bytes, expected: tuple[str, str | None]
 ) -> None:
     """The name is the error's field, at any depth, in the operation's own code; markup is not shown."""
-    answer = world.caller.ask("POST", path, content=content, headers=JSON)
-    assert refusal_of(answer) == (400, *expected)
-    assert "occurs twice" in answer.json()["error"]["message"]
+    response = world.caller.ask("POST", path, content=content, headers=JSON)
+    assert refusal_of(response) == (400, *expected)
+    assert "occurs twice" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,9 @@ def test_what_a_body_is_instead_of_an_object_is_said(
     world: World, content: bytes, said: str
 ) -> None:
     """The message names what the body is, or where its syntax breaks, and has none of it."""
-    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
-    assert refusal_of(answer) == INVALID
-    assert said in answer.json()["error"]["message"]
+    response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+    assert refusal_of(response) == INVALID
+    assert said in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("digits", [18, 19, 20, 100, 4300, 4301, 100_000])
@@ -240,9 +240,9 @@ def test_what_a_body_is_instead_of_an_object_is_said(
 def test_an_integer_of_any_length_is_one(world: World, digits: int, sign: str) -> None:
     """A version that no key can have is 404 however many digits it has; a negative one is 400."""
     content = f'{{"ciphertext":"","key_version":{sign}{"9" * digits}}}'.encode()
-    answer = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
+    response = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
     expected = (400, "ERR_KEM_002") if sign else (404, "ERR_NOT_FOUND_001")
-    assert refusal_of(answer) == (*expected, "key_version")
+    assert refusal_of(response) == (*expected, "key_version")
     path = f"/kms/keys/{'9' * min(digits, 4301)}"
     refused = world.caller.ask("GET", path, params={"algorithm": "Kyber768"})
     assert refusal_of(refused)[:2] == (404, "ERR_NOT_FOUND_001")
@@ -251,13 +251,13 @@ def test_an_integer_of_any_length_is_one(world: World, digits: int, sign: str) -
 def test_a_huge_integer_with_an_idempotency_key_is_refused(world: World) -> None:
     """A field that is a number beyond 64 bits is 400 with an Idempotency-Key, too."""
     for number in ("9" * 30, "9" * 5000, "-" + "9" * 30, "1e400"):
-        answer = world.caller.ask(
+        response = world.caller.ask(
             "POST",
             "/kms/keys/generate",
             content=f'{{"algorithm":{number}}}'.encode(),
             headers={**JSON, "Idempotency-Key": "huge"},
         )
-        assert refusal_of(answer) == (400, "ERR_INVALID_001", "algorithm")
+        assert refusal_of(response) == (400, "ERR_INVALID_001", "algorithm")
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,9 @@ def test_a_huge_integer_with_an_idempotency_key_is_refused(world: World) -> None
 def test_what_is_no_integer_is_named(world: World, value: str, said: str) -> None:
     """A key_version that is written as something else is named as that."""
     content = f'{{"ciphertext":"","key_version":{value}}}'.encode()
-    answer = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
-    assert refusal_of(answer) == (400, "ERR_KEM_002", "key_version")
-    assert said in answer.json()["error"]["message"]
+    response = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
+    assert refusal_of(response) == (400, "ERR_KEM_002", "key_version")
+    assert said in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("nested", ["{}", "[]", '[{"deep":1,"deep":2}]', "[" * 500 + "]" * 500])
@@ -291,8 +291,8 @@ def test_an_array_or_an_object_is_refused_with_its_field(
     """A field that has an array or an object, a known one or not, is 400 by its name."""
     for name in ("plaintext", "unknown"):
         content = f'{{"algorithm":"Kyber768","{name}":{nested}}}'.encode()
-        answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
-        assert refused(answer) == (400, "ERR_KEM_001", name)
+        response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+        assert refused(response) == (400, "ERR_KEM_001", name)
 
 
 @pytest.mark.parametrize(

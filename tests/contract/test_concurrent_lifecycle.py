@@ -55,17 +55,17 @@ def rotated(new_tenant: Callable[..., Caller]) -> tuple[Caller, list[Any], list[
             pool.submit(tenant.ask, "POST", "/kms/keys/rotate", KYBER)
             for _ in range(WRITERS * ROUNDS)
         ]
-        answers = [each.result() for each in asked]
-    return tenant, answers, seen
+        responses = [each.result() for each in asked]
+    return tenant, responses, seen
 
 
 def test_every_rotation_succeeds_once(
     rotated: tuple[Caller, list[Any], list[list[int]]],
 ) -> None:
     """Each rotation is 201 and made a version of its own from the one before it."""
-    _, answers, _ = rotated
-    assert {answer.status_code for answer in answers} == {201}
-    made = [answer.json()["data"] for answer in answers]
+    _, responses, _ = rotated
+    assert {response.status_code for response in responses} == {201}
+    made = [response.json()["data"] for response in responses]
     assert sorted(key["key_version"] for key in made) == list(range(2, WRITERS * ROUNDS + 2))
     assert all(key["old_key_version"] == key["key_version"] - 1 for key in made)
 
@@ -94,15 +94,15 @@ def test_generate_and_retire_leave_at_most_one_active(tenant: Caller) -> None:
     """While callers generate and retire at once one version at most is active, and none has a twin."""
 
     def generate(_: int) -> tuple[int, int]:
-        answer = tenant.ask("POST", "/kms/keys/generate", KYBER)
-        assert answer.status_code in (201, 400)
-        return answer.status_code, answer.json().get("data", {}).get("key_version", 0)
+        response = tenant.ask("POST", "/kms/keys/generate", KYBER)
+        assert response.status_code in (201, 400)
+        return response.status_code, response.json().get("data", {}).get("key_version", 0)
 
     def retire(_: int) -> None:
-        answer = tenant.ask("GET", "/kms/keys/active", params=KYBER)
-        assert answer.status_code in (200, 404)
-        if answer.is_success:
-            body = {**KYBER, "key_version": answer.json()["data"]["key_version"]}
+        response = tenant.ask("GET", "/kms/keys/active", params=KYBER)
+        assert response.status_code in (200, 404)
+        if response.is_success:
+            body = {**KYBER, "key_version": response.json()["data"]["key_version"]}
             tenant.post("/kms/keys/retire", body)
 
     with ThreadPoolExecutor(WRITERS) as pool, _reading(tenant) as seen:
@@ -120,9 +120,9 @@ def test_of_generations_at_once_one_succeeds(tenant: Caller, round_: int) -> Non
     """Of eight generations at once one is 201; the rest are 400 and name the algorithm."""
     with ThreadPoolExecutor(WRITERS) as pool:
         asked = [pool.submit(tenant.ask, "POST", "/kms/keys/generate", KYBER) for _ in range(8)]
-        answers = [each.result() for each in asked]
-    assert sorted(answer.status_code for answer in answers) == [201] + 7 * [400]
-    errors = [answer.json()["error"] for answer in answers if not answer.is_success]
+        responses = [each.result() for each in asked]
+    assert sorted(response.status_code for response in responses) == [201] + 7 * [400]
+    errors = [response.json()["error"] for response in responses if not response.is_success]
     assert {(error["error_code"], error["field"]) for error in errors} == {
         ("ERR_INVALID_001", "algorithm")
     }

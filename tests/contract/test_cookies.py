@@ -44,9 +44,9 @@ class Browser:
         if proof:
             token = self.ask("POST", "/auth/step-up", proof).json()["data"]["step_up_token"]
             headers["X-Step-Up-Token"] = token
-        answer = self.caller.ask(method, path, body, headers=headers)
-        self.kept |= {name: each.value for name, each in _cookies(answer).items()}
-        return answer
+        response = self.caller.ask(method, path, body, headers=headers)
+        self.kept |= {name: each.value for name, each in _cookies(response).items()}
+        return response
 
     def join(self, tenant_id: str) -> Any:
         """Accept an invitation."""
@@ -87,15 +87,15 @@ class Browser:
         yield "leave", self.ask("DELETE", f"/team/members/{member}", totp_code=code)
 
 
-def _cookies(answer: httpx2.Response) -> SimpleCookie:
+def _cookies(response: httpx2.Response) -> SimpleCookie:
     found: SimpleCookie = SimpleCookie()
-    for header in answer.headers.get_list("set-cookie"):
+    for header in response.headers.get_list("set-cookie"):
         found.load(header)
     return found
 
 
 @pytest.fixture(scope="module")
-def answers(closed: Installation, password: str) -> dict[str, httpx2.Response]:
+def responses(closed: Installation, password: str) -> dict[str, httpx2.Response]:
     """What set cookies, in an installation for others than its developer."""
     tenant_id = closed.new_tenant().tenant_id
     Browser(closed, password).join(tenant_id)
@@ -104,10 +104,10 @@ def answers(closed: Installation, password: str) -> dict[str, httpx2.Response]:
 
 @pytest.mark.threat("network-observer")
 @pytest.mark.parametrize("what", AGES)
-def test_cookies_go_over_tls_only(answers: dict[str, httpx2.Response], what: str) -> None:
+def test_cookies_go_over_tls_only(responses: dict[str, httpx2.Response], what: str) -> None:
     """The cookies are Secure, httpOnly, SameSite=Lax, of one path, for this host, as long as said."""
-    assert answers[what].is_success, answers[what].text
-    shown = {name: dict(each) for name, each in _cookies(answers[what]).items()}
+    assert responses[what].is_success, responses[what].text
+    shown = {name: dict(each) for name, each in _cookies(responses[what]).items()}
     wanted = {"secure": True, "httponly": True, "samesite": "Lax", "domain": "", "expires": ""}
     access, refresh = AGES[what]
     for name in (Cookies().operator, Cookies().proof):  # taken away: see test_operator_sessions.py

@@ -72,8 +72,8 @@ def test_with_a_credential_that_is_none(
     """A credential we do not know is 401, whatever its form, also where none is needed."""
     headers = [(b"X-API-Key", shown.encode("latin-1"))]
     for method, path in (("GET", "/kms/keys"), ("POST", "/tenants")):
-        answer = anonymous.ask(method, path, headers=headers)
-        assert refused(answer) == (401, "ERR_AUTH_001", None)
+        response = anonymous.ask(method, path, headers=headers)
+        assert refused(response) == (401, "ERR_AUTH_001", None)
 
 
 def test_near_misses_of_a_real_api_key(
@@ -85,8 +85,8 @@ def test_near_misses_of_a_real_api_key(
     real = demo.api_key
     swapped = real[:10] + ("A" if real[10] != "A" else "B") + real[11:]
     for shown in (real[:-1], real + "A", real.swapcase(), "pqo_" + real[4:], swapped):
-        answer = anonymous.ask("GET", "/kms/keys", headers={"X-API-Key": shown})
-        assert refused(answer) == (401, "ERR_AUTH_001", None)
+        response = anonymous.ask("GET", "/kms/keys", headers={"X-API-Key": shown})
+        assert refused(response) == (401, "ERR_AUTH_001", None)
 
 
 @pytest.mark.parametrize("name", ["x-api-key", "X-API-KEY", "X-Api-Key"])
@@ -94,8 +94,8 @@ def test_header_names_have_no_case(
     installation: Installation, anonymous: Caller, name: str
 ) -> None:
     """The credential's header is found however it is written."""
-    answer = anonymous.ask("GET", "/kms/keys", headers={name: installation.ready["api_key"]})
-    assert answer.status_code == 200
+    response = anonymous.ask("GET", "/kms/keys", headers={name: installation.ready["api_key"]})
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path"), EVERY_ENDPOINT)
@@ -115,5 +115,5 @@ def test_the_credential_comes_before_the_body(
     anonymous: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]]
 ) -> None:
     """Without a credential a bad body is not even looked at."""
-    answer = anonymous.ask("POST", "/kem/encrypt", content=b"not JSON")
-    assert refused(answer) == (401, "ERR_AUTH_001", None)
+    response = anonymous.ask("POST", "/kem/encrypt", content=b"not JSON")
+    assert refused(response) == (401, "ERR_AUTH_001", None)

@@ -83,9 +83,9 @@ def test_a_tenants_deletion_is_told_once(
     path = f"/tenants/{tenant.tenant_id}"
     operator.ask("PATCH", path, {"status": "suspended"})
     for _ in range(2):
-        answer = operator.ask("DELETE", path)
-        assert answer.is_success, answer.text
-    at = answer.json()["data"]["deletion_at"]
+        response = operator.ask("DELETE", path)
+        assert response.is_success, response.text
+    at = response.json()["data"]["deletion_at"]
     for email in (first, second):
         text = _told(installation, email)
         assert f"all keys of your organization are destroyed at {at[:10]} {at[11:16]} UTC." in text

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.installation import running
-from tests.fixtures.openid_provider import answers
+from tests.fixtures.openid_provider import responses
 from tests.fixtures.processes import HOST, free_port
 
 from pqkeep_server.initialise import Layout
@@ -70,20 +70,20 @@ def test_dex_signs_somebody_in(tmp_path: Path) -> None:
     }
     file.write_text(edited(file.read_text(), {"single_sign_on": [provider]}))
     with processes.running([DEX, "serve", config], output) as dex:
-        processes.wait_until(lambda: answers(issuer), dex, output)
+        processes.wait_until(lambda: responses(issuer), dex, output)
         with (
             running(tmp_path, port=port, data=data),
             httpx2.Client(base_url=gateway, trust_env=False, timeout=60) as client,
         ):
-            answer = client.get("/portal/sso/dex?next=/portal/keys")
+            response = client.get("/portal/sso/dex?next=/portal/keys")
             back = ""
-            while answer.is_redirect and not back:
-                url = str(answer.headers["location"])
+            while response.is_redirect and not back:
+                url = str(response.headers["location"])
                 if url.startswith(f"{gateway}/portal/sso/dex/callback?"):
                     back = url
                 else:
-                    answer = client.get(str(httpx2.URL(issuer).join(url)))
-            assert back, answer.text
+                    response = client.get(str(httpx2.URL(issuer).join(url)))
+            assert back, response.text
             assert client.get(back).headers["location"] == "/portal/keys"
             me = client.get("/api/v1/auth/me").json()["data"]
             assert (me["email"], me["role"]) == ("kilgore@kilgore.trout", "developer")

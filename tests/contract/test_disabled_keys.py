@@ -31,8 +31,8 @@ def test_a_disabled_key_does_nothing_until_it_is_enabled(
     key = {**named, "key_version": 1}
     assert own.caller.post("/kms/keys/disable", key)["status"] == "disabled"
     for operation in used:
-        answer = own.caller.ask("POST", paths[operation], own.body(operation, algorithm, 1))
-        assert refusal_of(answer)[:2] == (404, "ERR_NOT_FOUND_001")
+        response = own.caller.ask("POST", paths[operation], own.body(operation, algorithm, 1))
+        assert refusal_of(response)[:2] == (404, "ERR_NOT_FOUND_001")
     assert own.caller.post("/kms/keys/enable", key)["status"] == "active"
     for operation in used:
         own.caller.post(paths[operation], own.body(operation, algorithm, 1))

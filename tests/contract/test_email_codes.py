@@ -53,16 +53,16 @@ def challenge(stranger: Caller, email: str, password: str) -> str:
 def _choose(person: Caller, password: str, *, wanted: bool) -> dict[str, object]:
     step_up = person.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
-    answer = person.ask("PATCH", "/auth/me", {"email_codes": wanted}, headers=headers)
-    assert answer.status_code == 200, answer.text
-    data: dict[str, object] = answer.json()["data"]
+    response = person.ask("PATCH", "/auth/me", {"email_codes": wanted}, headers=headers)
+    assert response.status_code == 200, response.text
+    data: dict[str, object] = response.json()["data"]
     return data
 
 
 def _challenge(stranger: Caller, email: str, password: str) -> tuple[str, str]:
-    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["error_code"]) == (401, "ERR_AUTH_MFA_001")
+    response = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
+    error = response.json()["error"]
+    assert (response.status_code, error["error_code"]) == (401, "ERR_AUTH_MFA_001")
     return error["challenge_token"], error["second_factor"]
 
 
@@ -139,8 +139,8 @@ def test_guesses_are_counted(
     """The eleventh try within 15 minutes is 429, however many codes were sent."""
     _send(stranger, challenge)
     fields = {"challenge_token": challenge, "email_code": _other(installation.mailbox.code(email))}
-    answers = [stranger.ask("POST", "/auth/mfa/verify", fields) for _ in range(11)]
-    assert [each.status_code for each in answers] == [401] * 10 + [429]
+    responses = [stranger.ask("POST", "/auth/mfa/verify", fields) for _ in range(11)]
+    assert [each.status_code for each in responses] == [401] * 10 + [429]
 
 
 def test_a_new_code_ends_the_one_before(
@@ -175,9 +175,9 @@ def test_a_code_is_its_challenge_s(
 def test_codes_are_counted(stranger: Caller, challenge: str) -> None:
     """The sixth code within 15 minutes is 429."""
     fields = {"challenge_token": challenge}
-    answers = [stranger.ask("POST", "/auth/mfa/email", fields) for _ in range(6)]
-    assert [each.status_code for each in answers] == [202] * 5 + [429]
-    assert int(answers[-1].headers["retry-after"]) > 0
+    responses = [stranger.ask("POST", "/auth/mfa/email", fields) for _ in range(6)]
+    assert [each.status_code for each in responses] == [202] * 5 + [429]
+    assert int(responses[-1].headers["retry-after"]) > 0
 
 
 def test_an_app_is_not_left_out(
@@ -240,8 +240,8 @@ def test_codes_can_be_given_up(
 
 def test_the_choice_needs_a_step_up(person: Caller, refused: Refused) -> None:
     """A session alone changes nothing about codes."""
-    answer = person.ask("PATCH", "/auth/me", {"email_codes": False})
-    assert refused(answer) == (401, "ERR_MFA_013", None)
+    response = person.ask("PATCH", "/auth/me", {"email_codes": False})
+    assert refused(response) == (401, "ERR_MFA_013", None)
     assert person.get("/auth/me")["email_codes"] is True
 
 
@@ -250,8 +250,8 @@ def test_what_is_no_choice(person: Caller, password: str, refused: Refused, valu
     """A value that is neither true nor false is 422."""
     step_up = person.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
-    answer = person.ask("PATCH", "/auth/me", {"email_codes": value}, headers=headers)
-    assert refused(answer) == (422, "ERR_INVALID_001", "email_codes")
+    response = person.ask("PATCH", "/auth/me", {"email_codes": value}, headers=headers)
+    assert refused(response) == (422, "ERR_INVALID_001", "email_codes")
 
 
 def test_challenges_that_are_none(stranger: Caller) -> None:

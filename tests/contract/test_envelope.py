@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 MINUTE = timedelta(minutes=1)
 
-ANSWERS = [
+RESPONSES = [
     pytest.param("GET", "/kms/keys", 200, id="success"),
     pytest.param("POST", "/kem/encrypt", 400, id="error of the request"),
     pytest.param("GET", "/nowhere", 404, id="unknown path"),
@@ -25,26 +25,26 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "status"), ANSWERS)
+@pytest.mark.parametrize(("method", "path", "status"), RESPONSES)
 def test_the_request_id_is_a_new_uuid(demo: Caller, method: str, path: str, status: int) -> None:
     """Without X-Request-ID each answer has a UUID of its own, in the body and as a header."""
-    answers = [demo.ask(method, path) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [status, status]
-    first, second = (uuid.UUID(answer.json()["request_id"]) for answer in answers)
+    responses = [demo.ask(method, path) for _ in range(2)]
+    assert [response.status_code for response in responses] == [status, status]
+    first, second = (uuid.UUID(response.json()["request_id"]) for response in responses)
     assert first != second
 
 
-@pytest.mark.parametrize(("method", "path", "status"), ANSWERS)
+@pytest.mark.parametrize(("method", "path", "status"), RESPONSES)
 def test_the_timestamp_is_now_in_utc(demo: Caller, method: str, path: str, status: int) -> None:
     """Every answer says when it was made: UTC, Z, milliseconds."""
-    answer = demo.ask(method, path)
-    assert answer.status_code == status
-    text = answer.json()["timestamp"]
+    response = demo.ask(method, path)
+    assert response.status_code == status
+    text = response.json()["timestamp"]
     assert TIMESTAMP.fullmatch(text)
     assert abs(datetime.fromisoformat(text) - datetime.now(UTC)) < MINUTE
 
 
-@pytest.mark.parametrize(("method", "path", "status"), ANSWERS)
+@pytest.mark.parametrize(("method", "path", "status"), RESPONSES)
 @pytest.mark.parametrize(
     "given",
     [
@@ -59,10 +59,10 @@ def test_a_usable_request_id_is_returned(
     demo: Caller, method: str, path: str, status: int, given: str
 ) -> None:
     """X-Request-ID of 1 to 128 printable ASCII characters comes back as it was sent."""
-    answer = demo.ask(method, path, headers={"X-Request-ID": given})
-    assert answer.status_code == status
-    assert answer.json()["request_id"] == given
-    assert answer.headers["x-request-id"] == given
+    response = demo.ask(method, path, headers={"X-Request-ID": given})
+    assert response.status_code == status
+    assert response.json()["request_id"] == given
+    assert response.headers["x-request-id"] == given
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_usable_request_id_is_returned(
 )
 def test_another_request_id_is_replaced(demo: Caller, given: bytes) -> None:
     """X-Request-ID of any other form is replaced by a UUID."""
-    answer = demo.ask("GET", "/kms/keys", headers=[(b"X-Request-ID", given)])
-    assert answer.status_code == 200
-    assert uuid.UUID(answer.json()["request_id"]).version == 4
+    response = demo.ask("GET", "/kms/keys", headers=[(b"X-Request-ID", given)])
+    assert response.status_code == 200
+    assert uuid.UUID(response.json()["request_id"]).version == 4
 
 
 @pytest.mark.parametrize(
@@ -130,19 +130,19 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(
 ) -> None:
     """A method that the path does not have is 405 with Allow, with a credential and without."""
     for caller in (demo, anonymous):
-        answer = caller.ask(method, path)
-        assert refused(answer) == (405, "ERR_INVALID_001", None)
-        assert set(answer.headers["allow"].replace(" ", "").split(",")) == allowed
+        response = caller.ask(method, path)
+        assert refused(response) == (405, "ERR_INVALID_001", None)
+        assert set(response.headers["allow"].replace(" ", "").split(",")) == allowed
 
 
 def test_every_error_names_a_code_of_the_documented_form(demo: Caller) -> None:
     """Codes have the form ERR_<CATEGORY>_<NNN>."""
-    answer = demo.ask("POST", "/kem/encrypt", {})
-    assert re.fullmatch(r"ERR_[A-Z]+_\d{3}", answer.json()["error"]["error_code"])
+    response = demo.ask("POST", "/kem/encrypt", {})
+    assert re.fullmatch(r"ERR_[A-Z]+_\d{3}", response.json()["error"]["error_code"])
 
 
 def test_health_has_the_envelope_and_needs_no_credential(anonymous: Caller) -> None:
     """/healthz answers anyone, in the envelope."""
-    answer = anonymous.client.get("/healthz")
-    assert answer.status_code == 200
-    assert answer.json()["data"] == {"status": "ok"}
+    response = anonymous.client.get("/healthz")
+    assert response.status_code == 200
+    assert response.json()["data"] == {"status": "ok"}

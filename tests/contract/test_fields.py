@@ -173,13 +173,13 @@ def test_key_version_is_required_where_the_table_says_so(
     """Encrypt and sign take the active key without a key_version; the others must be told."""
     without = body(operation)
     del without["key_version"]
-    answer = world.caller.ask("POST", paths[operation], without)
+    response = world.caller.ask("POST", paths[operation], without)
     if required:
-        assert answer.status_code == 400
-        error = answer.json()["error"]
+        assert response.status_code == 400
+        error = response.json()["error"]
         assert (error["error_code"], error["field"]) == (code, "key_version")
     else:
-        assert answer.json()["data"]["key_version"] == 3
+        assert response.json()["data"]["key_version"] == 3
 
 
 @pytest.mark.parametrize(("operation", "code", "required"), VERSION_FIELDS)
@@ -423,12 +423,12 @@ def test_no_error_repeats_what_was_sent(
     marker = "EchoMeIfYouDare"
     for operation, path in paths.items():
         for field in ("algorithm", "key_version", "mode", "salt", *body(operation)):
-            answer = world.caller.ask("POST", path, {**body(operation), field: marker + "!"})
-            assert marker not in answer.text
+            response = world.caller.ask("POST", path, {**body(operation), field: marker + "!"})
+            assert marker not in response.text
     for query in (f"?algorithm={marker}", f"?status={marker}", f"/{marker}?algorithm={marker}"):
-        answer = world.caller.ask("GET", f"/kms/keys{query}")
-        assert answer.status_code == 400
-        assert marker not in answer.text
+        response = world.caller.ask("GET", f"/kms/keys{query}")
+        assert response.status_code == 400
+        assert marker not in response.text
 
 
 @pytest.mark.parametrize(
@@ -451,10 +451,10 @@ def test_hexadecimal_that_is_base64_too_is_named(
 ) -> None:
     """Digits of hexadecimal can be base64 of another size: a refusal says what they are."""
     digits = bytes(range(40)).hex()
-    answer = world.caller.ask("POST", paths[operation], {**body(operation), field: digits})
-    assert answer.status_code == 400
-    assert "hexadecimal" in answer.json()["error"]["message"]
-    assert digits not in answer.text
+    response = world.caller.ask("POST", paths[operation], {**body(operation), field: digits})
+    assert response.status_code == 400
+    assert "hexadecimal" in response.json()["error"]["message"]
+    assert digits not in response.text
 
 
 @pytest.mark.parametrize(
@@ -488,10 +488,10 @@ def test_text_that_is_encoded_once_more_is_named(
     fields = {**body(operation), field: b64encode(text.encode()).decode()}
     if field == "public_key":
         fields.pop("key_version", None)
-    answer = world.caller.ask("POST", paths[operation], fields)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["field"] == field
-    assert said in answer.json()["error"]["message"]
+    response = world.caller.ask("POST", paths[operation], fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["field"] == field
+    assert said in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 1115])
@@ -500,9 +500,9 @@ def test_a_ciphertext_that_is_too_short_is_no_failed_check(
 ) -> None:
     """What is shorter than any ciphertext is called that, and not one that does not open."""
     fields = {**body(Operation.DECRYPT), "ciphertext": b64encode(bytes(size)).decode()}
-    answer = world.caller.ask("POST", "/kem/decrypt", fields)
-    assert refusal_of(answer) == (400, "ERR_KEM_002", "ciphertext")
-    message = answer.json()["error"]["message"]
+    response = world.caller.ask("POST", "/kem/decrypt", fields)
+    assert refusal_of(response) == (400, "ERR_KEM_002", "ciphertext")
+    message = response.json()["error"]["message"]
     assert message.startswith(
         f"ciphertext has {size:,} bytes; a ciphertext has at least 1,116 bytes"
     )

@@ -87,17 +87,17 @@ def test_another_request_with_the_key_is_a_conflict(
     before = state(operator, tenant)
     if change.body:
         another = {"name": "another", "algorithm": "Dilithium3"}
-        answer = change.ask(
+        response = change.ask(
             key, change.body | {each: another[each] for each in change.body & another.keys()}
         )
     else:  # and the path is all there is
         change.path = change.path.removesuffix("/rotate") + "/rotate" * (
             "rotate" not in change.path
         )
-        answer = change.ask(key)
+        response = change.ask(key)
     has_rotated = not change.path.endswith("/rotate") and not change.body
     refusal = (403, "ERR_FORBIDDEN_001") if has_rotated else (409, "ERR_CONFLICT_001")
-    assert refused(answer)[:2] == refusal
+    assert refused(response)[:2] == refusal
     assert state(operator, tenant) == before
 
 
@@ -111,8 +111,8 @@ def test_a_bad_key_is_named(
     """A header that is no key is a 400 that names it, and nothing changes."""
     before = state(operator, tenant)
     headers = {"Idempotency-Key": text.encode()}
-    answer = change.caller.ask("POST", change.path, change.body, headers=headers)
-    assert refused(answer) == (400, "ERR_INVALID_001", "Idempotency-Key")
+    response = change.caller.ask("POST", change.path, change.body, headers=headers)
+    assert refused(response) == (400, "ERR_INVALID_001", "Idempotency-Key")
     assert state(operator, tenant) == before
 
 
@@ -120,8 +120,8 @@ def test_a_good_key_is_not_blamed_for_the_body(change: Change, refused: Refused)
     """A body with half of a surrogate pair is no JSON, whatever key comes with it."""
     headers = {"Idempotency-Key": "a", "Content-Type": "application/json"}
     content = b'{"name":"\\ud800"}'
-    answer = change.caller.ask("POST", change.path, content=content, headers=headers)
-    assert refused(answer) == (400, "ERR_INVALID_001", None)
+    response = change.caller.ask("POST", change.path, content=content, headers=headers)
+    assert refused(response) == (400, "ERR_INVALID_001", None)
 
 
 @pytest.mark.parametrize("name", ["generation", "rotation", "api key"])

@@ -328,21 +328,21 @@ def test_the_matrix(
     before = last if last and credential in STRANGERS else _state(where, tenant)
     if credential == "suspended":
         _set_status(where, tenant, "suspended")
-    answer = caller.ask(method, path, body, **query)
+    response = caller.ask(method, path, body, **query)
     if credential == "suspended":
         _set_status(where, tenant, "active")
-    assert answer.status_code == status
-    if is_batch and answer.is_success:
-        (result,) = answer.json()["data"]["results"]
+    assert response.status_code == status
+    if is_batch and response.is_success:
+        (result,) = response.json()["data"]["results"]
         assert ("data" in result) is (credential != "other")
-    if not answer.is_success:
-        code = answer.json()["error"]["error_code"]
+    if not response.is_success:
+        code = response.json()["error"]["error_code"]
         archive = path.endswith("/archive") and credential in (*MAY_CHANGE, "other")
         assert code == CODES.get(status, "ERR_KMS_020" if archive else "ERR_FORBIDDEN_001")
     if credential not in MAY_CHANGE:
-        assert tenant.tenant_id not in answer.text
-        assert all(key["public_key"] not in answer.text for key in before[0]["keys"])
-    if credential not in MAY_CHANGE or not answer.is_success:
+        assert tenant.tenant_id not in response.text
+        assert all(key["public_key"] not in response.text for key in before[0]["keys"])
+    if credential not in MAY_CHANGE or not response.is_success:
         after = _state(where, tenant)
         if credential == "suspended":
             after[1]["updated_at"] = before[1]["updated_at"]
@@ -359,5 +359,5 @@ def _signed_record(where: Installation, tenant: Caller) -> int:
 
 
 def _set_status(where: Installation, tenant: Caller, status: str) -> None:
-    answer = where.operator().ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": status})
-    assert answer.is_success
+    response = where.operator().ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": status})
+    assert response.is_success

@@ -143,10 +143,10 @@ def test_of_concurrent_generations_one_wins(tenant: Caller) -> None:
     """Sixteen callers generate at once: one 201, fifteen 400, one key."""
     named = {"algorithm": "Kyber768"}
     with ThreadPoolExecutor(16) as pool:
-        answers = list(
+        responses = list(
             pool.map(lambda _: tenant.ask("POST", "/kms/keys/generate", named), range(16))
         )
-    assert sorted(answer.status_code for answer in answers) == [201] + 15 * [400]
+    assert sorted(response.status_code for response in responses) == [201] + 15 * [400]
     assert statuses(tenant, Algorithm("Kyber768")) == ["active"]
 
 
@@ -212,8 +212,8 @@ def test_another_tenants_keys_do_not_exist(
         ("/kms/keys/retire", {"algorithm": "Kyber768", "key_version": 3}),
     ):
         assert nobody.refusal(path, body)[:2] == (404, "ERR_NOT_FOUND_001"), path
-    answer = nobody.ask("GET", "/kms/keys/3?algorithm=Kyber768")
-    assert refused(answer)[:2] == (404, "ERR_NOT_FOUND_001")
+    response = nobody.ask("GET", "/kms/keys/3?algorithm=Kyber768")
+    assert refused(response)[:2] == (404, "ERR_NOT_FOUND_001")
     assert nobody.get("/kms/keys")["total"] == 0
 
 
@@ -251,5 +251,5 @@ def test_keys_and_tenants_are_listed_page_by_page(tenant: Caller, operator: Call
 )
 def test_what_is_no_page(tenant: Caller, query: tuple[str, str]) -> None:
     """Any other limit and any other place in the list are 400 ERR_INVALID_001."""
-    answer = tenant.ask("GET", "/kms/keys", params=dict([query]))
-    assert refusal_of(answer) == (400, "ERR_INVALID_001", query[0])
+    response = tenant.ask("GET", "/kms/keys", params=dict([query]))
+    assert refusal_of(response) == (400, "ERR_INVALID_001", query[0])

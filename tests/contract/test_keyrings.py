@@ -34,9 +34,9 @@ def person_of(person: Caller) -> str:
 
 def patch(tenant: Caller, name: str, **changes: Any) -> dict[str, Any]:
     """Change a keyring."""
-    answer = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", changes)
-    assert answer.is_success, answer.text
-    data: dict[str, Any] = answer.json()["data"]
+    response = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", changes)
+    assert response.is_success, response.text
+    data: dict[str, Any] = response.json()["data"]
     return data
 
 
@@ -102,13 +102,13 @@ def test_only_who_archives_keys_has_them_archived(
     owner = new_person(tenant.tenant_id)
     developer = new_person(tenant.tenant_id, role="developer")
     for caller in (tenant, developer):
-        answer = caller.ask_proven("POST", "/kms/keyrings", limits)
-        assert refusal_of(answer)[:2] == (403, "ERR_FORBIDDEN_001")
+        response = caller.ask_proven("POST", "/kms/keyrings", limits)
+        assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
     tenant.post("/kms/keyrings", {"name": "x", "rotation_days": 30}, status=201)
     path, change = "/kms/keyrings/x", {"archive_after_days": 30}
     for caller in (tenant, developer):
-        answer = caller.ask_proven("PATCH", path, change)
-        assert refusal_of(answer)[:2] == (403, "ERR_FORBIDDEN_001")
+        response = caller.ask_proven("PATCH", path, change)
+        assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
     assert owner.ask_proven("PATCH", path, change).json()["data"]["archive_after_days"] == 30
     kept = tenant.ask("PATCH", path, {"archive_after_days": 0}).json()["data"]
     assert kept["archive_after_days"] is None
@@ -122,8 +122,8 @@ def test_a_taken_name_and_a_missing_keyring(tenant: Caller) -> None:
         assert taken == (409, "ERR_CONFLICT_001", "name")
     for name in ("nowhere", "Not-A-Name"):
         assert refusal_of(tenant.ask("GET", f"/kms/keyrings/{name}"))[:2] == NOT_FOUND[:2]
-        answer = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", {})
-        assert refusal_of(answer)[:2] == NOT_FOUND[:2]
+        response = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", {})
+        assert refusal_of(response)[:2] == NOT_FOUND[:2]
     nowhere = KYBER | {"keyring": "nowhere"}
     assert tenant.refusal("/kms/keys/generate", nowhere) == NOT_FOUND
     assert tenant.refusal("/kem/encrypt", nowhere | {"plaintext": TEXT}) == NOT_FOUND
@@ -172,10 +172,10 @@ def test_the_keys_of_all_keyrings_are_listed_together(
     assert found == expected
     records = tenant.get("/audit/records", operation="list-keys", principal=person_of(person))
     assert [each["keyring"] for each in records["records"]] == [None]
-    answer = tenant.ask("GET", "/kms/keys?all_keyrings=true&keyring=a")
-    assert refusal_of(answer) == (*INVALID, "keyring")
-    answer = tenant.ask("GET", "/kms/keys?all_keyrings=true&after=A/Kyber768:1")
-    assert refusal_of(answer) == (*INVALID, "after")
+    response = tenant.ask("GET", "/kms/keys?all_keyrings=true&keyring=a")
+    assert refusal_of(response) == (*INVALID, "keyring")
+    response = tenant.ask("GET", "/kms/keys?all_keyrings=true&after=A/Kyber768:1")
+    assert refusal_of(response) == (*INVALID, "after")
 
 
 def test_an_api_key_of_one_keyring_lists_not_all(
@@ -188,8 +188,8 @@ def test_an_api_key_of_one_keyring_lists_not_all(
     made = owner.post_proven(path, {"scopes": scopes}, status=201)
     scoped = installation.caller(made["api_key"])
     assert scoped.get("/kms/keys")["total"] == 0
-    answer = scoped.ask("GET", "/kms/keys?all_keyrings=true")
-    assert refusal_of(answer)[:2] == (403, "ERR_POLICY_001")
+    response = scoped.ask("GET", "/kms/keys?all_keyrings=true")
+    assert refusal_of(response)[:2] == (403, "ERR_POLICY_001")
 
 
 def test_a_blob_opens_in_its_own_keyring_only(tenant: Caller) -> None:
@@ -207,9 +207,9 @@ def test_a_use_without_its_purpose_is_denied_and_recorded_once(tenant: Caller) -
     """403 ERR_POLICY_001 names the policy; the record is the key service's."""
     tenant.post("/kms/keyrings", {"name": CARDS, "purposes": ["decrypt"]}, status=201)
     tenant.post("/kms/keys/generate", KYBER | {"keyring": CARDS}, status=201)
-    answer = tenant.ask("POST", "/kem/encrypt", {"plaintext": TEXT, "keyring": CARDS})
-    assert refusal_of(answer) == (403, "ERR_POLICY_001", None)
-    assert "denied by policy keyring-purposes" in answer.json()["error"]["message"]
+    response = tenant.ask("POST", "/kem/encrypt", {"plaintext": TEXT, "keyring": CARDS})
+    assert refusal_of(response) == (403, "ERR_POLICY_001", None)
+    assert "denied by policy keyring-purposes" in response.json()["error"]["message"]
     records = tenant.get("/audit/records", operation="encrypt", keyring=CARDS)["records"]
     assert [(each["outcome"], each["keyring"]) for each in records] == [("purpose-denied", CARDS)]
 

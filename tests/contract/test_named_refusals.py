@@ -52,8 +52,8 @@ def test_an_envelope_that_is_refused(tenant: Caller, limited: Caller) -> None:
         ("/kem/decrypt/batch", {"items": [{"envelope": envelope}]}),
         ("/kem/re-encrypt", {"envelope": envelope}),
     ):
-        answer = limited.ask("POST", path, asked)
-        assert "api-key-scope" in answer.text
+        response = limited.ask("POST", path, asked)
+        assert "api-key-scope" in response.text
         record = _newest(tenant, "re-encrypt" if "re-" in path else "decrypt")
         assert record["outcome"] == "ERR_POLICY_001"
         assert _key_of(record) == ("logs", KEM, 1)
@@ -67,8 +67,8 @@ def test_a_target_that_is_refused(tenant: Caller, limited: Caller) -> None:
     assert "api-key-scope" in limited.ask("POST", "/kem/re-encrypt", body).text
     assert _key_of(_newest(tenant, "re-encrypt")) == ("logs", KEM, None)
     body = source | {"to": {"keyring": "reading", "algorithm": HYBRID}}
-    answer = tenant.ask("POST", "/kem/re-encrypt", body)
-    assert refusal_of(answer) == (403, "ERR_POLICY_001", "to")
+    response = tenant.ask("POST", "/kem/re-encrypt", body)
+    assert refusal_of(response) == (403, "ERR_POLICY_001", "to")
     record = _newest(tenant, "re-encrypt")
     assert (record["outcome"], *_key_of(record)) == ("target-purpose-denied", "default", KEM, 1)
 
@@ -89,8 +89,8 @@ def test_no_such_keyring(
 ) -> None:
     """Whatever names a keyring that does not exist is told by which field."""
     body, query = (None, fields) if method == "GET" else (fields, None)
-    answer = tenant.ask(method, path, body, params=query)
-    assert refusal_of(answer) == (404, "ERR_NOT_FOUND_001", field)
+    response = tenant.ask(method, path, body, params=query)
+    assert refusal_of(response) == (404, "ERR_NOT_FOUND_001", field)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_no_such_keyring(
 )
 def test_a_misspelt_algorithm(tenant: Caller, asked: str, meant: str | None) -> None:
     """The answer says which algorithm was probably meant, and does not repeat what was sent."""
-    answer = tenant.ask("POST", "/kms/keys/generate", {"algorithm": asked})
-    assert answer.status_code == 400
-    message = answer.json()["error"]["message"]
+    response = tenant.ask("POST", "/kms/keys/generate", {"algorithm": asked})
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
     assert ("did you mean" in message) is (meant is not None)
     assert meant is None or message.endswith(f"; did you mean {meant}?")
     assert asked not in message
@@ -117,9 +117,9 @@ def test_a_misspelt_algorithm(tenant: Caller, asked: str, meant: str | None) -> 
 def test_a_key_without_a_use(tenant: Caller) -> None:
     """No key is made in a keyring none of whose purposes its algorithm serves."""
     wanted = {"algorithm": SIGNATURE, "keyring": "logs"}
-    answer = tenant.ask("POST", "/kms/keys/generate", wanted)
-    assert refusal_of(answer) == (403, "ERR_POLICY_001", "algorithm")
-    assert "keyring-purposes" in answer.json()["error"]["message"]
+    response = tenant.ask("POST", "/kms/keys/generate", wanted)
+    assert refusal_of(response) == (403, "ERR_POLICY_001", "algorithm")
+    assert "keyring-purposes" in response.json()["error"]["message"]
     assert _newest(tenant, "generate-key")["outcome"] == "no-purpose"
     tenant.post("/kms/keys/generate", {"algorithm": HYBRID, "keyring": "logs"}, status=201)
     again = tenant.ask(

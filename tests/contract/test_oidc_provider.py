@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from tests.fixtures import processes
 from tests.fixtures.installation import running
-from tests.fixtures.openid_provider import answers
+from tests.fixtures.openid_provider import responses
 from tests.fixtures.processes import HOST, free_port
 
 from pqkeep_server.initialise import Layout
@@ -45,20 +45,20 @@ class Browser:
     def go(self, path: str, who: str) -> tuple[str, list[str]]:
         """Follow a sign-in to the callback; return it, and what the provider asked for."""
         asked: list[str] = []
-        answer = self.client.get(path)
+        response = self.client.get(path)
         for _ in range(20):
-            if not answer.is_redirect:
-                (action,) = _ACTION.findall(answer.text)[:1]
-                form = dict(_HIDDEN.findall(answer.text))
+            if not response.is_redirect:
+                (action,) = _ACTION.findall(response.text)[:1]
+                form = dict(_HIDDEN.findall(response.text))
                 asked.append(form.get("prompt", "leaves the other session"))
                 form |= {"login": who, "password": "any"}
-                answer = self.client.post(str(answer.url.join(action)), data=form)
+                response = self.client.post(str(response.url.join(action)), data=form)
                 continue
-            url = str(answer.url.join(answer.headers["location"]))
+            url = str(response.url.join(response.headers["location"]))
             if url.startswith(self.gateway + CALLBACK):
                 return url, asked
-            answer = self.client.get(url)
-        raise AssertionError(answer.text)
+            response = self.client.get(url)
+        raise AssertionError(response.text)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
     output = tmp_path / "provider"
     command: list[str | Path] = [str(NODE), PROGRAM, FOLDER, issuer, gateway + CALLBACK, SECRET]
     with processes.running(command, output) as process:
-        processes.wait_until(lambda: answers(issuer), process, output)
+        processes.wait_until(lambda: responses(issuer), process, output)
         with (
             running(tmp_path, port=port, data=data),
             httpx2.Client(base_url=gateway, trust_env=False, timeout=60) as client,

@@ -214,7 +214,7 @@ def test_examples_work(
         and each["tags"] not in PEOPLE
         and each.get("security") != PEOPLE_ONLY
     )
-    answers: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for name in (*FIRST, *middle, *LAST):
         path, method, operation = named[name]
         by_operator = name in OPERATOR
@@ -228,7 +228,7 @@ def test_examples_work(
                 field: tenant.tenant_id if field == "tenant_id" else example
                 for field, example in query_examples(operation).items()
             },
-            json=body_example(name, operation, answers),
+            json=body_example(name, operation, responses),
             headers={"X-API-Key": operator.api_key if by_operator else tenant.api_key},
         )
         assert answer.is_success is (name != "archive_key"), answer.text
@@ -238,7 +238,7 @@ def test_examples_work(
         if name in TEXTS:
             continue
         check(document, content(response)["schema"], answer.json())
-        answers[name] = answer.json().get("data")
+        responses[name] = answer.json().get("data")
 
 
 def test_what_teams_answer(
@@ -282,7 +282,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def body_example(name: str, operation: Any, answers: dict[str, Any]) -> Any:
+def body_example(name: str, operation: Any, responses: dict[str, Any]) -> Any:
     if "requestBody" not in operation:
         return None
     (example,) = content(operation["requestBody"])["examples"].values()
@@ -290,7 +290,7 @@ def body_example(name: str, operation: Any, answers: dict[str, Any]) -> Any:
         return example["value"]
     assert example["summary"].startswith("Cut short")
     other, made = MADE_BY[name]
-    return example["value"] | {made: answers[other][made]}
+    return example["value"] | {made: responses[other][made]}
 
 
 def test_what_a_query_must_have_it_must_have(

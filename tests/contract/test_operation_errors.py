@@ -370,8 +370,8 @@ def test_a_row_of_the_table_for_looking_keys_up(
     field: str,
 ) -> None:
     """A bad query or path is 400 ERR_INVALID_001 and names the field."""
-    answer = world.caller.ask("GET", f"/kms/keys{rest}")
-    assert refused(answer) == (400, "ERR_INVALID_001", field)
+    response = world.caller.ask("GET", f"/kms/keys{rest}")
+    assert refused(response) == (400, "ERR_INVALID_001", field)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -395,12 +395,12 @@ def test_no_key_is_404(
     named: dict[str, object] = {"algorithm": algorithm.value}
     if path.endswith("/retire"):
         named["key_version"] = 1
-    answer = (
+    response = (
         nobody.ask(method, path, named)
         if method == "POST"
         else nobody.ask(method, path, params={"algorithm": algorithm.value})
     )
-    assert refused(answer)[:2] == NOT_FOUND
+    assert refused(response)[:2] == NOT_FOUND
 
 
 @pytest.mark.parametrize("version", ["4", "2147483647", "2147483648", "9" * 30])
@@ -410,8 +410,8 @@ def test_by_version_that_does_not_exist_is_404(
     version: str,
 ) -> None:
     """A version in the path that no key has is 404, however large."""
-    answer = world.caller.ask("GET", f"/kms/keys/{version}?algorithm=Kyber768")
-    assert refused(answer)[:2] == NOT_FOUND
+    response = world.caller.ask("GET", f"/kms/keys/{version}?algorithm=Kyber768")
+    assert refused(response)[:2] == NOT_FOUND
 
 
 @pytest.mark.parametrize(("operation", "algorithm", "status"), STATUS_CASES)
@@ -425,14 +425,14 @@ def test_status_and_operation(
 ) -> None:
     """Active writes and reads, retired only reads, archived does nothing: 404."""
     body = world.body(operation, algorithm, versions[status])
-    answer = world.caller.ask("POST", paths[operation], body)
+    response = world.caller.ask("POST", paths[operation], body)
     if status in STATUSES[operation]:
-        assert answer.status_code == 200
-        assert answer.json()["data"]["key_version"] == versions[status]
-        assert answer.json()["data"]["algorithm"] == algorithm.value
+        assert response.status_code == 200
+        assert response.json()["data"]["key_version"] == versions[status]
+        assert response.json()["data"]["algorithm"] == algorithm.value
     else:
-        assert answer.status_code == 404
-        assert answer.json()["error"]["error_code"] == "ERR_NOT_FOUND_001"
+        assert response.status_code == 404
+        assert response.json()["error"]["error_code"] == "ERR_NOT_FOUND_001"
 
 
 def test_every_operation_on_keys_has_its_row() -> None:
@@ -546,9 +546,9 @@ class TestCiphertexts:
         other_version = {**body, "key_version": RETIRED + ACTIVE - version}
         damaged = {**body, "kem_ciphertext": damage(body["kem_ciphertext"], 0.5, b64, unb64)}
         for spoiled in (other_version, damaged):
-            answer = world.caller.ask("POST", "/kem/decapsulate", spoiled)
-            assert answer.status_code in {200, 400}
-            assert right not in answer.text
+            response = world.caller.ask("POST", "/kem/decapsulate", spoiled)
+            assert response.status_code in {200, 400}
+            assert right not in response.text
 
 
 @pytest.mark.parametrize(("operation", "made", "named"), MISMATCHES)
@@ -665,13 +665,13 @@ class TestSignatures:
         for other in world.algorithms.intersection(SIGNATURES):
             if other is not algorithm:
                 body = world.body(Operation.VERIFY, algorithm, ACTIVE)
-                answer = world.caller.ask(
+                response = world.caller.ask(
                     "POST", "/signature/verify", {**body, "algorithm": other.value}
                 )
-                if answer.status_code == 200:
-                    assert answer.json()["data"]["valid"] is False
+                if response.status_code == 200:
+                    assert response.json()["data"]["valid"] is False
                 else:
-                    assert answer.json()["error"]["error_code"] == "ERR_INVALID_001"
+                    assert response.json()["error"]["error_code"] == "ERR_INVALID_001"
 
 
 @pytest.mark.parametrize(

@@ -42,23 +42,23 @@ def thief(closed: Installation) -> Iterator[httpx2.Client]:
 
 def _signed_in(where: Installation) -> Caller:
     caller = where.caller(None)
-    answer = caller.ask("POST", "/auth/operator", {"operator_key": where.ready["operator_key"]})
-    assert answer.json()["data"] == {"name": None, "expires_in": 8 * 3600}
+    response = caller.ask("POST", "/auth/operator", {"operator_key": where.ready["operator_key"]})
+    assert response.json()["data"] == {"name": None, "expires_in": 8 * 3600}
     caller.client.cookies.clear()  # they are Secure, and sent here as if it were over TLS
-    (cookie,) = [each for each in _cookies(answer).values() if each.value]
+    (cookie,) = [each for each in _cookies(response).values() if each.value]
     caller.client.headers["Cookie"] = f"{cookie.key}={cookie.value}"
     return caller
 
 
-def _cookies(answer: httpx2.Response) -> SimpleCookie:
+def _cookies(response: httpx2.Response) -> SimpleCookie:
     found: SimpleCookie = SimpleCookie()
-    for header in answer.headers.get_list("set-cookie"):
+    for header in response.headers.get_list("set-cookie"):
         found.load(header)
     return found
 
 
-def _refusal(answer: httpx2.Response) -> tuple[int, str]:
-    return answer.status_code, read_envelope(answer)["error"]["error_code"]
+def _refusal(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, read_envelope(response)["error"]["error_code"]
 
 
 def _request(row: Endpoint, tenant_id: str) -> tuple[str, str, Any]:
@@ -100,13 +100,13 @@ def test_a_session_reads_and_nothing_else(
     closed: Installation, signed_in: Caller, tenant: Caller, row: Endpoint
 ) -> None:
     """What the operator may not do is 403; what they may do is 401 if it changes something."""
-    answer = signed_in.ask(*_request(row, tenant.tenant_id))
+    response = signed_in.ask(*_request(row, tenant.tenant_id))
     if Credential.OPERATOR not in GRANTS[row.permission]:
-        assert _refusal(answer) == DENIED
+        assert _refusal(response) == DENIED
     elif row.method != "GET":
-        assert _refusal(answer) == CREDENTIAL_REQUIRED
+        assert _refusal(response) == CREDENTIAL_REQUIRED
     else:
-        assert answer.status_code not in (401, 403)
+        assert response.status_code not in (401, 403)
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_an_operator_is_no_sign_up(installation: Installation) -> None:
 )
 def test_nothing_else_makes_a_change_of_it(browser: Caller, proof: Mapping[str, str]) -> None:
     """No other header lets a session change something."""
-    answer = browser.ask("POST", "/tenants", {"name": "another"}, headers=dict(proof))
-    assert _refusal(answer) == CREDENTIAL_REQUIRED
+    response = browser.ask("POST", "/tenants", {"name": "another"}, headers=dict(proof))
+    assert _refusal(response) == CREDENTIAL_REQUIRED
 
 
 @pytest.mark.threat("stolen-operator-cookie")
@@ -157,9 +157,9 @@ def test_signing_out_ends_the_session(browser: Caller, thief: httpx2.Client) -> 
     """After signing out the cookie is deleted, a copy of it opens nothing, and it can be repeated."""
     stolen = browser.client.headers["Cookie"]
     for _ in range(2):
-        answer = browser.ask("POST", "/auth/operator/logout")
-        assert answer.json()["data"] == {"signed_out": True}
-        cookie = _cookies(answer)[OPERATOR]
+        response = browser.ask("POST", "/auth/operator/logout")
+        assert response.json()["data"] == {"signed_out": True}
+        cookie = _cookies(response)[OPERATOR]
         assert (cookie.value, cookie["max-age"], cookie["samesite"]) == ("", "0", "Strict")
     assert _refusal(thief.get(COUNT, headers={"Cookie": stolen})) == UNAUTHORIZED
 
@@ -168,9 +168,9 @@ def test_a_planted_cookie_is_not_adopted(closed: Installation, thief: httpx2.Cli
     """A token that was in the browser before the sign-in opens nothing after it."""
     planted = {"Cookie": f"{OPERATOR}={'pqb_' + '0' * 49}"}
     fields = {"operator_key": closed.ready["operator_key"]}
-    answer = thief.post("/auth/operator", json=fields, headers=planted)
-    assert answer.status_code == 200
-    assert _cookies(answer)[OPERATOR].value not in planted["Cookie"]
+    response = thief.post("/auth/operator", json=fields, headers=planted)
+    assert response.status_code == 200
+    assert _cookies(response)[OPERATOR].value not in planted["Cookie"]
     assert _refusal(thief.get(COUNT, headers=planted)) == UNAUTHORIZED
 
 
@@ -196,8 +196,8 @@ def test_cookies_are_not_exchangeable(
         (ACCESS, closed.ready["operator_key"]),
     ):
         for path in ("/tenants", "/auth/me"):
-            answer = thief.get(path, headers={"Cookie": f"{name}={token}"})
-            assert _refusal(answer) == UNAUTHORIZED, (name, path)
+            response = thief.get(path, headers={"Cookie": f"{name}={token}"})
+            assert _refusal(response) == UNAUTHORIZED, (name, path)
     shown = {"Cookie": f"{REFRESH}={operators}"}
     assert _refusal(thief.post("/auth/refresh", headers=shown)) == UNAUTHORIZED
 
@@ -229,17 +229,17 @@ def test_an_unknown_operators_token_does_not_hide_a_person(
 def test_another_sites_page_asks_in_vain(browser: Caller, path: str) -> None:
     """No page of another site signs an operator in or out, or gets as far as the access table."""
     for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://example.org"}):
-        answer = browser.ask("POST", path, {"operator_key": "pqo_"}, headers=headers)
-        assert _refusal(answer) == DENIED
+        response = browser.ask("POST", path, {"operator_key": "pqo_"}, headers=headers)
+        assert _refusal(response) == DENIED
     assert browser.get("/operators")["total"] == 0
 
 
 @pytest.mark.parametrize("key", ["pqo_" + "0" * 49, "nobody's", "ä" * 128])
 def test_an_unknown_credential_is_refused(closed: Installation, key: str) -> None:
     """A credential that is nobody's is 401 like any other, without a cookie."""
-    answer = closed.caller(None).ask("POST", "/auth/operator", {"operator_key": key})
-    assert _refusal(answer) == UNAUTHORIZED
-    assert "set-cookie" not in answer.headers
+    response = closed.caller(None).ask("POST", "/auth/operator", {"operator_key": key})
+    assert _refusal(response) == UNAUTHORIZED
+    assert "set-cookie" not in response.headers
 
 
 def test_a_tenants_api_key_is_not_an_operators(closed: Installation, tenant: Caller) -> None:

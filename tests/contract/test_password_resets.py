@@ -75,11 +75,11 @@ def test_who_is_unknown_hears_the_same(
     E-mail is sent in the order in which it was queued, so that it would be there by now.
     """
     unknown = f"{uuid.uuid4()}@example.com"
-    answers = [
+    responses = [
         stranger.ask("POST", "/auth/forgot-password", {"email": each}) for each in (unknown, email)
     ]
-    assert [each.status_code for each in answers] == [202, 202]
-    assert answers[0].json()["data"] == answers[1].json()["data"] == {"accepted": True}
+    assert [each.status_code for each in responses] == [202, 202]
+    assert responses[0].json()["data"] == responses[1].json()["data"] == {"accepted": True}
     installation.mailbox.messages(email, "password-reset")
     later = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     installation.operator().post(f"/tenants/{owner.tenant_id}/invitations", later, status=201)
@@ -103,9 +103,9 @@ def test_no_second_factor_is_left_out(
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.confirm_authenticator(totp)
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
-    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": NEW})
-    assert answer.status_code == 401
-    error = answer.json()["error"]
+    response = stranger.ask("POST", "/auth/login", {"email": email, "password": NEW})
+    assert response.status_code == 401
+    error = response.json()["error"]
     assert (error["error_code"], error["second_factor"]) == ("ERR_AUTH_MFA_001", "app")
 
 
@@ -134,8 +134,8 @@ def test_a_changed_password_ends_the_e_mail(
     """An e-mail of before the password was changed is of no more use."""
     step_up = owner.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
-    answer = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
-    assert answer.status_code == 200
+    response = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
+    assert response.status_code == 200
     fields = {"token": token, "new_password": NEW + "!"}
     assert stranger.refusal("/auth/reset-password", fields) == OVER
 
@@ -146,8 +146,8 @@ def test_a_challenge_ends_with_the_password(
     """Whoever knew the old password and owes a code is asked for the new one first."""
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.confirm_authenticator(totp)
-    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
-    challenge = answer.json()["error"]["challenge_token"]
+    response = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
+    challenge = response.json()["error"]["challenge_token"]
     stranger.post("/auth/forgot-password", {"email": email}, status=202)
     fields = {"token": installation.mailbox.token(email, "password-reset"), "new_password": NEW}
     stranger.post("/auth/reset-password", fields)
@@ -159,9 +159,9 @@ def test_a_challenge_ends_with_the_password(
 def test_mail_is_limited(stranger: Caller) -> None:
     """The third e-mail to one address within 30 minutes is 429, whether somebody has it or not."""
     fields = {"email": f"{uuid.uuid4()}@example.com"}
-    answers = [stranger.ask("POST", "/auth/forgot-password", fields) for _ in range(3)]
-    assert [each.status_code for each in answers] == [202] * 2 + [429]
-    assert 0 < int(answers[-1].headers["retry-after"]) <= 1800
+    responses = [stranger.ask("POST", "/auth/forgot-password", fields) for _ in range(3)]
+    assert [each.status_code for each in responses] == [202] * 2 + [429]
+    assert 0 < int(responses[-1].headers["retry-after"]) <= 1800
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,11 @@ def test_mail_is_limited(stranger: Caller) -> None:
 def test_bad_values(stranger: Caller, path: str, fields: dict[str, object], field: str) -> None:
     """A field that is missing or of another form is 422 and named; no JSON at all is 400."""
     assert stranger.refusal(path, fields) == (422, "ERR_INVALID_001", field)
-    answer = stranger.ask("POST", path, content=b"{")
-    assert (answer.status_code, answer.json()["error"]["error_code"]) == (400, "ERR_INVALID_001")
+    response = stranger.ask("POST", path, content=b"{")
+    assert (response.status_code, response.json()["error"]["error_code"]) == (
+        400,
+        "ERR_INVALID_001",
+    )
 
 
 def test_it_is_in_the_log(

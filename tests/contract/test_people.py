@@ -85,9 +85,9 @@ def test_who_is_unknown_hears_the_same(
 ) -> None:
     """A wrong password and an address that nobody has are the same 401 in the same words."""
     email = owner.get("/auth/me")["email"]
-    answers = [_sign_in(stranger, email, NEW), _sign_in(stranger, _email(), password)]
-    assert [refused(each) for each in answers] == [UNAUTHORIZED] * 2
-    first, second = (each.json()["error"] for each in answers)
+    responses = [_sign_in(stranger, email, NEW), _sign_in(stranger, _email(), password)]
+    assert [refused(each) for each in responses] == [UNAUTHORIZED] * 2
+    first, second = (each.json()["error"] for each in responses)
     assert first == second
 
 

@@ -52,11 +52,11 @@ def test_a_cookie_that_is_there_twice_is_refused_everywhere(
 ) -> None:
     """Whichever of ours it is and whatever is asked, the answer is 401 and deletes the cookie."""
     for method, path in PATHS:
-        answer = _ask(installation, method, API + path, f"{name}=a; {name}=b")
-        error = read_envelope(answer)["error"]
-        assert (answer.status_code, error["error_code"]) == (401, "ERR_AUTH_001")
+        response = _ask(installation, method, API + path, f"{name}=a; {name}=b")
+        error = read_envelope(response)["error"]
+        assert (response.status_code, error["error_code"]) == (401, "ERR_AUTH_001")
         assert name in error["message"]
-        assert f"{name}=; Path=/; Max-Age=0" in answer.headers.get_list("set-cookie")
+        assert f"{name}=; Path=/; Max-Age=0" in response.headers.get_list("set-cookie")
 
 
 def test_neither_of_two_counts(
@@ -69,8 +69,8 @@ def test_neither_of_two_counts(
         f"{ACCESS}={new_person(new_tenant().tenant_id).client.cookies[ACCESS]}" for _ in range(2)
     )
     for cookies in ((f"{mine}; {others}",), (f"{others}; {mine}",), (mine, others)):
-        answer = _ask(installation, "GET", f"{API}/auth/me", *cookies)
-        assert answer.status_code in {400, 401}
+        response = _ask(installation, "GET", f"{API}/auth/me", *cookies)
+        assert response.status_code in {400, 401}
     for alone in (
         f"{mine}; a=b",
         f"a=b;{mine}",
@@ -94,9 +94,9 @@ def test_pages_say_so_and_delete(installation: Installation) -> None:
     """A page of the portal is 401 and says what to do; the page to sign in works, and deletes too."""
     twice = f"{ACCESS}=a; {ACCESS}=b"
     for path, status in (("/portal/keys", 401), ("/portal/sign-in", 200), ("/portal/none", 404)):
-        answer = _ask(installation, "GET", path, twice)
-        assert answer.status_code == status
-        assert f"{ACCESS}=; Path=/; Max-Age=0" in answer.headers.get_list("set-cookie")
+        response = _ask(installation, "GET", path, twice)
+        assert response.status_code == status
+        assert f"{ACCESS}=; Path=/; Max-Age=0" in response.headers.get_list("set-cookie")
     assert "sent more than once" in _ask(installation, "GET", "/portal/keys", twice).text
     assert "set-cookie" not in _ask(installation, "GET", "/portal/sign-in", f"{ACCESS}=a").headers
 
@@ -132,10 +132,10 @@ def two(closed: Installation) -> tuple[Kept, Kept, str]:
     return Kept.of(person), Kept.of(attacker), email
 
 
-def _email(answer: httpx2.Response) -> str | None:
+def _email(response: httpx2.Response) -> str | None:
     """Return the address of who is signed in; None after a refusal for want of a credential."""
-    body = read_envelope(answer)
-    if answer.status_code == 401:
+    body = read_envelope(response)
+    if response.status_code == 401:
         assert body["error"]["error_code"] == "ERR_AUTH_001"
         return None
     email: str = body["data"]["email"]
@@ -234,13 +234,13 @@ def test_a_planted_proof_proves_nothing(closed: Installation, two: tuple[Kept, K
     )
     proof = proved.cookies[SECURE.proof]
     for name in (NAMES.proof, SECURE.proof):
-        answer = closed.caller(None).ask(
+        response = closed.caller(None).ask(
             "POST",
             "/kms/keys/rotate",
             generated,
             headers={"Cookie": f"{mine.header()}; {name}={proof}"},
         )
-        assert read_envelope(answer)["error"]["error_code"] == "ERR_MFA_013"
+        assert read_envelope(response)["error"]["error_code"] == "ERR_MFA_013"
 
 
 def test_a_program_needs_the_two_cookies_only(

@@ -35,8 +35,8 @@ def limited(operator: Caller, new_tenant: Callable[..., Caller]) -> Callable[[ob
 
 def _grant(operator: Caller, tenant: Caller, requests_per_minute: object) -> None:
     changes = {"requests_per_minute": requests_per_minute}
-    answer = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
-    assert answer.json()["data"]["requests_per_minute"] in (requests_per_minute, None)
+    response = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
+    assert response.json()["data"]["requests_per_minute"] in (requests_per_minute, None)
 
 
 def _admitted(tenant: Caller, attempts: int = 12) -> int:
@@ -47,7 +47,7 @@ def _admitted(tenant: Caller, attempts: int = 12) -> int:
 
 
 @pytest.fixture(scope="module")
-def answers(operator: Caller, new_tenant: Callable[..., Caller]) -> list[httpx2.Response]:
+def responses(operator: Caller, new_tenant: Callable[..., Caller]) -> list[httpx2.Response]:
     """The answers to 400 requests at once of a tenant on free, which has 100 a minute."""
     tenant = new_tenant("free")
     with ThreadPoolExecutor(32) as pool:
@@ -55,28 +55,30 @@ def answers(operator: Caller, new_tenant: Callable[..., Caller]) -> list[httpx2.
         return [each.result() for each in asked]
 
 
-def test_free_has_a_hundred_requests_a_minute(answers: list[httpx2.Response]) -> None:
+def test_free_has_a_hundred_requests_a_minute(responses: list[httpx2.Response]) -> None:
     """Of 400 requests at once exactly 100 are admitted, and 300 are 429."""
-    assert Counter(answer.status_code for answer in answers) == {200: 100, 429: 300}
+    assert Counter(response.status_code for response in responses) == {200: 100, 429: 300}
 
 
-def test_a_refusal_says_when_to_come_back(answers: list[httpx2.Response], refused: Refused) -> None:
+def test_a_refusal_says_when_to_come_back(
+    responses: list[httpx2.Response], refused: Refused
+) -> None:
     """Every 429 has its code, Retry-After in whole seconds within the window, and RateLimit fields."""
-    for answer in answers:
-        if answer.status_code == 429:
-            assert refused(answer) == TOO_MANY
-            seconds = answer.headers["retry-after"]
+    for response in responses:
+        if response.status_code == 429:
+            assert refused(response) == TOO_MANY
+            seconds = response.headers["retry-after"]
             assert seconds.isdecimal()
             assert 1 <= int(seconds) <= 60
-            assert answer.headers["ratelimit-limit"] == "100"
-            assert answer.headers["ratelimit-remaining"] == "0"
-            assert answer.headers["ratelimit-reset"] == str(seconds)
+            assert response.headers["ratelimit-limit"] == "100"
+            assert response.headers["ratelimit-remaining"] == "0"
+            assert response.headers["ratelimit-reset"] == str(seconds)
 
 
-def _remaining(answer: httpx2.Response) -> int:
-    assert 1 <= int(answer.headers["ratelimit-reset"]) <= 60
-    assert answer.headers["ratelimit-limit"] == "10"
-    return int(answer.headers["ratelimit-remaining"])
+def _remaining(response: httpx2.Response) -> int:
+    assert 1 <= int(response.headers["ratelimit-reset"]) <= 60
+    assert response.headers["ratelimit-limit"] == "10"
+    return int(response.headers["ratelimit-remaining"])
 
 
 def test_every_answer_that_counts_says_what_is_left(
@@ -84,7 +86,7 @@ def test_every_answer_that_counts_says_what_is_left(
 ) -> None:
     """Successes, files of lines and refusals after the count have the fields of the tenant's limit."""
     tenant = limited(10)
-    answers = [
+    responses = [
         tenant.ask("GET", "/kms/keys"),
         tenant.ask("POST", "/kms/keys/generate", {"algorithm": "Dilithium3"}),
         tenant.ask("POST", "/kms/keys/generate", {"algorithm": "nonsense"}),
@@ -92,23 +94,23 @@ def test_every_answer_that_counts_says_what_is_left(
         tenant.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "active"}),
         tenant.ask("GET", "/audit/export"),
     ]
-    assert [each.status_code for each in answers] == [200, 201, 400, 404, 403, 200]
+    assert [each.status_code for each in responses] == [200, 201, 400, 404, 403, 200]
     operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "suspended"})
-    answers.append(tenant.ask("GET", "/kms/keys"))
-    assert answers[-1].status_code == 403
-    assert [_remaining(each) for each in answers] == [9, 8, 7, 6, 5, 4, 3]
+    responses.append(tenant.ask("GET", "/kms/keys"))
+    assert responses[-1].status_code == 403
+    assert [_remaining(each) for each in responses] == [9, 8, 7, 6, 5, 4, 3]
 
 
 def test_answers_that_do_not_count_say_nothing(operator: Caller) -> None:
     """The operator has no limit, and an unknown path, a wrong credential and no credential count for nobody."""
     stranger = {"X-API-Key": new_credential(CredentialKind.API_KEY)}
-    for answer in (
+    for response in (
         operator.ask("GET", "/tenants"),
         operator.ask("GET", "/nowhere"),
         operator.ask("GET", "/kms/keys", headers=stranger),
         operator.ask("GET", "/billing/plans"),
     ):
-        assert not [name for name in answer.headers if name.startswith("ratelimit")]
+        assert not [name for name in response.headers if name.startswith("ratelimit")]
 
 
 def test_nobody_else_waits(
@@ -167,8 +169,8 @@ def test_strangers_count_against_nobody(
     stranger = new_credential(CredentialKind.API_KEY)
     for _ in range(40):
         for shown in (stranger, tenant.api_key[:-1], "x"):
-            answer = anonymous.ask("GET", "/kms/keys", headers={"X-API-Key": shown})
-            assert answer.status_code == 401
+            response = anonymous.ask("GET", "/kms/keys", headers={"X-API-Key": shown})
+            assert response.status_code == 401
         assert anonymous.ask("GET", "/kms/keys").status_code == 401
     assert _admitted(tenant) == 3
 
@@ -199,8 +201,8 @@ def test_the_limit_follows_the_tier(
     with ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(tenant.ask, "GET", "/kms/keys") for _ in range(events)]
         statuses = [each.result() for each in asked]
-    last = [answer for answer in statuses if not answer.is_success]
-    assert [answer.status_code for answer in last] == [429]
+    last = [response for response in statuses if not response.is_success]
+    assert [response.status_code for response in last] == [429]
     assert last[0].headers["ratelimit-limit"] == str(events)
 
 
@@ -211,8 +213,8 @@ def test_the_limit_comes_before_everything_in_the_request(
     tenant = limited(1)
     tenant.get("/kms/keys")
     for content in (b"{", b'{"algorithm":"RSA"}', b'{"algorithm":"X-Wing"}'):
-        answer = tenant.ask("POST", "/kem/encrypt", content=content)
-        assert refused(answer) == TOO_MANY
+        response = tenant.ask("POST", "/kem/encrypt", content=content)
+        assert refused(response) == TOO_MANY
 
 
 def test_a_suspended_tenant_writes_no_more_records_than_its_limit(
@@ -222,9 +224,9 @@ def test_a_suspended_tenant_writes_no_more_records_than_its_limit(
     tenant = limited(2)
     path = f"/tenants/{tenant.tenant_id}"
     operator.ask("PATCH", path, {"status": "suspended"})
-    answers = [tenant.ask("GET", "/kms/keys") for _ in range(10)]
-    assert [each.status_code for each in answers] == [403] * 2 + [429] * 8
-    assert refused(answers[0]) == (403, "ERR_FORBIDDEN_001", None)
+    responses = [tenant.ask("GET", "/kms/keys") for _ in range(10)]
+    assert [each.status_code for each in responses] == [403] * 2 + [429] * 8
+    assert refused(responses[0]) == (403, "ERR_FORBIDDEN_001", None)
     found = operator.get("/audit/records", order="desc", limit=20)["records"]
     assert (
         sum(each["outcome"] != "success" for each in found if each["tenant_id"] == tenant.tenant_id)

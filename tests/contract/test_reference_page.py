@@ -93,12 +93,12 @@ def pages(web: httpx2.Client, document: Any) -> Mapping[str, Page]:
     names = [each["operationId"] for each in operations(document)]
     paths = ["/docs", "/docs/access", "/docs/errors", *(f"/docs/{name}" for name in names)]
     assert len(set(paths)) == len(paths)
-    answers = {path: web.get(path) for path in paths}
-    for path, answer in answers.items():
+    responses = {path: web.get(path) for path in paths}
+    for path, answer in responses.items():
         assert answer.status_code == 200, path
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         check_headers(answer)
-    return {path: Page(answer.text) for path, answer in answers.items()}
+    return {path: Page(answer.text) for path, answer in responses.items()}
 
 
 def operations(document: Any) -> Iterator[Any]:

@@ -70,11 +70,11 @@ def test_who_has_an_address_is_told_to_them_alone(
     """An address that somebody has, in capitals or not, is answered like any; the e-mail differs."""
     taken = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
     free = _email()
-    answers = [
+    responses = [
         stranger.ask("POST", "/auth/register", {"email": each}) for each in (taken.upper(), free)
     ]
-    assert [each.status_code for each in answers] == [202, 202]
-    assert answers[0].json()["data"] == answers[1].json()["data"]
+    assert [each.status_code for each in responses] == [202, 202]
+    assert responses[0].json()["data"] == responses[1].json()["data"]
     (mail,) = installation.mailbox.messages(taken.upper(), "already-registered")
     assert "#" not in mail.get_content()
     installation.mailbox.messages(free, "registration")
@@ -138,13 +138,13 @@ def test_tokens_that_nobody_was_given(
         ("/auth/accept-invitation", {"password": password}),
     ):
         body = json.dumps({"token": token, **fields})
-        answer = stranger.ask("POST", path, content=body)
-        assert refused(answer) == (401, "ERR_AUTH_001", "token")
+        response = stranger.ask("POST", path, content=body)
+        assert refused(response) == (401, "ERR_AUTH_001", "token")
     for path in ("/auth/mfa/email", "/auth/mfa/verify"):
         code = {"email_code": "123456"} if path.endswith("verify") else {}
         body = json.dumps({"challenge_token": token, **code})
-        answer = stranger.ask("POST", path, content=body)
-        assert refused(answer) == (401, "ERR_AUTH_001", "challenge_token")
+        response = stranger.ask("POST", path, content=body)
+        assert refused(response) == (401, "ERR_AUTH_001", "challenge_token")
 
 
 @pytest.mark.parametrize("name", [None, "", "x" * 256, "a\nb", 7])

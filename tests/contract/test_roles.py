@@ -29,7 +29,7 @@ NOBODYS = "00000000-0000-4000-8000-000000000000"
 @pytest.fixture(scope="module")
 def operations(anonymous: Client) -> dict[str, tuple[str, str]]:
     """Method and path of every operation."""
-    answer = httpx2.get(
+    response = httpx2.get(
         f"{anonymous.client.base_url}/api/v1/openapi.json",
         trust_env=False,
         verify=TLS,
@@ -37,7 +37,7 @@ def operations(anonymous: Client) -> dict[str, tuple[str, str]]:
     )
     return {
         each["operationId"]: (method.upper(), path)
-        for path, methods in answer.json()["paths"].items()
+        for path, methods in response.json()["paths"].items()
         for method, each in methods.items()
     }
 
@@ -62,9 +62,9 @@ def test_every_cell(
     wrong = []
     for name in sorted(MAY.keys() - OPEN - {CREATE_TENANT}, key=lambda each: each == last):
         removed = me if name == "remove_member" else NOBODYS  # oneself: everybody may leave
-        answer = _ask(person, *operations[name], removed)
-        if _is_denied(answer) is (role in MAY[name]):
-            wrong.append((name, answer.status_code, answer.text[:200]))
+        response = _ask(person, *operations[name], removed)
+        if _is_denied(response) is (role in MAY[name]):
+            wrong.append((name, response.status_code, response.text[:200]))
     assert wrong == []
 
 
@@ -94,5 +94,5 @@ def _ask(person: Client, method: str, path: str, id_: str = NOBODYS) -> httpx2.R
     )
 
 
-def _is_denied(answer: httpx2.Response) -> bool:
-    return answer.status_code == 403 and DENIED in answer.text
+def _is_denied(response: httpx2.Response) -> bool:
+    return response.status_code == 403 and DENIED in response.text

@@ -54,12 +54,12 @@ def _about(row: Endpoint, keyring: str) -> dict[str, object]:
     return dict.fromkeys(_fields_of(row) & {"keyring", "name"}, keyring)
 
 
-def _is_outside_scopes(answer: httpx2.Response) -> bool:
-    return answer.status_code == 403 and POLICY in answer.text
+def _is_outside_scopes(response: httpx2.Response) -> bool:
+    return response.status_code == 403 and POLICY in response.text
 
 
-def _ended(answer: httpx2.Response) -> tuple[int, str | None, str | None]:
-    status, code, field = refusal_of(answer)
+def _ended(response: httpx2.Response) -> tuple[int, str | None, str | None]:
+    status, code, field = refusal_of(response)
     return status, code, field
 
 
@@ -167,8 +167,8 @@ def test_another_keyring_is_refused(limited: Limited, row: Endpoint) -> None:
         assert _is_outside_scopes(_ask(caller, row, {**values, **_about(row, other)}))
     if "keyring" in _fields_of(row):
         assert _is_outside_scopes(_ask(caller, row, values))
-    answer = _ask(caller, row, {**values, **_about(row, "payments.cards")})
-    assert _is_outside_scopes(answer) is not bool(_about(row, ""))
+    response = _ask(caller, row, {**values, **_about(row, "payments.cards")})
+    assert _is_outside_scopes(response) is not bool(_about(row, ""))
 
 
 def _expect_of_items(caller: Caller, row: Endpoint, name: str, mine: str, other: str) -> None:
@@ -200,8 +200,8 @@ def test_an_envelope_is_of_the_keyring_that_it_names(limited: Limited, tenant: C
     for of, name in (("keyrings", "payments.cards"), ("algorithms", "X-Wing")):
         caller = _for_one(limited, of, name)
         for beside in ({}, {"keyring": "payments.cards"}, {"algorithm": "X-Wing"}):
-            answer = caller.ask("POST", "/kem/decrypt", {"envelope": envelope, **beside})
-            assert answer.status_code in (400, 403), answer.text
+            response = caller.ask("POST", "/kem/decrypt", {"envelope": envelope, **beside})
+            assert response.status_code in (400, 403), response.text
         assert _is_outside_scopes(caller.ask("POST", "/kem/decrypt", {"envelope": envelope}))
     for of, name in (("keyrings", "default"), ("algorithms", "Kyber768")):
         caller = _for_one(limited, of, name)
@@ -272,8 +272,8 @@ def test_an_encrypt_only_key_encrypts_only(limited: Limited, tenant: Caller) -> 
         ("GET", "/audit/records", None),
         ("GET", "/usage", None),
     ):
-        answer = caller.ask(method, path, body)
-        assert _is_outside_scopes(answer), path
+        response = caller.ask(method, path, body)
+        assert _is_outside_scopes(response), path
     assert tenant.post("/kem/decrypt", opened)["plaintext"] == "QUJD"
 
 
@@ -361,8 +361,8 @@ def test_an_api_key_narrows_itself_and_never_widens(
         ("expires_at", "2096-01-31T12:00:00.001Z"),
         ("allowed_addresses", ["126.0.0.0/7"]),
     ):
-        answer = worker.ask("POST", f"{keys}/rotate", {name: wider})
-        assert _ended(answer) == (403, "ERR_POLICY_001", name)
+        response = worker.ask("POST", f"{keys}/rotate", {name: wider})
+        assert _ended(response) == (403, "ERR_POLICY_001", name)
     narrower: dict[str, Any] = {
         "name": "narrower",
         "scopes": [{"operations": ["encrypt"], "algorithms": ["Kyber768"]}],
@@ -402,8 +402,8 @@ def test_an_api_key_mints_only_what_it_covers(limited: Limited, tenant: Caller) 
         ("allowed_addresses", ["0.0.0.0/0"]),
         ("allowed_addresses", ["127.0.0.1/32", "::1/128"]),
     ):
-        answer = minter.ask("POST", keys, {**own, "scopes": use, name: wider})
-        assert _ended(answer) == (403, "ERR_POLICY_001", name), wider
+        response = minter.ask("POST", keys, {**own, "scopes": use, name: wider})
+        assert _ended(response) == (403, "ERR_POLICY_001", name), wider
     assert _ended(minter.ask("POST", keys)) == (403, "ERR_POLICY_001", "scopes")
     made = limited(minter, **{**own, "scopes": use})
     assert made.post("/kem/encrypt", {"plaintext": "QUJD"})["ciphertext"]
@@ -427,8 +427,8 @@ def test_an_api_key_mints_only_what_it_covers(limited: Limited, tenant: Caller) 
 @pytest.mark.parametrize("end", ["", "/rotate"])
 def test_bad_limits_are_refused(tenant: Caller, name: str, value: object, end: str) -> None:
     """What no limit can be is 400 with its field, and makes and replaces nothing."""
-    answer = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys{end}", {name: value})
-    assert _ended(answer) == (400, "ERR_INVALID_001", name)
+    response = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys{end}", {name: value})
+    assert _ended(response) == (400, "ERR_INVALID_001", name)
 
 
 # --- Expiry and addresses -------------------------------------------------------------------------
@@ -451,12 +451,12 @@ def test_an_api_key_from_elsewhere_is_unknown_and_recorded(
 ) -> None:
     """Outside its networks an API key gets the answer to an unknown one, and the owner a record."""
     caller = limited(name="elsewhere", allowed_addresses=["192.0.2.0/24"])
-    answers = [caller.ask("GET", path) for path in ("/kms/keys", "/usage", "/billing/plans")]
-    assert {_ended(each) for each in answers} == {(401, "ERR_AUTH_001", None)}
+    responses = [caller.ask("GET", path) for path in ("/kms/keys", "/usage", "/billing/plans")]
+    assert {_ended(each) for each in responses} == {(401, "ERR_AUTH_001", None)}
     unknown = tenant.client.get(
         "/api/v1/kms/keys", headers={"X-API-Key": "pqk_" + "A" * 43 + "000000"}
     )
-    assert unknown.json()["error"] == answers[0].json()["error"]
+    assert unknown.json()["error"] == responses[0].json()["error"]
     records = tenant.get("/audit/records", outcome="ERR_AUTH_001")["records"]
     assert [
         (each["operation"], each["policy"], each["principal"].partition("/")[2]) for each in records
@@ -491,17 +491,17 @@ def test_a_keyring_in_a_scope_has_to_exist(new_tenant: Callable[..., Caller]) ->
     for keyrings in (["paymets"], ["payments", "paymets"], ["default", "paymetsx"]):
         scoped = _scope("use", keyrings=keyrings)
         for end in ("", "/rotate"):
-            answer = tenant.ask("POST", path + end, scoped)
-            assert refusal_of(answer) == (400, "ERR_INVALID_001", "scopes")
-            assert "allow_absent_keyrings" in answer.text
-            assert "paymets" not in answer.text
+            response = tenant.ask("POST", path + end, scoped)
+            assert refusal_of(response) == (400, "ERR_INVALID_001", "scopes")
+            assert "allow_absent_keyrings" in response.text
+            assert "paymets" not in response.text
     assert tenant.get(path)["total"] == 1
     for keyrings in (["payments", "default"], ["paymets.*"], ["*"]):
         tenant.post(path, _scope("use", keyrings=keyrings), status=201)
     scoped = {**_scope("use", keyrings=["paymets"]), "allow_absent_keyrings": True}
     tenant.post(path, scoped, status=201)
-    answer = tenant.ask("POST", path, {"allow_absent_keyrings": "yes"})
-    assert refusal_of(answer) == (400, "ERR_INVALID_001", "allow_absent_keyrings")
+    response = tenant.ask("POST", path, {"allow_absent_keyrings": "yes"})
+    assert refusal_of(response) == (400, "ERR_INVALID_001", "allow_absent_keyrings")
 
 
 def test_a_scope_does_not_tell_of_keyrings_beyond_it(
@@ -514,11 +514,11 @@ def test_a_scope_does_not_tell_of_keyrings_beyond_it(
     own = {"scopes": [{"operations": ["administer"]}, {"operations": ["use"], "keyrings": ["a*"]}]}
     made = tenant.post(path, own, status=201)
     program = installation.caller(made["api_key"], tenant.tenant_id)
-    answers = [
+    responses = [
         refusal_of(program.ask("POST", path, _scope("use", keyrings=[name])))
         for name in ("secret", "no-such-ring")
     ]
-    assert answers == [(403, "ERR_POLICY_001", "scopes")] * 2
+    assert responses == [(403, "ERR_POLICY_001", "scopes")] * 2
 
 
 def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited) -> None:
@@ -557,9 +557,9 @@ def test_a_public_key_is_no_way_into_another_keyring(tenant: Caller, limited: Li
     operations = ["encrypt", "encapsulate"]
     program = limited(scopes=[{"operations": operations, "keyrings": ["default"]}])
     for operation, values in (("encrypt", {"plaintext": "QUJD"}), ("encapsulate", {})):
-        answer = program.ask("POST", f"/kem/{operation}", {**values, "public_key": public_key})
-        assert _is_outside_scopes(answer)
-        assert _ended(answer) == (403, "ERR_POLICY_001", "public_key")
+        response = program.ask("POST", f"/kem/{operation}", {**values, "public_key": public_key})
+        assert _is_outside_scopes(response)
+        assert _ended(response) == (403, "ERR_POLICY_001", "public_key")
         recorded = tenant.get("/audit/records", order="desc", limit=1)["records"][0]
         assert (recorded["operation"], recorded["keyring"]) == (operation, keyring)
         assert (recorded["key_version"], recorded["outcome"]) == (1, "scope-denied")

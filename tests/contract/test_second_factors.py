@@ -40,9 +40,9 @@ def _enroll(person: Caller) -> tuple[TOTP, list[str]]:
 
 
 def _challenge(stranger: Caller, email: str, password: str) -> str:
-    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["error_code"]) == (401, "ERR_AUTH_MFA_001")
+    response = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
+    error = response.json()["error"]
+    assert (response.status_code, error["error_code"]) == (401, "ERR_AUTH_MFA_001")
     token: str = error["challenge_token"]
     return token
 
@@ -195,8 +195,8 @@ def test_not_every_plan_can_require_it(
 ) -> None:
     """On plans below professional requiring a second factor is 403 ERR_MFA_011."""
     person = new_person(new_tenant(plan).tenant_id)
-    answer = person.ask_proven("PATCH", "/auth/organization", {"require_mfa": True})
-    assert refused(answer) == (403, "ERR_MFA_011", None)
+    response = person.ask_proven("PATCH", "/auth/organization", {"require_mfa": True})
+    assert refused(response) == (403, "ERR_MFA_011", None)
 
 
 def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:
@@ -279,8 +279,8 @@ def test_a_new_password_ends_every_session(
     email = owner.get("/auth/me")["email"]
     stranger.post("/auth/login", {"email": email, "password": password})
     headers = _stepped_up(owner, password)
-    answer = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
-    assert answer.status_code == 200
+    response = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
+    assert response.status_code == 200
     assert refused(stranger.ask("GET", "/auth/me"))[0] == 401
     assert stranger.refusal("/auth/login", {"email": email, "password": password})[0] == 401
     stranger.post("/auth/login", {"email": email, "password": NEW})
@@ -300,5 +300,5 @@ def test_a_person_names_the_api_key_to_replace(
     headers = _stepped_up(person, password)
     missing = person.ask("POST", f"{path}/rotate", {"key_id": "9"}, headers=headers)
     assert refused(missing) == (404, "ERR_NOT_FOUND_001", "key_id")
-    answer = person.ask("POST", f"{path}/rotate", {"key_id": "1"}, headers=headers)
-    assert answer.json()["data"]["revoked_version"] == 1
+    response = person.ask("POST", f"{path}/rotate", {"key_id": "1"}, headers=headers)
+    assert response.json()["data"]["revoked_version"] == 1

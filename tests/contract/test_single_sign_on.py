@@ -90,18 +90,18 @@ def configure(
 
 def begun(client: httpx2.Client, name: str, query: str = "") -> str:
     """Begin a sign-in; return the provider's page that the browser is sent to."""
-    answer = client.get(f"/portal/sso/{name}{query}")
-    assert answer.status_code == 302
-    assert answer.headers["cache-control"] == "no-store"
-    return answer.headers["location"]
+    response = client.get(f"/portal/sso/{name}{query}")
+    assert response.status_code == 302
+    assert response.headers["cache-control"] == "no-store"
+    return response.headers["location"]
 
 
-def refusal(answer: httpx2.Response) -> str:
+def refusal(response: httpx2.Response) -> str:
     """Return the reason that the sign-in page is told; nobody is signed in."""
-    assert answer.status_code == 302
-    path, _, reason = answer.headers["location"].partition("?error=")
+    assert response.status_code == 302
+    path, _, reason = response.headers["location"].partition("?error=")
     assert path == "/portal/sign-in"
-    assert "service_access_token" not in answer.cookies
+    assert "service_access_token" not in response.cookies
     return reason
 
 
@@ -130,10 +130,10 @@ def test_a_person_signs_in_by_a_provider(sso: SsoInstallation) -> None:
     url = begun(client, "mock", "?next=/portal/keys%3Fstatus%3Dretired")
     back = sso.mock.sign_in(url, "grace")
     assert back.startswith(f"{sso.installation.base_url}/portal/sso/mock/callback?")
-    answer = finished(client, back)
-    assert answer.headers["location"] == "/portal/keys?status=retired"
-    assert answer.headers["referrer-policy"] == "no-referrer"
-    assert answer.headers["set-cookie"].count("; HttpOnly; SameSite=Lax") >= 3
+    response = finished(client, back)
+    assert response.headers["location"] == "/portal/keys?status=retired"
+    assert response.headers["referrer-policy"] == "no-referrer"
+    assert response.headers["set-cookie"].count("; HttpOnly; SameSite=Lax") >= 3
     assert "pqkeep_sso" not in client.cookies
     me = client.get("/api/v1/auth/me").json()["data"]
     assert (me["email"], me["role"], me["tenant_id"]) == (
@@ -240,7 +240,7 @@ def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: st
     """Answers that are too large, lead elsewhere or are no tokens are refused, and read no further."""
     followed: list[str] = []
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
+    def respond(handler: BaseHTTPRequestHandler) -> None:
         followed.append(handler.path)
         if kind == "huge":
             send(handler, {**sso.settable.tokens(), "padding": "x" * 65_536})
@@ -256,11 +256,11 @@ def test_a_hostile_token_endpoint_signs_nobody_in(sso: SsoInstallation, kind: st
         else:
             send(handler, {"id_token": "a.b.c"})
 
-    sso.settable.answer = answer
+    sso.settable.response = respond
     try:
         assert refusal(settled(sso, sso.browser())) == "provider"
     finally:
-        sso.settable.answer = None
+        sso.settable.response = None
     assert followed == ["/token"]
 
 
@@ -286,14 +286,14 @@ def test_next_leads_nowhere_else(sso: SsoInstallation, path: str) -> None:
     """A browser that was signed in is sent to the portal, never to another host or a sign-in."""
     client = sso.browser()
     url = str(httpx2.URL("/portal/sso/settable", params={"next": path}))
-    answer = client.get(url)
+    response = client.get(url)
     sso.settable.claims = {
         "sub": "ada",
         "email": "ada@example.com",
         "email_verified": True,
         "groups": ["keys"],
     }
-    back = finished(client, sso.settable.sign_in(answer.headers["location"]))
+    back = finished(client, sso.settable.sign_in(response.headers["location"]))
     assert back.headers["location"] == "/portal"
 
 
@@ -376,8 +376,11 @@ def test_people_without_passwords_have_none(sso: SsoInstallation) -> None:
         status=201,
     )
     fields = {"token": invited["invitation_token"], "password": "the horse prefers oats"}
-    answer = sso.browser().post("/api/v1/auth/accept-invitation", json=fields)
-    assert (answer.status_code, answer.json()["error"]["error_code"]) == (403, "ERR_FORBIDDEN_001")
+    response = sso.browser().post("/api/v1/auth/accept-invitation", json=fields)
+    assert (response.status_code, response.json()["error"]["error_code"]) == (
+        403,
+        "ERR_FORBIDDEN_001",
+    )
 
 
 def test_no_secret_and_no_claim_is_logged(sso: SsoInstallation) -> None:

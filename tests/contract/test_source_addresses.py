@@ -69,8 +69,8 @@ def test_records_have_the_client_s_address(ask: Ask, peer: str, recorded: str) -
     """A trusted proxy's client is recorded; of anybody else the peer itself."""
     assert ask(peer, "POST", "/tenants", CLIENT, json={"name": f"by {peer}"}).status_code == 201
     query = {"operation": "create-tenant"}
-    answer = ask(peer, "GET", "/audit/records", ANOTHER, params=query)
-    newest = max(answer.json()["data"]["records"], key=lambda record: record["id"])
+    response = ask(peer, "GET", "/audit/records", ANOTHER, params=query)
+    newest = max(response.json()["data"]["records"], key=lambda record: record["id"])
     assert newest["source_address"] == recorded
 
 

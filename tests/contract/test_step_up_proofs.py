@@ -49,19 +49,19 @@ def _send(
         )
 
 
-def _is_asked(answer: httpx2.Response) -> bool:
+def _is_asked(response: httpx2.Response) -> bool:
     """Return whether an answer asks for a step-up."""
-    assert answer.status_code < 500, answer.text
-    return not answer.is_success and answer.json()["error"]["error_code"] == STEP_UP
+    assert response.status_code < 500, response.text
+    return not response.is_success and response.json()["error"]["error_code"] == STEP_UP
 
 
 def _prove(caller: Caller, *, for_session: bool = True) -> tuple[str, str | None]:
     """Step up; return the token, and the proof in the cookie if there is one."""
     fields = {"password": PASSWORD, "for_session": for_session}
-    answer = caller.ask("POST", "/auth/step-up", fields)
-    proof = answer.cookies.get(PROOF)
+    response = caller.ask("POST", "/auth/step-up", fields)
+    proof = response.cookies.get(PROOF)
     caller.client.cookies.delete(PROOF) if proof else None
-    return answer.json()["data"]["step_up_token"], proof
+    return response.json()["data"]["step_up_token"], proof
 
 
 def _proof(caller: Caller) -> str:
@@ -138,16 +138,16 @@ def test_what_is_there_is_told_before_a_proof(prepared: Prepared) -> None:
     """A taken keyring's name, and an import beside an active key, are refused without a proof."""
     owner = prepared.owner
     taken = {"name": "payments", "archive_after_days": 30}
-    answer = _send(owner, Request("POST", "/kms/keyrings", taken))
-    assert refusal_of(answer) == (409, "ERR_CONFLICT_001", "name")
+    response = _send(owner, Request("POST", "/kms/keyrings", taken))
+    assert refusal_of(response) == (409, "ERR_CONFLICT_001", "name")
     wrapped = {"import_key_id": str(uuid.uuid4()), "wrapped_private_key": "AAAA"}
-    answer = _send(owner, Request("POST", "/kms/keys/import", KEY | wrapped))
-    assert refusal_of(answer) == (400, "ERR_INVALID_001", "algorithm")
+    response = _send(owner, Request("POST", "/kms/keys/import", KEY | wrapped))
+    assert refusal_of(response) == (400, "ERR_INVALID_001", "algorithm")
     free = {"name": "free", "archive_after_days": 30}
     assert _is_asked(_send(owner, Request("POST", "/kms/keyrings", free)))
     other = {**KEY, "algorithm": "X-Wing"} | wrapped
-    answer = _send(owner, Request("POST", "/kms/keys/import", other))
-    assert _is_asked(answer), answer.text
+    response = _send(owner, Request("POST", "/kms/keys/import", other))
+    assert _is_asked(response), response.text
 
 
 def test_a_rehearsal_s_look_ups_say_what_they_are(prepared: Prepared) -> None:
@@ -189,8 +189,8 @@ def test_the_cookie_is_this_hosts_and_no_scripts(prepared: Prepared, closed: Ins
         (secure, f"__Host-{PROOF}", "Secure"),
     ):
         headers = access if caller is secure else {}
-        answer = caller.ask("POST", "/auth/step-up", body, headers=headers)
-        (cookie,) = answer.headers.get_list("set-cookie")
+        response = caller.ask("POST", "/auth/step-up", body, headers=headers)
+        (cookie,) = response.headers.get_list("set-cookie")
         shown, *attributes = cookie.split("; ")
         assert shown.startswith(f"{name}=pqd_")
         assert {"Path=/", "Max-Age=300", "HttpOnly", "SameSite=Strict"} <= set(attributes)

@@ -82,7 +82,7 @@ def _attack(prepared: Prepared, name: str, **headers: str) -> tuple[int, str]:
     """Send a valid request for a row with the owner's access cookie; return the refusal."""
     request = prepared.request(name)
     owner = prepared.owner
-    answer = httpx2.request(
+    response = httpx2.request(
         request.method,
         f"{owner.client.base_url}{API}{request.path}",
         json=request.body,
@@ -91,7 +91,7 @@ def _attack(prepared: Prepared, name: str, **headers: str) -> tuple[int, str]:
         verify=TLS,
         timeout=REQUEST_SECONDS,
     )
-    return answer.status_code, read_envelope(answer)["error"]["error_code"]
+    return response.status_code, read_envelope(response)["error"]["error_code"]
 
 
 @pytest.mark.threat("stolen-access-cookie")

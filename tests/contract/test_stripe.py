@@ -53,7 +53,7 @@ class Stripe:
     """Method and path, form, headers."""
     ails: str = ""
 
-    def answer(self, method: str, path: str, form: dict[str, str]) -> tuple[int, object]:
+    def respond(self, method: str, path: str, form: dict[str, str]) -> tuple[int, object]:
         """Return what it says."""
         if path == "/v1/checkout/sessions":
             name = f"cs_{uuid.uuid4().hex}"
@@ -111,7 +111,9 @@ def _handler(stripe: Stripe) -> type[BaseHTTPRequestHandler]:
                 return
             if stripe.ails == "slow":
                 time.sleep(SLOW_SECONDS)
-            status, said = AILMENTS.get(stripe.ails) or stripe.answer(self.command, self.path, form)
+            status, said = AILMENTS.get(stripe.ails) or stripe.respond(
+                self.command, self.path, form
+            )
             data = said.encode() if isinstance(said, str) else json.dumps(said).encode()
             with suppress(ConnectionError):  # whoever asked may not wait so long
                 self.send_response(status)
@@ -150,8 +152,10 @@ class Shop:
 
     def apply_notice(self, event: dict[str, Any]) -> None:
         """Send a webhook that must be taken."""
-        answer = self.tell(event)
-        assert (answer.status_code, answer.json()["data"]) == (200, {"received": True}), answer.text
+        response = self.tell(event)
+        assert (response.status_code, response.json()["data"]) == (200, {"received": True}), (
+            response.text
+        )
 
 
 @pytest.fixture(scope="module", params=["sqlite", later("postgresql")])
@@ -309,8 +313,8 @@ def test_what_is_sold_has_a_price(shop: Shop, owner: Caller, ask: Ask, refused: 
     """Tiers with a price at Stripe can be bought, and no others."""
     plans = owner.get("/billing/plans")["plans"]
     assert {each["tier"] for each in plans if each["self_service"]} == PRICES.keys()
-    answer = ask(owner, CHECKOUT, {"tier": "enterprise"})
-    assert refused(answer) == (422, "ERR_INVALID_001", "tier")
+    response = ask(owner, CHECKOUT, {"tier": "enterprise"})
+    assert refused(response) == (422, "ERR_INVALID_001", "tier")
 
 
 def test_a_checkout_asked_for_again(stripe: Stripe, owner: Caller, ask: Ask) -> None:
@@ -365,12 +369,12 @@ def test_a_bad_signature(shop: Shop, tenant: Caller, refused: Refused) -> None:
     """Another secret's signature, none, nonsense and one of another body are 400: nothing changes."""
     event = _event(CREATED, _subscription(tenant))
     other = WebhookSignature.generate_signature_header("{}", WEBHOOK_SECRET)
-    for answer in (
+    for response in (
         shop.tell(event, secret="whsec_another"),  # noqa: S106 - nobody's
         shop.tell(event, header=other),
         *(shop.tell(event, header=each) for each in ("", "t=1", "t=x,v1=y", ",,=", "t=1,v1=ü")),
     ):
-        assert refused(answer) == SIGNATURE
+        assert refused(response) == SIGNATURE
     bare = shop.installation.caller(None).ask("POST", WEBHOOK, event)
     assert refused(bare) == SIGNATURE
     assert _shown(tenant) == FREE
@@ -404,10 +408,10 @@ def test_signed_nonsense(shop: Shop, content: bytes) -> None:
     """What is no event is refused, also with a good signature."""
     text = content.decode("utf-8", "replace")
     signed = WebhookSignature.generate_signature_header(text, WEBHOOK_SECRET)
-    answer = shop.installation.caller(None).ask(
+    response = shop.installation.caller(None).ask(
         "POST", WEBHOOK, content=content, headers={"Stripe-Signature": signed}
     )
-    assert answer.status_code in (400, 422)
+    assert response.status_code in (400, 422)
 
 
 def test_an_unknown_kind_of_event(shop: Shop, tenant: Caller) -> None:
@@ -437,16 +441,16 @@ def test_what_is_not_understood(
     shop: Shop, tenant: Caller, refused: Refused, changes: dict[str, Any]
 ) -> None:
     """A genuine event of another form is 422, so that Stripe shows it and sends it again."""
-    answer = shop.tell(_event(CREATED, _subscription(tenant, **changes)))
-    assert refused(answer) == (422, "ERR_INVALID_001", None)
+    response = shop.tell(_event(CREATED, _subscription(tenant, **changes)))
+    assert refused(response) == (422, "ERR_INVALID_001", None)
     assert _shown(tenant) == FREE
 
 
 def test_a_price_that_is_not_sold(shop: Shop, tenant: Caller, refused: Refused) -> None:
     """A new subscription at an unknown price is 422; a known one keeps the tier it was bought as."""
     made = _subscription(tenant)
-    answer = shop.tell(_event(CREATED, _on("price_x", made)))
-    assert refused(answer) == (422, "ERR_INVALID_001", None)
+    response = shop.tell(_event(CREATED, _on("price_x", made)))
+    assert refused(response) == (422, "ERR_INVALID_001", None)
     shop.apply_notice(_event(CREATED, made))
     shop.apply_notice(_event(UPDATED, _on("price_x", {**made, "cancel_at_period_end": True}), 1))
     assert _shown(tenant) == ("starter", "active", True)
@@ -466,8 +470,8 @@ def test_of_many_at_once_one_applies(shop: Shop, tenant: Caller) -> None:
     """An event that comes twelve times at once is taken each time, and applied once."""
     event = _event(CREATED, _subscription(tenant))
     with ThreadPoolExecutor(12) as threads:
-        answers = list(threads.map(lambda _: shop.tell(event), range(12)))
-    assert {each.status_code for each in answers} == {200}
+        responses = list(threads.map(lambda _: shop.tell(event), range(12)))
+    assert {each.status_code for each in responses} == {200}
     assert _shown(tenant) == STARTER
     records = tenant.get("/audit/records", operation="subscribe-starter")["records"]
     assert len(records) == 1

@@ -25,17 +25,17 @@ ALLOWANCE = 20
 
 
 def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, Any]:
-    answer = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
-    assert answer.status_code == 200, answer.text
-    data: dict[str, Any] = answer.json()["data"]
+    response = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
+    assert response.status_code == 200, response.text
+    data: dict[str, Any] = response.json()["data"]
     return data
 
 
 def _message(tenant: Caller, path: str, body: object) -> str:
     """Return the message of a request that a policy refuses."""
-    answer = tenant.ask("POST", path, body)
-    assert (answer.status_code, answer.json()["error"]["error_code"]) == POLICY[:2]
-    message: str = answer.json()["error"]["message"]
+    response = tenant.ask("POST", path, body)
+    assert (response.status_code, response.json()["error"]["error_code"]) == POLICY[:2]
+    message: str = response.json()["error"]["message"]
     return message
 
 

@@ -134,13 +134,13 @@ def test_a_role_that_is_none(owner: Caller, refused: Refused, role: object) -> N
 
 def test_a_body_that_is_no_json(owner: Caller, refused: Refused) -> None:
     """A body that is no JSON is 400."""
-    answer = owner.ask(
+    response = owner.ask(
         "PATCH",
         f"/team/members/{_id(owner)}",
         content=b"{",
         headers={"Content-Type": "application/json"},
     )
-    assert refused(answer) == (400, "ERR_INVALID_001", None)
+    assert refused(response) == (400, "ERR_INVALID_001", None)
 
 
 @pytest.mark.parametrize("member", ["1", "me", "%00", "00000000-0000-4000-8000-000000000000"])
@@ -197,8 +197,8 @@ def test_removal_needs_a_step_up(
 ) -> None:
     """Without a step-up token nobody is removed: 401 ERR_MFA_013."""
     viewer = _id(new_person(owner.tenant_id, "viewer"))
-    answer = owner.ask("DELETE", f"/team/members/{viewer}")
-    assert refused(answer) == (401, "ERR_MFA_013", None)
+    response = owner.ask("DELETE", f"/team/members/{viewer}")
+    assert refused(response) == (401, "ERR_MFA_013", None)
     assert viewer in _roles(owner)
 
 
@@ -245,10 +245,10 @@ def test_everybody_may_leave(
 ) -> None:
     """Whoever removes themselves is signed out, the cookies are taken back; no role keeps them."""
     person = new_person(owner.tenant_id, role)
-    answer = _remove(person, _id(person), password)
-    assert answer.is_success
+    response = _remove(person, _id(person), password)
+    assert response.is_success
     cookies: SimpleCookie = SimpleCookie()
-    for header in answer.headers.get_list("set-cookie"):
+    for header in response.headers.get_list("set-cookie"):
         cookies.load(header)
     assert {each["max-age"] for each in cookies.values()} == {"0"}
     assert refused(person.ask("GET", "/auth/me")) == UNAUTHORIZED
@@ -268,8 +268,8 @@ def test_the_last_owner_stays(
     assert refused(_change(owner, member, "admin")) == LAST_OWNER
     assert refused(_remove(owner, member, password)) == LAST_OWNER
     assert refused(_change(operator, member, "viewer", **named)) == LAST_OWNER
-    answer = operator.ask("DELETE", f"/team/members/{member}", params=named)
-    assert refused(answer) == LAST_OWNER
+    response = operator.ask("DELETE", f"/team/members/{member}", params=named)
+    assert refused(response) == LAST_OWNER
     assert _change(owner, member, "owner").is_success
 
 
@@ -314,8 +314,8 @@ def test_the_operator_names_the_tenant(
     assert operator.ask("DELETE", f"/team/members/{viewer}", params=named).is_success
     assert list(_roles(owner)) == [_id(owner)]
     for bad in ({}, {"tenant_id": "1"}):
-        answer = operator.ask("GET", "/team/members", params=bad)
-        assert refused(answer) == (422, "ERR_INVALID_001", "tenant_id")
+        response = operator.ask("GET", "/team/members", params=bad)
+        assert refused(response) == (422, "ERR_INVALID_001", "tenant_id")
     nobodys = operator.ask("GET", "/team/members", params={"tenant_id": str(uuid.uuid4())})
     assert refused(nobodys) == (404, "ERR_NOT_FOUND_001", "tenant_id")
 
@@ -339,8 +339,8 @@ def test_invitations_wait_and_are_withdrawn(
     token = installation.mailbox.token(made["email"], "invitation")
     assert token not in listed.text
     assert listed.json()["data"] == {"invitations": [made], "total": 1}
-    answer = owner.ask("DELETE", f"/team/invitations/{made['id']}")
-    assert answer.json()["data"] == {"removed": True}
+    response = owner.ask("DELETE", f"/team/invitations/{made['id']}")
+    assert response.json()["data"] == {"removed": True}
     assert owner.get("/team/invitations")["total"] == 0
     again = owner.ask("DELETE", f"/team/invitations/{made['id']}")
     assert refused(again) == (404, "ERR_NOT_FOUND_001", "id")
@@ -355,10 +355,10 @@ def test_the_token_of_an_invitation_is_in_the_mail_only(
     """Where mail is configured the answer to a person has no token; that to the operator has."""
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
-    answer = owner.ask_proven("POST", path, fields)
+    response = owner.ask_proven("POST", path, fields)
     token = installation.mailbox.token(fields["email"], "invitation")
-    assert answer.json()["data"].keys() == {"id", "email", "role", "expires_at"}
-    assert token not in answer.text
+    assert response.json()["data"].keys() == {"id", "email", "role", "expires_at"}
+    assert token not in response.text
     made = operator.post(path, fields, status=201)
     again = installation.mailbox.token(fields["email"], "invitation", count=2)
     assert made["invitation_token"] == again
@@ -376,9 +376,9 @@ def test_an_invitation_does_not_tell_who_has_an_account(
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": known, "role": "viewer"}
     stranger = {**fields, "email": f"{uuid.uuid4()}@example.com"}
-    answers = [owner.ask_proven("POST", path, each) for each in (fields, stranger)]
-    assert [each.status_code for each in answers] == [201, 201]
-    assert answers[0].json()["data"].keys() == answers[1].json()["data"].keys()
+    responses = [owner.ask_proven("POST", path, each) for each in (fields, stranger)]
+    assert [each.status_code for each in responses] == [201, 201]
+    assert responses[0].json()["data"].keys() == responses[1].json()["data"].keys()
     token = installation.mailbox.token(known, "invitation", count=2)
     accepted = {"token": token, "password": password}
     refusal = installation.caller(None).refusal("/auth/accept-invitation", accepted)
@@ -395,8 +395,8 @@ def test_admins_withdraw_no_owner_s_invitation(
     for role, status in (("owner", 403), ("admin", 200)):
         fields = {"email": f"{uuid.uuid4()}@example.com", "role": role}
         made = owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
-        answer = admin.ask("DELETE", f"/team/invitations/{made['id']}")
-        assert answer.status_code == status
+        response = admin.ask("DELETE", f"/team/invitations/{made['id']}")
+        assert response.status_code == status
     (waiting,) = admin.get("/team/invitations")["invitations"]
     assert waiting["role"] == "owner"
 
@@ -408,8 +408,8 @@ def test_admins_replace_no_owner_s_invitation(
     admin = new_person(owner.tenant_id, "admin")
     path, email = f"/tenants/{owner.tenant_id}/invitations", f"{uuid.uuid4()}@example.com"
     made = owner.post_proven(path, {"email": email, "role": "owner"}, status=201)
-    answer = admin.ask_proven("POST", path, {"email": email, "role": "viewer"})
-    assert (answer.status_code, answer.json()["error"]["error_code"]) == FORBIDDEN[:2]
+    response = admin.ask_proven("POST", path, {"email": email, "role": "viewer"})
+    assert (response.status_code, response.json()["error"]["error_code"]) == FORBIDDEN[:2]
     (waiting,) = owner.get("/team/invitations")["invitations"]
     assert (waiting["id"], waiting["role"]) == (made["id"], "owner")
     owner.post_proven(path, {"email": email, "role": "viewer"}, status=201)
@@ -439,8 +439,8 @@ def test_another_tenant_s_invitation_is_not_found(
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     made = other.post_proven(f"/tenants/{other.tenant_id}/invitations", fields, status=201)
     assert owner.get("/team/invitations")["total"] == 0
-    answer = owner.ask("DELETE", f"/team/invitations/{made['id']}")
-    assert refused(answer) == (404, "ERR_NOT_FOUND_001", "id")
+    response = owner.ask("DELETE", f"/team/invitations/{made['id']}")
+    assert refused(response) == (404, "ERR_NOT_FOUND_001", "id")
     assert other.get("/team/invitations")["total"] == 1
 
 

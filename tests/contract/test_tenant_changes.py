@@ -23,9 +23,9 @@ X_WING = {"algorithm": "X-Wing"}
 
 
 def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, Any]:
-    answer = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
-    assert answer.status_code == 200, answer.text
-    data: dict[str, Any] = answer.json()["data"]
+    response = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
+    assert response.status_code == 200, response.text
+    data: dict[str, Any] = response.json()["data"]
     return data
 
 
@@ -172,10 +172,10 @@ def test_only_the_operator_changes_tenants(
     another = new_tenant("free")
     before = [caller.get(f"/tenants/{caller.tenant_id}") for caller in (demo, another)]
     for body in ({}, {"plan": "enterprise"}, {"status": "active"}, {"plan": "gold"}):
-        answer = demo.ask("PATCH", f"/tenants/{demo.tenant_id}", body)
-        assert refused(answer) == FORBIDDEN
-        answer = demo.ask("PATCH", f"/tenants/{another.tenant_id}", body)
-        assert refused(answer) == FORBIDDEN
+        response = demo.ask("PATCH", f"/tenants/{demo.tenant_id}", body)
+        assert refused(response) == FORBIDDEN
+        response = demo.ask("PATCH", f"/tenants/{another.tenant_id}", body)
+        assert refused(response) == FORBIDDEN
     assert [caller.get(f"/tenants/{caller.tenant_id}") for caller in (demo, another)] == before
 
 
@@ -205,8 +205,8 @@ def test_bad_values(
     path = f"/tenants/{demo.tenant_id}"
     before = _change(operator, demo)
     good = {"subscription": "ended", "status": "suspended", "requests_per_minute": 1}
-    answer = operator.ask("PATCH", path, {**good, field: value})
-    assert refused(answer) == (422, "ERR_INVALID_001", field)
+    response = operator.ask("PATCH", path, {**good, field: value})
+    assert refused(response) == (422, "ERR_INVALID_001", field)
     assert _change(operator, demo) == before
 
 
@@ -215,8 +215,8 @@ def test_plan_and_tier_are_not_both_given(operator: Caller, demo: Caller, refuse
     before = _change(operator, demo)
     for tier in ("professional", "growth"):
         body = {"plan": "professional", "tier": tier}
-        answer = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", body)
-        assert refused(answer) == (422, "ERR_INVALID_001", "tier")
+        response = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", body)
+        assert refused(response) == (422, "ERR_INVALID_001", "tier")
     assert _change(operator, demo) == before
 
 
@@ -232,8 +232,8 @@ def test_null_leaves_a_value_as_it_is(operator: Caller, demo: Caller, field: str
 )
 def test_malformed_json(operator: Caller, demo: Caller, refused: Refused, content: bytes) -> None:
     """A body that is no JSON object is 400."""
-    answer = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", content=content)
-    assert refused(answer) == (400, "ERR_INVALID_001", None)
+    response = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", content=content)
+    assert refused(response) == (400, "ERR_INVALID_001", None)
 
 
 @pytest.mark.parametrize("name", ["name", "id", "created_at", "more"])
@@ -244,8 +244,8 @@ def test_unknown_fields_are_refused(
     tenant = new_tenant("free")
     path = f"/tenants/{tenant.tenant_id}"
     before = operator.get(path)
-    answer = operator.ask("PATCH", path, {"plan": "starter", name: "x"})
-    assert refused(answer) == (400, "ERR_INVALID_001", name)
+    response = operator.ask("PATCH", path, {"plan": "starter", name: "x"})
+    assert refused(response) == (400, "ERR_INVALID_001", name)
     assert operator.get(path) == before
 
 

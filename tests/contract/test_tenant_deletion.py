@@ -38,8 +38,8 @@ def test_a_deletion_is_scheduled_and_cancelled(
     again = operator.ask("DELETE", path, params={"days": 90}).json()["data"]
     assert again["deletion_at"] == scheduled["deletion_at"] > scheduled["updated_at"]
     assert operator.get(path)["deletion_at"] == scheduled["deletion_at"]
-    answer = operator.ask("PATCH", path, {"status": "active"})
-    assert refused(answer) == (409, "ERR_CONFLICT_001", "status")
+    response = operator.ask("PATCH", path, {"status": "active"})
+    assert refused(response) == (409, "ERR_CONFLICT_001", "status")
     cancelled = operator.ask("DELETE", f"{path}/deletion").json()["data"]
     assert (cancelled["status"], "deletion_at" in cancelled) == ("suspended", False)
     assert operator.ask("PATCH", path, {"status": "active"}).is_success
@@ -52,8 +52,8 @@ def test_its_time_has_bounds(
     """A number of days that cannot be chosen is 422, and nothing is scheduled."""
     path = f"/tenants/{new_tenant().tenant_id}"
     _suspend(operator, path)
-    answer = operator.ask("DELETE", path, params={"days": days})
-    assert refused(answer) == (422, "ERR_INVALID_001", "days")
+    response = operator.ask("DELETE", path, params={"days": days})
+    assert refused(response) == (422, "ERR_INVALID_001", "days")
     assert "deletion_at" not in operator.get(path)
 
 
@@ -61,8 +61,8 @@ def test_there_is_a_day_to_think_about_it(closed: Installation, refused: Refused
     """Outside development nothing is deleted on the day it is asked for."""
     operator, path = closed.operator(), f"/tenants/{closed.new_tenant().tenant_id}"
     _suspend(operator, path)
-    answer = operator.ask("DELETE", path, params={"days": 0})
-    assert refused(answer) == (422, "ERR_INVALID_001", "days")
+    response = operator.ask("DELETE", path, params={"days": 0})
+    assert refused(response) == (422, "ERR_INVALID_001", "days")
 
 
 def test_a_deleted_tenant(installation: Installation, operator: Caller, refused: Refused) -> None:
@@ -87,8 +87,8 @@ def test_a_deleted_tenant(installation: Installation, operator: Caller, refused:
         *(("POST", "/api-keys", {}), ("GET", "/api-keys", None), ("POST", "/api-keys/rotate", {})),
     ):
         assert refused(operator.ask(method, path + end, body)) == NOT_FOUND
-    answer = operator.ask("POST", "/tenants", {"name": found["name"]})
-    assert refused(answer) == (409, "ERR_CONFLICT_001", "name")
+    response = operator.ask("POST", "/tenants", {"name": found["name"]})
+    assert refused(response) == (409, "ERR_CONFLICT_001", "name")
     records = _records(operator, tenant.tenant_id)
     destroyed = [each["key_version"] for each in records if each["operation"] == "archive-key"]
     assert sorted(destroyed) == [1, 2]

@@ -137,10 +137,10 @@ def test_a_name_is_taken_once(operator: Caller, anonymous: Caller, name: str) ->
 def test_of_concurrent_tenants_of_one_name_one_is_made(operator: Caller, name: str) -> None:
     """Sixteen callers take one name at once: one 201, fifteen 409."""
     with ThreadPoolExecutor(16) as pool:
-        answers = list(
+        responses = list(
             pool.map(lambda _: operator.ask("POST", "/tenants", {"name": name}), range(16))
         )
-    assert sorted(answer.status_code for answer in answers) == [201] + 15 * [409]
+    assert sorted(response.status_code for response in responses) == [201] + 15 * [409]
 
 
 def test_tenants_are_looked_for(
@@ -165,8 +165,8 @@ def test_tenants_are_looked_for(
     assert found(name=mark, status="suspended") == names[1:]
     assert found(name=mark, status="active") == names[:1]
     assert found(name=mark, status="deleted") == []
-    answer = operator.ask("GET", "/tenants", params={"status": "asleep"})
-    assert refused(answer) == (400, "ERR_INVALID_001", "status")
+    response = operator.ask("GET", "/tenants", params={"status": "asleep"})
+    assert refused(response) == (400, "ERR_INVALID_001", "status")
     own = new_tenant()
     assert own.get("/tenants", status="active")["total"] == 1
     assert own.get("/tenants", name=mark) == {"tenants": [], "total": 0}
@@ -204,10 +204,10 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
     """Another's tenant, nobody's and what is no id all get the same 404, and the same words."""
     own, another = new_tenant(), new_tenant()
     path = which.format(own=own.tenant_id, another=another.tenant_id)
-    answer = own.ask(method, f"/tenants/{path}{end}")
-    assert refused(answer) == NOT_FOUND
+    response = own.ask(method, f"/tenants/{path}{end}")
+    assert refused(response) == NOT_FOUND
     unknown = own.ask(method, f"/tenants/{uuid.uuid4()}{end}")
-    assert answer.json()["error"] == unknown.json()["error"]
+    assert response.json()["error"] == unknown.json()["error"]
     if "another" not in which:
         assert refused(operator.ask(method, f"/tenants/{path}{end}")) == NOT_FOUND
 
@@ -259,9 +259,9 @@ def test_the_quota_of_api_keys_holds_against_a_crowd(new_tenant: Callable[..., C
     tenant = new_tenant("starter")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda _: tenant.ask("POST", path), range(16)))
-    assert sorted(answer.status_code for answer in answers) == 4 * [201] + 12 * [400]
-    made = [answer.json()["data"]["version"] for answer in answers if answer.is_success]
+        responses = list(pool.map(lambda _: tenant.ask("POST", path), range(16)))
+    assert sorted(response.status_code for response in responses) == 4 * [201] + 12 * [400]
+    made = [response.json()["data"]["version"] for response in responses if response.is_success]
     assert sorted(made) == [2, 3, 4, 5]
 
 

@@ -92,7 +92,7 @@ def test_whose_usage(tenant: Caller, operator: Caller, refused: Refused) -> None
     assert everybody["refused"] >= 2
     stranger = "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11"
     for caller in (tenant, operator):
-        answer = caller.ask("GET", "/usage", params={"tenant_id": stranger})
-        assert refused(answer)[:2] == (404, "ERR_NOT_FOUND_001")
-    answer = tenant.ask("GET", "/usage", params={"period": "1y"})
-    assert refused(answer) == (422, "ERR_INVALID_001", "period")
+        response = caller.ask("GET", "/usage", params={"tenant_id": stranger})
+        assert refused(response)[:2] == (404, "ERR_NOT_FOUND_001")
+    response = tenant.ask("GET", "/usage", params={"period": "1y"})
+    assert refused(response) == (422, "ERR_INVALID_001", "period")

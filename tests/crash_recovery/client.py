@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 API = "/api/v1"
-ANSWER_SECONDS = 20.0
+RESPONSE_SECONDS = 20.0
 RETRY_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0
 """How long a request with an Idempotency-Key is sent again."""
@@ -65,7 +65,7 @@ class Ledger:
     """What one thread was told."""
 
     promises: list[Promise] = field(default_factory=list)
-    answers: Counter[tuple[int, str]] = field(default_factory=Counter)
+    responses: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By status and code."""
     refused: int = 0
     """Connections that were refused."""
@@ -80,16 +80,16 @@ class Ledger:
         return len(self.promises)
 
 
-def answers_of(ledgers: Iterable[Ledger]) -> dict[str, int]:
+def responses_of(ledgers: Iterable[Ledger]) -> dict[str, int]:
     """Return how often each status and code was answered, by status and code."""
-    found = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
+    found = sum((ledger.responses for ledger in ledgers), Counter[tuple[int, str]]())
     return {f"{status} {code}".strip(): n for (status, code), n in sorted(found.items())}
 
 
 class Client:
     """Asks, and asks again where that is safe."""
 
-    def __init__(self, base_url: str, ledger: Ledger, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, base_url: str, ledger: Ledger, seconds: float = RESPONSE_SECONDS) -> None:
         self._address = urlsplit(base_url).netloc
         self._connection = http.client.HTTPConnection(self._address, timeout=seconds)
         self.ledger = ledger
@@ -164,7 +164,7 @@ class Client:
             time.sleep(self.retry_seconds)
             return None
         code = content["error"]["error_code"] if "error" in content else ""
-        self.ledger.answers[status, code] += 1
+        self.ledger.responses[status, code] += 1
         if content["request_id"] != request_ids[-1]:
             self.ledger.wrong.append(f"{method} {path}: the answer to another request")
         if status >= 500:

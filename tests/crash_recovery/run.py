@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx2
 from tests.crash_recovery import invariants
-from tests.crash_recovery.client import Caller, Ledger, answers_of, client
+from tests.crash_recovery.client import Caller, Ledger, client, responses_of
 from tests.crash_recovery.random_choices import SeededRandom
 from tests.crash_recovery.snapshot import read, urls_of
 from tests.crash_recovery.state import State, create_state
@@ -52,7 +52,7 @@ class Report:
     operations: int
     kills: dict[str, int]
     seconds: float
-    answers: dict[str, int]
+    responses: dict[str, int]
     broken: int
     records: int
     checkpoints: int
@@ -82,7 +82,7 @@ def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
         operations=len(promises),
         kills=dict(kills),
         seconds=round(seconds, 1),
-        answers=answers_of(ledgers),
+        responses=responses_of(ledgers),
         broken=sum(ledger.broken for ledger in ledgers),
         records=len(snapshot.records),
         checkpoints=len(snapshot.checkpoints),

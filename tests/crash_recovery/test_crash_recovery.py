@@ -20,7 +20,7 @@ def test_run_is_one(report: Report) -> None:
     assert sum(report.kills.values()) == PLAN.kills
     assert len(report.kills) == 2
     assert report.operations >= PLAN.operations
-    assert report.answers["503 ERR_SERVICE_001"] > 0
+    assert report.responses["503 ERR_SERVICE_001"] > 0
 
 
 @pytest.mark.parametrize(

@@ -82,18 +82,18 @@ class Worker:
         idempotency: str | None = None,
     ) -> dict[str, Any] | None:
         """Return the data of an operation that uses a key, and what it promises."""
-        answer = self._client.ask(caller, "POST", path, body, idempotency)
-        if answer is None or answer.status in tolerated:
+        response = self._client.ask(caller, "POST", path, body, idempotency)
+        if response is None or response.status in tolerated:
             return None
-        if not answer.is_success:
-            self._wrong(operation, answer)
+        if not response.is_success:
+            self._wrong(operation, response)
             return None
-        version = answer.data.get("key_version", body.get("key_version"))
+        version = response.data.get("key_version", body.get("key_version"))
         if operation == "re-encrypt":  # whose answer has the target's
             version = body["key_version"]
-        outcome = "verification-failed" if answer.data.get("valid") is False else "success"
-        self._client.promised(answer, caller, operation, outcome, version)
-        return answer.data
+        outcome = "verification-failed" if response.data.get("valid") is False else "success"
+        self._client.promised(response, caller, operation, outcome, version)
+        return response.data
 
     def _refused(
         self,
@@ -105,16 +105,16 @@ class Worker:
         outcome: str | None = None,
     ) -> None:
         """Ask for what is refused with 403, and recorded: by the code, or as the outcome says."""
-        answer = self._client.ask(caller, method, path, body)
-        if answer is None:
+        response = self._client.ask(caller, method, path, body)
+        if response is None:
             return
-        if answer.status != 403:
-            self._wrong(operation, answer)
+        if response.status != 403:
+            self._wrong(operation, response)
             return
-        self._client.promised(answer, caller, operation, outcome or answer.code)
+        self._client.promised(response, caller, operation, outcome or response.code)
 
-    def _wrong(self, operation: str, answer: Answer) -> None:
-        self._client.ledger.wrong.append(f"{operation}: {answer.status} {answer.code}")
+    def _wrong(self, operation: str, response: Answer) -> None:
+        self._client.ledger.wrong.append(f"{operation}: {response.status} {response.code}")
 
     def _encrypt(self) -> None:
         caller, algorithm = self._random.one_of(self._state.busy), self._random.one_of(KEMS)
@@ -201,19 +201,19 @@ class Worker:
             return
         caller, algorithm, version = known
         path = f"/kms/keys/{version}?algorithm={algorithm}"
-        answer = self._client.ask(caller, "GET", path)
-        if answer is None:
+        response = self._client.ask(caller, "GET", path)
+        if response is None:
             return
-        if not answer.is_success:
-            self._wrong("get-key", answer)
+        if not response.is_success:
+            self._wrong("get-key", response)
             return
-        self._client.promised(answer, caller, "get-key", key_version=version)
+        self._client.promised(response, caller, "get-key", key_version=version)
 
     def _list(self) -> None:
         caller, algorithm = self._random.one_of(self._state.busy), self._random.one_of(KEMS)
-        answer = self._client.ask(caller, "GET", f"/kms/keys?algorithm={algorithm}&status=active")
-        if answer is not None and answer.is_success:
-            self._client.promised(answer, caller, "list-keys")
+        response = self._client.ask(caller, "GET", f"/kms/keys?algorithm={algorithm}&status=active")
+        if response is not None and response.is_success:
+            self._client.promised(response, caller, "list-keys")
 
     def _rotate(self) -> None:
         caller = self._random.one_of(self._state.busy)
@@ -272,15 +272,15 @@ class Worker:
         if taken is None:
             return
         path = f"/tenants/{taken.tenant_id}/api-keys/rotate"
-        answer = self._client.ask(taken, "POST", path, {}, idempotency=str(uuid.uuid4()))
-        if answer is None:
+        response = self._client.ask(taken, "POST", path, {}, idempotency=str(uuid.uuid4()))
+        if response is None:
             return
-        if not answer.is_success:
-            self._wrong("rotate-api-key", answer)
+        if not response.is_success:
+            self._wrong("rotate-api-key", response)
             return
-        new = answer.data["new_key"]
+        new = response.data["new_key"]
         version = new["version"]
-        self._client.promised(answer, taken, "rotate-api-key", key_version=version)
+        self._client.promised(response, taken, "rotate-api-key", key_version=version)
         made = Caller(taken.tenant_id, f"api-key:{version}", new["api_key"])
         self._state.api_keys.append(made)
 
@@ -290,13 +290,13 @@ class Worker:
             return
         version = int(taken.principal.partition(":")[2])
         path = f"/tenants/{taken.tenant_id}/api-keys/{version}"
-        while (answer := self._client.ask(self._state.operator, "DELETE", path)) is None:
+        while (response := self._client.ask(self._state.operator, "DELETE", path)) is None:
             pass
-        if not answer.is_success:
-            self._wrong("revoke-api-key", answer)
+        if not response.is_success:
+            self._wrong("revoke-api-key", response)
             return
         by_operator = Caller(taken.tenant_id, "operator", "")
-        self._client.promised(answer, by_operator, "revoke-api-key", key_version=version)
+        self._client.promised(response, by_operator, "revoke-api-key", key_version=version)
 
     def _beyond_the_plan(self) -> None:
         body = {"algorithm": "ML-KEM-1024", "plaintext": _random()}

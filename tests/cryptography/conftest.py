@@ -85,13 +85,13 @@ def _serve(path: Path) -> Iterator[Execute]:
             return refusal.kind
 
     async def every(requests: Sequence[AnyRequest]) -> list[Outcome]:
-        answers: list[Outcome] = []
+        responses: list[Outcome] = []
         queued = any(request.algorithm in PARAMETER_SETS for request in requests)
         size = SLH_DSA_AT_ONCE if queued else AT_ONCE
         for start in range(0, len(requests), size):
             batch = requests[start : start + size]
-            answers += await asyncio.gather(*(outcome(request) for request in batch))
-        return answers
+            responses += await asyncio.gather(*(outcome(request) for request in batch))
+        return responses
 
     with asyncio.Runner() as runner:
         yield lambda requests: runner.run(every(requests))

@@ -31,15 +31,15 @@ def _text(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def _data(answer: httpx2.Response) -> dict[str, Any]:
-    assert answer.status_code == 200, answer.text
-    data: dict[str, Any] = answer.json()["data"]
+def _data(response: httpx2.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    data: dict[str, Any] = response.json()["data"]
     return data
 
 
-def _refusal(answer: httpx2.Response) -> tuple[int, str, str | None]:
-    error = answer.json()["error"]
-    return answer.status_code, error["error_code"], error.get("field")
+def _refusal(response: httpx2.Response) -> tuple[int, str, str | None]:
+    error = response.json()["error"]
+    return response.status_code, error["error_code"], error.get("field")
 
 
 def _opened(envelope: str) -> bytes:
@@ -71,11 +71,11 @@ def test_a_row_s_ciphertext_does_not_open_in_another_row(algorithm: Algorithm, p
         sealed = _data(post("/kem/encrypt", plain))
         assert sealed.keys() == {"ciphertext", "key_version", "algorithm"}
         for read in rows:
-            answer = post("/kem/decrypt", {**sealed, "associated_data": read})
+            response = post("/kem/decrypt", {**sealed, "associated_data": read})
             if made == read or {made, read} <= set(EMPTY):
-                assert b64decode(_data(answer)["plaintext"]) == DATA
+                assert b64decode(_data(response)["plaintext"]) == DATA
             else:
-                assert _refusal(answer) == (400, "ERR_KEM_002", "ciphertext")
+                assert _refusal(response) == (400, "ERR_KEM_002", "ciphertext")
 
 
 @pytest.mark.parametrize("algorithm", [a for a in KEMS if a is not Algorithm.ML_KEM_1024])
@@ -87,8 +87,8 @@ def test_a_row_s_wrapped_key_does_not_open_in_another_row(algorithm: Algorithm, 
     opened = _data(post("/kem/key/unwrap", {**wrapped, "associated_data": _text(ROW)}))
     assert b64decode(opened["symmetric_key"]) == bytes(32)
     for row in (_text(OTHER_ROW), *EMPTY):
-        answer = post("/kem/key/unwrap", {**wrapped, "associated_data": row})
-        assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")
+        response = post("/kem/key/unwrap", {**wrapped, "associated_data": row})
+        assert _refusal(response) == (400, "ERR_KEM_012", "wrapped_key")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_associated_data_that_cannot_be(path: str, code: str, post: Post) -> Non
     }
     wrong: tuple[object, ...] = (_text(bytes(MAX_ASSOCIATED_DATA + 1)), "no base64 ", 42, [], "A")
     for bad in wrong:
-        answer = post(path, {**body[path], "associated_data": bad})
-        assert _refusal(answer) == (400, code, "associated_data")
+        response = post(path, {**body[path], "associated_data": bad})
+        assert _refusal(response) == (400, code, "associated_data")
 
 
 def test_the_largest_of_everything_at_once(post: Post) -> None:
@@ -134,8 +134,8 @@ def test_a_context_that_cannot_be(operation: str, post: Post) -> None:
         body |= {"signature": "", "key_version": 1}
     ours = (b"pqkeep/", b"pqkeep/v1/sign-hash", b"pqkeep/v2/anything")
     for bad in (_text(bytes(256)), *map(_text, ours), "invoices ", 1, {}):
-        answer = post(f"/signature/{operation}", {**body, "context": bad})
-        assert _refusal(answer) == (400, "ERR_SIG_001", "context")
+        response = post(f"/signature/{operation}", {**body, "context": bad})
+        assert _refusal(response) == (400, "ERR_SIG_001", "context")
 
 
 @pytest.mark.parametrize("algorithm", [*ML_DSA, Algorithm.COMPOSITE_ML_DSA])
@@ -184,8 +184,8 @@ def test_no_other_header_opens_it(post: Post) -> None:
     for algorithm, blob in blobs.items():
         for other in KEMS:
             header = bytes((NUMBER[other], 0, 0, 0, 1, 7)) + b"default"
-            answer = post("/kem/decrypt", {"envelope": _closed(header + blob)})
-            assert (answer.status_code == 200) is (other is algorithm)
+            response = post("/kem/decrypt", {"envelope": _closed(header + blob)})
+            assert (response.status_code == 200) is (other is algorithm)
 
 
 def _malformed(envelope: str) -> Iterator[object]:
@@ -206,8 +206,8 @@ def _malformed(envelope: str) -> Iterator[object]:
 def test_what_is_no_envelope_is_refused(post: Post) -> None:
     """In whatever way the text is not the one that encrypt writes: 400, with its field."""
     for bad in _malformed(_envelope(post, Algorithm.ML_KEM_768)):
-        answer = post("/kem/decrypt", {"envelope": bad})
-        assert _refusal(answer) == (400, "ERR_KEM_002", "envelope")
+        response = post("/kem/decrypt", {"envelope": bad})
+        assert _refusal(response) == (400, "ERR_KEM_002", "envelope")
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_scopes_are_asked_for_what_the_envelope_names(
     path = f"/tenants/{owner.tenant_id}/api-keys"
     made = owner.post(path, {"scopes": [{"operations": ["decrypt"], **lists}]}, status=201)
     limited = installation.caller(made["api_key"], owner.tenant_id)
-    answer = limited.ask("POST", "/kem/decrypt", {"envelope": sealed["envelope"]})
-    assert _refusal(answer) == (403, "ERR_POLICY_001", None)
+    response = limited.ask("POST", "/kem/decrypt", {"envelope": sealed["envelope"]})
+    assert _refusal(response) == (403, "ERR_POLICY_001", None)
 
 
 def test_envelopes_and_supplied_keys_in_a_batch(
@@ -253,14 +253,14 @@ def test_envelopes_and_supplied_keys_in_a_batch(
     """Each item's own envelope says which key it is; each item may bring its own public key."""
     envelopes = [_envelope(post, algorithm) for algorithm in KEMS]
     items: list[Body] = [{"envelope": each} for each in envelopes]
-    answer = post("/kem/decrypt/batch", {"items": [*items, {"envelope": "pqk1."}]})
-    *opened, refused = _data(answer)["results"]
+    response = post("/kem/decrypt/batch", {"items": [*items, {"envelope": "pqk1."}]})
+    *opened, refused = _data(response)["results"]
     assert [each["data"]["algorithm"] for each in opened] == KEMS
     assert {each["data"]["plaintext"] for each in opened} == {_text(DATA)}
     assert refused["error"]["error_code"] == "ERR_KEM_002"
     _, public_key = new_post(Algorithm.ML_KEM_768)
-    answer = post("/kem/encapsulate/batch", {"items": [{"public_key": _text(public_key)}, {}]})
-    made, refused = _data(answer)["results"]
+    response = post("/kem/encapsulate/batch", {"items": [{"public_key": _text(public_key)}, {}]})
+    made, refused = _data(response)["results"]
     assert made["data"].keys() == {"kem_ciphertext", "shared_secret", "algorithm"}
     assert refused["error"]["field"] == "key_version"
 
@@ -270,8 +270,8 @@ def test_format_is_one_of_two(post: Post) -> None:
     body: Body = {"plaintext": _text(DATA)}
     assert "ciphertext" in _data(post("/kem/encrypt", {**body, "format": "ciphertext"}))
     for bad in ("", "Envelope", "jwe", 1):
-        answer = post("/kem/encrypt", {**body, "format": bad})
-        assert _refusal(answer) == (400, "ERR_KEM_001", "format")
+        response = post("/kem/encrypt", {**body, "format": bad})
+        assert _refusal(response) == (400, "ERR_KEM_001", "format")
 
 
 # --- supplied public keys -------------------------------------------------------------------------
@@ -355,22 +355,22 @@ def test_a_key_that_cannot_be(path: str, post: Post) -> None:
         *(pem[:-40], pem.replace("PUBLIC", "PRIVATE"), pem + pem, pem[27:], "-----BEGIN"),
     )
     for bad in wrong:
-        answer = post(path, {**body, "public_key": bad})
-        assert _refusal(answer) == (400, code, "public_key")
+        response = post(path, {**body, "public_key": bad})
+        assert _refusal(response) == (400, code, "public_key")
     other = Algorithm.X_WING if algorithm is Algorithm.ML_KEM_768 else Algorithm.ML_DSA_87
     foreign = to_pem(other, bytes(ALGORITHMS[other].public_key_size))
-    answer = post(path, {**body, "public_key": foreign})
-    assert _refusal(answer) == (400, "ERR_INVALID_001", "algorithm")
-    answer = post(path, {**body, "public_key": _text(good), "key_version": 1})
-    assert _refusal(answer) == (400, code, "key_version")
+    response = post(path, {**body, "public_key": foreign})
+    assert _refusal(response) == (400, "ERR_INVALID_001", "algorithm")
+    response = post(path, {**body, "public_key": _text(good), "key_version": 1})
+    assert _refusal(response) == (400, code, "key_version")
     if path == "/kem/encrypt":
-        answer = post(path, {**body, "public_key": _text(good), "format": "envelope"})
-        assert _refusal(answer) == (400, code, "format")
+        response = post(path, {**body, "public_key": _text(good), "format": "envelope"})
+        assert _refusal(response) == (400, code, "format")
 
 
 def test_no_answer_repeats_a_key_that_was_refused(post: Post) -> None:
     """Whatever is wrong with it, none of it comes back."""
     for text in (_text(b"\xff" * 1184), "-----BEGIN CANARY KEY-----"):
-        answer = post("/kem/encapsulate", {"public_key": text})
-        assert answer.status_code == 400
-        assert text[:20] not in json.dumps(answer.json())
+        response = post("/kem/encapsulate", {"public_key": text})
+        assert response.status_code == 400
+        assert text[:20] not in json.dumps(response.json())

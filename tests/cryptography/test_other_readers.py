@@ -49,7 +49,7 @@ def _tool(name: str) -> str:
     return found
 
 
-def _answers(words: list[str | Path], lines: list[str], folder: Path) -> list[list[str]]:
+def _responses(words: list[str | Path], lines: list[str], folder: Path) -> list[list[str]]:
     """Return the words of each line that a reader answers."""
     ended = subprocess.run(
         words,
@@ -62,9 +62,9 @@ def _answers(words: list[str | Path], lines: list[str], folder: Path) -> list[li
         env={**os.environ, "GOCACHE": str(folder / "go"), "GOFLAGS": "-mod=mod"},
     )
     assert ended.returncode == 0, ended.stderr
-    answers = [line.split() for line in ended.stdout.splitlines()]
-    assert len(answers) == len(lines)
-    return answers
+    responses = [line.split() for line in ended.stdout.splitlines()]
+    assert len(responses) == len(lines)
+    return responses
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_bouncy_castle_reads_public_keys_and_signatures(
             family = "SLH-DSA" if name.startswith("SLH") else "ML-DSA"
             lines.append(f"{family} {encoded} {message.hex()} {signature}")
             expected.append([name, encoded, is_valid])
-    assert _answers(bouncy_castle, lines, tmp_path) == expected
+    assert _responses(bouncy_castle, lines, tmp_path) == expected
 
 
 def test_bouncy_castle_encapsulates_to_public_keys(
@@ -110,9 +110,9 @@ def test_bouncy_castle_encapsulates_to_public_keys(
         each: public_keys.to_der(each, private.public_bytes()).hex()
         for each, private in pairs.items()
     }
-    answers = _answers(bouncy_castle, [f"ML-KEM {each}" for each in encoded.values()], tmp_path)
+    responses = _responses(bouncy_castle, [f"ML-KEM {each}" for each in encoded.values()], tmp_path)
     for (algorithm, private), (name, again, ciphertext, secret) in zip(
-        pairs.items(), answers, strict=True
+        pairs.items(), responses, strict=True
     ):
         assert (name, again) == (KEM_NAMES[algorithm], encoded[algorithm])
         assert private.decapsulate(bytes.fromhex(ciphertext)) == bytes.fromhex(secret)
@@ -126,9 +126,9 @@ def test_go_encapsulates_to_public_keys(tmp_path: Path) -> None:
         base64.b64encode(public_keys.to_pem(each, private.public_bytes()).encode()).decode()
         for each, private in pairs.items()
     ]
-    answers = _answers([go, "run", READERS / "reader.go"], lines, tmp_path)
+    responses = _responses([go, "run", READERS / "reader.go"], lines, tmp_path)
     for (algorithm, private), (identifier, ciphertext, secret) in zip(
-        pairs.items(), answers, strict=True
+        pairs.items(), responses, strict=True
     ):
         assert identifier == IDENTIFIERS[algorithm]
         assert private.decapsulate(bytes.fromhex(ciphertext)) == bytes.fromhex(secret)

@@ -159,8 +159,8 @@ def test_secrets_are_of_one_version_and_one_tenant(
     (made,) = execute([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
     assert isinstance(made, Encapsulated)
     secrets = [
-        answer.shared_secret
-        for answer in execute(
+        response.shared_secret
+        for response in execute(
             [
                 Decapsulate(
                     tenant=owner,
@@ -171,7 +171,7 @@ def test_secrets_are_of_one_version_and_one_tenant(
                 for owner, version in ((rotated, TWO), (rotated, ONE), (tenant, ONE))
             ]
         )
-        if isinstance(answer, Decapsulated)
+        if isinstance(response, Decapsulated)
     ]
     assert secrets[0] == made.shared_secret
     assert len(set(secrets)) == 3
@@ -315,8 +315,8 @@ def test_an_algorithm_of_another_kind_is_unsupported(execute: Execute, tenant: T
 def signatures(execute: Execute, tenant: TenantId) -> dict[Algorithm, bytes]:
     """Sign one digest with each algorithm."""
     requests = [_sign_hash(tenant, algorithm, HashAlgorithm.SHA_256) for algorithm in SIGNATURES]
-    made = [answer for answer in execute(requests) if isinstance(answer, Signed)]
-    return {a: answer.signature for a, answer in zip(SIGNATURES, made, strict=True)}
+    made = [response for response in execute(requests) if isinstance(response, Signed)]
+    return {a: response.signature for a, response in zip(SIGNATURES, made, strict=True)}
 
 
 @pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
@@ -348,9 +348,9 @@ def test_signatures_are_for_one_endpoint_and_one_hash(
         )
         for message in (*messages, CONTEXT + OID_SHA_256 + digest)
     ]
-    for message, answer in zip(messages, signed, strict=True):
-        assert isinstance(answer, Signed)
-        signature = answer.signature
+    for message, response in zip(messages, signed, strict=True):
+        assert isinstance(response, Signed)
+        signature = response.signature
         right.append(
             Verify(
                 tenant=tenant,
@@ -381,7 +381,7 @@ def test_the_hash_function_is_bound(
 
     The gateway refuses such a digest by its size already; this is one layer below.
     """
-    answers = execute(
+    responses = execute(
         [
             VerifyHash(
                 tenant=tenant,
@@ -394,17 +394,17 @@ def test_the_hash_function_is_bound(
             for used in HashAlgorithm
         ]
     )
-    assert answers == [Verified(), *[ErrorKind.VERIFICATION_FAILED] * 2]
+    assert responses == [Verified(), *[ErrorKind.VERIFICATION_FAILED] * 2]
 
 
 def test_another_algorithms_signature_does_not_hold(
     signatures: dict[Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
     """A signature of each algorithm is refused by each other one's key."""
-    answers = execute(
+    responses = execute(
         [
             _verify_hash(tenant, named, HashAlgorithm.SHA_256, signatures[signed_with])
             for signed_with, named in permutations(SIGNATURES, 2)
         ]
     )
-    assert answers == [ErrorKind.VERIFICATION_FAILED] * 42
+    assert responses == [ErrorKind.VERIFICATION_FAILED] * 42

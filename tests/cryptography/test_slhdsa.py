@@ -81,11 +81,11 @@ def _public(private_key: bytes) -> bytes:
 
 
 def _recorded(vectors: Vectors, algorithm: Algorithm) -> tuple[bytes, bytes, bytes, bytes]:
-    answer = vectors("slh-dsa.json")["sets"][algorithm]
-    signature = b64decode(answer["sig_b64"])
-    assert sha256(signature).hexdigest() == answer["sig_sha256"]
-    private_key, message, context = (bytes.fromhex(answer[name]) for name in ("sk", "msg", "ctx"))
-    assert _public(private_key).hex() == answer["pk"]
+    response = vectors("slh-dsa.json")["sets"][algorithm]
+    signature = b64decode(response["sig_b64"])
+    assert sha256(signature).hexdigest() == response["sig_sha256"]
+    private_key, message, context = (bytes.fromhex(response[name]) for name in ("sk", "msg", "ctx"))
+    assert _public(private_key).hex() == response["pk"]
     return private_key, message, context, signature
 
 

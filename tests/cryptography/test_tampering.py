@@ -143,8 +143,8 @@ def test_no_bit_of_a_kem_ciphertext_can_change_in_a_blob(
     made = _encrypted(execute, lone, algorithm)
     size = ALGORITHMS[algorithm].output_size
     changes = _bit_flips(made, size)
-    answers = execute([_opens(Operation.DECRYPT, lone, algorithm, each) for each in changes])
-    assert answers.count(ErrorKind.DECRYPTION_FAILED) == len(answers) == len(changes)
+    responses = execute([_opens(Operation.DECRYPT, lone, algorithm, each) for each in changes])
+    assert responses.count(ErrorKind.DECRYPTION_FAILED) == len(responses) == len(changes)
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -161,12 +161,12 @@ def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
         for ciphertext in (made.kem_ciphertext, *changes)
     ]
     secrets: Counter[bytes] = Counter()
-    for answer in execute(requests):
-        if isinstance(answer, Decapsulated):
-            assert len(answer.shared_secret) == 32
-            secrets[answer.shared_secret] += 1
+    for response in execute(requests):
+        if isinstance(response, Decapsulated):
+            assert len(response.shared_secret) == 32
+            secrets[response.shared_secret] += 1
         else:
-            assert answer is ErrorKind.DECRYPTION_FAILED
+            assert response is ErrorKind.DECRYPTION_FAILED
     assert secrets[made.shared_secret] == 1
     assert max(secrets.values()) == 1
     assert len(secrets) > len(changes) - 8
@@ -178,8 +178,8 @@ def test_no_byte_of_a_blob_can_change(
     """With any one byte of it changed, a blob is refused with DECRYPTION_FAILED."""
     operation, algorithm, made = blob
     requests = [_opens(operation, tenant, algorithm, changed) for changed in _byte_changes(made)]
-    answers = execute(requests)
-    assert answers.count(ErrorKind.DECRYPTION_FAILED) == len(answers) == len(made)
+    responses = execute(requests)
+    assert responses.count(ErrorKind.DECRYPTION_FAILED) == len(responses) == len(made)
 
 
 def test_no_blob_opens_cut_or_lengthened(
@@ -188,8 +188,8 @@ def test_no_blob_opens_cut_or_lengthened(
     """Cut or lengthened at any border of its parts, a blob is refused with DECRYPTION_FAILED."""
     operation, algorithm, made = blob
     borders = list(_borders(made, ALGORITHMS[algorithm].output_size))
-    answers = execute([_opens(operation, tenant, algorithm, changed) for changed in borders])
-    assert set(answers) == {ErrorKind.DECRYPTION_FAILED}
+    responses = execute([_opens(operation, tenant, algorithm, changed) for changed in borders])
+    assert set(responses) == {ErrorKind.DECRYPTION_FAILED}
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -200,7 +200,7 @@ def test_a_kem_ciphertext_of_another_size_is_refused(
     size = ALGORITHMS[algorithm].output_size
     sizes = {0, 1, 31, 32, 33, M_CIPHERTEXT - 1, M_CIPHERTEXT, M_CIPHERTEXT + 1}
     sizes |= {size - 1, size + 1, 2 * size, 4096}
-    answers = execute(
+    responses = execute(
         [
             Decapsulate(
                 tenant=tenant,
@@ -211,7 +211,7 @@ def test_a_kem_ciphertext_of_another_size_is_refused(
             for other in sizes - {size}
         ]
     )
-    assert set(answers) == {ErrorKind.DECRYPTION_FAILED}
+    assert set(responses) == {ErrorKind.DECRYPTION_FAILED}
 
 
 @pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
@@ -219,7 +219,7 @@ def test_x_wing_refuses_low_order_points(point: bytes, execute: Execute, tenant:
     """An X25519 half of low order is refused by decapsulate, decrypt and unwrap alike."""
     blob = _encrypted(execute, tenant, Algorithm.X_WING)
     kem_ciphertext = blob[:M_CIPHERTEXT] + point
-    answers = execute(
+    responses = execute(
         [
             Decapsulate(
                 tenant=tenant,
@@ -231,7 +231,7 @@ def test_x_wing_refuses_low_order_points(point: bytes, execute: Execute, tenant:
             _opens(Operation.UNWRAP, tenant, Algorithm.X_WING, kem_ciphertext + bytes(64)),
         ]
     )
-    assert set(answers) == {ErrorKind.DECRYPTION_FAILED}
+    assert set(responses) == {ErrorKind.DECRYPTION_FAILED}
 
 
 def _signs(operation: Operation, tenant: TenantId, algorithm: Algorithm) -> AnyRequest:
@@ -287,8 +287,8 @@ def test_no_byte_of_a_signature_can_change(
     """
     signature = _signature(execute, operation, tenant, algorithm)
     changes = _byte_changes(signature)[:: step(5)]
-    answers = execute([_verifies(operation, tenant, algorithm, each) for each in changes])
-    assert answers.count(ErrorKind.VERIFICATION_FAILED) == len(answers) == len(changes)
+    responses = execute([_verifies(operation, tenant, algorithm, each) for each in changes])
+    assert responses.count(ErrorKind.VERIFICATION_FAILED) == len(responses) == len(changes)
 
 
 @pytest.mark.parametrize("operation", [Operation.SIGN, Operation.SIGN_HASH])
@@ -311,5 +311,5 @@ def test_no_signature_holds_cut_or_lengthened(
         bytes(len(signature)),
         bytes(65_536),
     ]
-    answers = execute([_verifies(operation, tenant, algorithm, each) for each in changed])
-    assert set(answers) == {ErrorKind.VERIFICATION_FAILED}
+    responses = execute([_verifies(operation, tenant, algorithm, each) for each in changed])
+    assert set(responses) == {ErrorKind.VERIFICATION_FAILED}

@@ -29,7 +29,7 @@ from benchmarks.installation import Launcher, ask, service
 from benchmarks.processes import ROOT
 from tests.differential.cases import API, MESSAGE, Case, Material, cases
 
-ANSWER_SECONDS = 30.0
+RESPONSE_SECONDS = 30.0
 SHOWN = 20
 PARTS = ("protocol", "keyservice", "gateway", "server", "sdk")
 RUN = "from pqkeep_server.cli import app; app()"
@@ -110,7 +110,7 @@ def _material(ready: Mapping[str, str]) -> Material:
 def _answer(address: tuple[str, int], case: Case) -> str:
     """Return all that is answered on a connection, until the gateway closes it."""
     received = bytearray()
-    with socket.create_connection(address, ANSWER_SECONDS) as connection:
+    with socket.create_connection(address, RESPONSE_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(ConnectionError):  # the gateway did not read all: what it answered counts
             for piece in case.pieces:
@@ -131,7 +131,7 @@ def _without_chance(data: bytes) -> str:
 
 def _get(ready: Mapping[str, str], path: str) -> dict[str, Any]:
     headers = {"X-API-Key": ready["api_key"]}
-    connection = HTTPConnection(urlsplit(ready["base_url"]).netloc, timeout=ANSWER_SECONDS)
+    connection = HTTPConnection(urlsplit(ready["base_url"]).netloc, timeout=RESPONSE_SECONDS)
     connection.request("GET", API + path, headers=headers)
     data: dict[str, Any] = json.loads(connection.getresponse().read())["data"]
     connection.close()

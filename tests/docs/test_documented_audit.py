@@ -63,6 +63,6 @@ def test_every_operation_of_the_key_service_is_documented() -> None:
 
 def test_every_outcome_is_documented() -> None:
     """The table of outcomes has every one that is not a code, and no other."""
-    answers_only = {ErrorKind.RECORD_NOT_FOUND, ErrorKind.BAD_ANSWER, ErrorKind.TOO_LARGE}
+    answers_only = {ErrorKind.RECORD_NOT_FOUND, ErrorKind.BAD_RESPONSE, ErrorKind.TOO_LARGE}
     recorded = {*Outcome, *ErrorKind} - answers_only
     assert sorted(listed("Outcomes")) == sorted(recorded)

@@ -253,8 +253,8 @@ def test_a_computed_mu_is_signed_as_its_message(
     mu = example("compute-mu")["compute_mu"](public_keys[algorithm], BytesIO(MESSAGE), context)
     signature = service.read("/signature/sign-mu", "signature", algorithm=algorithm, mu=mu)
     verify = {"algorithm": algorithm, "key_version": 1, "signature": signature}
-    answer = service.post("/signature/verify", **verify, message=MESSAGE, context=context)
-    assert answer["valid"] is True
+    response = service.post("/signature/verify", **verify, message=MESSAGE, context=context)
+    assert response["valid"] is True
 
 
 @pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
@@ -268,7 +268,7 @@ def test_the_two_kinds_of_signature_stay_apart(
     signature = service.read("/signature/sign", "signature", algorithm=algorithm, message=message)
     verify = program["verify_hash"]
     assert not verify(algorithm.value, public_keys[algorithm], "SHA-256", digest, signature)
-    answer = service.post(
+    response = service.post(
         "/signature/verify-hash",
         algorithm=algorithm,
         key_version=1,
@@ -276,7 +276,7 @@ def test_the_two_kinds_of_signature_stay_apart(
         hash_algorithm="SHA-256",
         signature=signature,
     )
-    assert answer["valid"] is False
+    assert response["valid"] is False
 
 
 @pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
@@ -301,14 +301,14 @@ def test_a_composite_signatures_bytes_are_not_unique(
     twin = signature[:3309] + encode_dss_signature(r, P256_ORDER - s)
     assert twin != signature
     assert example("verify-composite")["verify_composite"](public_keys[algorithm], MESSAGE, twin)
-    answer = service.post(
+    response = service.post(
         "/signature/verify",
         algorithm=algorithm,
         key_version=1,
         message=MESSAGE,
         signature=twin,
     )
-    assert answer["valid"] is True
+    assert response["valid"] is True
 
 
 def decapsulate(service: Service, algorithm: Algorithm, kem_ciphertext: bytes) -> bytes:

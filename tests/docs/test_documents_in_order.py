@@ -98,8 +98,8 @@ def test_everything_in_order(
     commands += "".join(document(name) for name in PAGES)
     path = f"{directory / '.venv' / Path(SCRIPTS).name}:{os.defpath}"
     environment = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "NO_PROXY": "*"}
-    answers = {b"API key: ": tenant.api_key}
-    text = typed(commands, answers, directory=directory, environment=environment)
+    responses = {b"API key: ": tenant.api_key}
+    text = typed(commands, responses, directory=directory, environment=environment)
     assert tenant.api_key not in text
     for line in SHOWN:
         assert re.search(rf"^{line}$", text, re.MULTILINE), (line, text)

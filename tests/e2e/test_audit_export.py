@@ -31,10 +31,10 @@ class Shelf:
         with httpx2.Client(
             base_url=self.base_url, headers=headers, trust_env=False, timeout=REQUEST_SECONDS
         ) as client:
-            answer = client.get(f"/api/v1/audit{path}", params=params)
-        assert answer.status_code == 200, answer.text
+            response = client.get(f"/api/v1/audit{path}", params=params)
+        assert response.status_code == 200, response.text
         file = self.folder / name
-        file.write_bytes(answer.content)
+        file.write_bytes(response.content)
         return file
 
 

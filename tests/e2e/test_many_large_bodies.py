@@ -35,13 +35,13 @@ def begun(installation: Installation, request: bytes) -> socket.socket:
 def status(connection: socket.socket) -> int:
     """Send the last byte of a request, and read its answer."""
     connection.sendall(b"}")
-    with connection.makefile("rb") as answer:
-        first = answer.readline()
+    with connection.makefile("rb") as response:
+        first = response.readline()
         size = 0
-        while (line := answer.readline()) != b"\r\n":
+        while (line := response.readline()) != b"\r\n":
             name, _, value = line.partition(b":")
             size = int(value) if name.lower() == b"content-length" else size
-        assert len(answer.read(size)) == size
+        assert len(response.read(size)) == size
     return int(first.split()[1])
 
 
@@ -62,7 +62,7 @@ def test_a_hundred_at_once_have_a_bound(tmp_path: Path) -> None:
         with ThreadPoolExecutor(MANY) as pool:
             begin = [pool.submit(begun, installation, head.encode() + body) for _ in range(MANY)]
             connections = [sockets.enter_context(each.result()) for each in begin]
-            answers = [pool.submit(status, each) for each in connections]
+            responses = [pool.submit(status, each) for each in connections]
             other.post("/kem/encrypt", {"plaintext": "AAAA"})
-            assert {each.result() for each in answers} == {200}
+            assert {each.result() for each in responses} == {200}
         assert peak(gateway) - before < 300 * MIB

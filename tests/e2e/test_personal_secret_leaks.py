@@ -52,13 +52,13 @@ class Walk:
 
     def refused(self, path: str, fields: object, **headers: str) -> Any:
         """Return the error of a request that is refused."""
-        answer = self.caller.ask("POST", path, fields, headers=headers)
-        assert answer.is_client_error
-        error = answer.json()["error"]
+        response = self.caller.ask("POST", path, fields, headers=headers)
+        assert response.is_client_error
+        error = response.json()["error"]
         if "challenge_token" in error:
             self.note("a challenge", error.pop("challenge_token"))
         else:
-            self.errors.append(answer.content)
+            self.errors.append(response.content)
         return error
 
     def step_up(self, **proof: str) -> dict[str, str]:
@@ -84,8 +84,8 @@ class Walk:
         self.refused("/auth/change-password", fields)
         self.refused("/auth/step-up", {"password": self.note("a password", WRONG)})
         headers = self.step_up(password=FIRST)
-        answer = self.caller.ask("POST", "/auth/change-password", fields, headers=headers)
-        assert answer.is_success
+        response = self.caller.ask("POST", "/auth/change-password", fields, headers=headers)
+        assert response.is_success
         self.refused("/auth/change-password", fields, **headers)
         self.refused("/auth/login", {"email": self.email, "password": FIRST})
         self.refused("/auth/login", {"email": FIRST, "password": [FIRST]})

@@ -71,10 +71,10 @@ def test_the_plaintext_is_nowhere(installation: Installation, count: int) -> Non
     for begin in range(0, count, ITEMS):
         items = [{"ciphertext": each, "key_version": 1} for each in sealed[begin : begin + ITEMS]]
         body = {"algorithm": SOURCE, "to": {"algorithm": TARGET}, "items": items}
-        answer = tenant.client.post(f"{API}/kem/re-encrypt/batch", json=body)
-        assert answer.status_code == 200, answer.text
-        assert not any(form in answer.content for form in forms)
-        results = answer.json()["data"]["results"]
+        response = tenant.client.post(f"{API}/kem/re-encrypt/batch", json=body)
+        assert response.status_code == 200, response.text
+        assert not any(form in response.content for form in forms)
+        results = response.json()["data"]["results"]
         assert all(each["data"]["algorithm"] == TARGET for each in results)
         last = results[-1]["data"]["ciphertext"]
     gateway = installation.children()["pqkeep_gateway"]

@@ -27,21 +27,21 @@ def curl(installation: Installation, new_tenant: Callable[..., Caller], tmp_path
     api_key = new_tenant().api_key
 
     def post(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        request, answer = tmp_path / "request.json", tmp_path / "answer.json"
+        request, response = tmp_path / "request.json", tmp_path / "answer.json"
         request.write_text(json.dumps(body))
         ended = subprocess.run(
             [
                 *(program, "--silent", "--show-error", "--noproxy", "*", "--max-time", "30"),
                 *("--header", f"X-API-Key: {api_key}"),
                 *("--header", "Content-Type: application/json"),
-                *("--data-binary", f"@{request}", "--output", str(answer)),
+                *("--data-binary", f"@{request}", "--output", str(response)),
                 *("--write-out", "%{http_code}", f"{installation.base_url}/api/v1{path}"),
             ],
             capture_output=True,
             check=True,
             timeout=60,
         )
-        return int(ended.stdout), json.loads(answer.read_text())
+        return int(ended.stdout), json.loads(response.read_text())
 
     return post
 
@@ -119,8 +119,8 @@ def _acceptance(said: str, folder: Path) -> dict[str, Any]:
     as_it_stands = json.loads(_run(f"cd {folder} && {line}").stdout)
     assert as_it_stands["error"]["field"] == "password"
     line = line.replace("CHOOSE ONE", "the horse prefers oats")
-    answer: dict[str, Any] = json.loads(_run(f"cd {folder} && {line}").stdout)
-    return answer
+    response: dict[str, Any] = json.loads(_run(f"cd {folder} && {line}").stdout)
+    return response
 
 
 def test_the_banner_has_a_link_for_the_owner(start: Callable[..., Installation]) -> None:
@@ -155,5 +155,5 @@ def test_admin_create_lets_somebody_in(
     )
     assert created.wait(30) == 0, output.read_text()
     assert installation.mailbox.token("grace@example.com", "invitation") in output.read_text()
-    answer = _acceptance(output.read_text(), tmp_path)
-    assert (answer["data"]["email"], answer["data"]["role"]) == ("grace@example.com", "admin")
+    response = _acceptance(output.read_text(), tmp_path)
+    assert (response["data"]["email"], response["data"]["role"]) == ("grace@example.com", "admin")

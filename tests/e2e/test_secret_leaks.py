@@ -74,9 +74,9 @@ def work(caller: Caller, run: Run) -> None:
             caller.post("/signature/verify", body)
             bodies.append(("/signature/verify", {**body, "key_version": encoded}))
         for path, body in bodies:
-            answer = caller.ask("POST", path, body)
-            assert answer.is_client_error
-            run.errors.append(answer.content)
+            response = caller.ask("POST", path, body)
+            assert response.is_client_error
+            run.errors.append(response.content)
         caller.post("/kms/keys/rotate", named, status=201)
 
 

@@ -142,9 +142,9 @@ def load(several: SeveralGateways) -> Iterator[Counter[str]]:
                 if not keeps:
                     client = new_client()
                 try:
-                    answer = client.post(several.url + PATH, json=BODY, headers=headers)
-                    seen[str(answer.status_code)] += 1
-                    if keeps and answer.headers.get("connection") == "close":
+                    response = client.post(several.url + PATH, json=BODY, headers=headers)
+                    seen[str(response.status_code)] += 1
+                    if keeps and response.headers.get("connection") == "close":
                         seen["last of a connection"] += 1
                 except httpx2.HTTPError as error:
                     seen[type(error).__name__] += 1
@@ -254,8 +254,8 @@ def test_settings_that_cannot_be_used_change_nothing(
     finally:
         file.write_text(text)
     assert before <= several.gateways()
-    answer = get(f"{several.url}/healthz")
-    assert answer.status_code == 200
+    response = get(f"{several.url}/healthz")
+    assert response.status_code == 200
 
 
 @pytest.mark.campaign

@@ -128,9 +128,9 @@ def shell(snippet: str, expected: int, **environment: str) -> str:
         timeout=60,
         text=True,
     )
-    answer, _, status = ended.stdout.rpartition("\n")
-    assert int(status) == expected, snippet + answer
-    return answer
+    response, _, status = ended.stdout.rpartition("\n")
+    assert int(status) == expected, snippet + response
+    return response
 
 
 def test_each_curl_works(address: str, new_tenant: Callable[..., Caller], operator: Caller) -> None:
@@ -143,8 +143,8 @@ def test_each_curl_works(address: str, new_tenant: Callable[..., Caller], operat
             suspend(operator, tenant)
         prefix = {"prefix": ""} if row is HEALTH else {}
         snippet = curl(row, values_of(name, tenant), **prefix)
-        answer = shell(snippet, row.status, PQKEEP_API_KEY=credential.api_key)
-        data = json.loads(answer)["data"] if name.startswith("verify") else {}
+        response = shell(snippet, row.status, PQKEEP_API_KEY=credential.api_key)
+        data = json.loads(response)["data"] if name.startswith("verify") else {}
         for each in data.get("results", [{"data": data}] if data else []):
             assert each["data"]["valid"] is True
 

@@ -118,8 +118,8 @@ class FakeKeyService:
                 writer.close()
             case bytes() as garbage:
                 writer.write(garbage)
-            case answer:
-                writer.write(encode(answer))
+            case response:
+                writer.write(encode(response))
 
 
 def until_healthy(client: httpx2.Client) -> None:

@@ -113,7 +113,7 @@ def work_while_full(installation: Installation, full: Full) -> Seen:
 def _statuses(ledgers: Sequence[Ledger]) -> Counter[int]:
     seen: Counter[int] = Counter()
     for ledger in ledgers:
-        for (status, _), count in ledger.answers.copy().items():
+        for (status, _), count in ledger.responses.copy().items():
             seen[status] += count
         seen[BROKEN] += ledger.broken
     return seen

@@ -81,9 +81,9 @@ ENDS: dict[str, Callable[[Call], ToGateway | bytes | None]] = {
 
 
 def _received(client: httpx2.Client, got: list[bytes]) -> Iterator[None]:
-    with client.stream("GET", EXPORT, headers={"Accept-Encoding": "identity"}) as answer:
-        assert answer.status_code == 200
-        for chunk in answer.iter_raw():
+    with client.stream("GET", EXPORT, headers={"Accept-Encoding": "identity"}) as response:
+        assert response.status_code == 200
+        for chunk in response.iter_raw():
             got.append(chunk)
             yield
 
@@ -115,8 +115,8 @@ def test_a_key_service_that_is_away_is_an_ordinary_error(
     lie: Callable[[Reply], httpx2.Client],
 ) -> None:
     """What fails before the first byte is told in the envelope."""
-    answer = lie(lambda call: Refusal(call.id, ErrorKind.UNAVAILABLE)).get(EXPORT)
-    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/json")
+    response = lie(lambda call: Refusal(call.id, ErrorKind.UNAVAILABLE)).get(EXPORT)
+    assert (response.status_code, response.headers["content-type"]) == (503, "application/json")
 
 
 def test_a_gateway_that_is_killed_breaks_the_transfer(

@@ -123,7 +123,7 @@ def test_slh_dsa_has_more_time(lie: Callable[[Reply], httpx2.Client]) -> None:
         (ErrorKind.OVERLOADED, UNAVAILABLE),
         (ErrorKind.UNAVAILABLE, UNAVAILABLE),
         (ErrorKind.DEADLINE_EXCEEDED, TIMEOUT),
-        (ErrorKind.BAD_ANSWER, BAD_GATEWAY),
+        (ErrorKind.BAD_RESPONSE, BAD_GATEWAY),
         (ErrorKind.KEY_NOT_FOUND, (404, "ERR_NOT_FOUND_001")),
         (ErrorKind.INTERNAL, (500, "ERR_INTERNAL_001")),
     ],

@@ -60,21 +60,21 @@ def _send(installation: Installation, api_key: str, sent: Sent, stop: threading.
             request_id = str(uuid.uuid4())
             headers = {"X-API-Key": api_key, "X-Request-ID": request_id}
             try:
-                answer = client.post(f"{API}/kem/encapsulate/batch", json=body, headers=headers)
+                response = client.post(f"{API}/kem/encapsulate/batch", json=body, headers=headers)
             except httpx2.TransportError:
                 sent.lost.add(request_id)
                 continue
-            if answer.status_code != 200:
-                assert answer.status_code in {429, 502, 503, 504}, answer.text
+            if response.status_code != 200:
+                assert response.status_code in {429, 502, 503, 504}, response.text
                 sent.lost.add(request_id)
                 time.sleep(PAUSE)
                 continue
-            results = answer.json()["data"]["results"]
+            results = response.json()["data"]["results"]
             assert all("data" in each for each in results)
             sent.answered[request_id] = len(results)
 
 
-def _until_answered(sent: Sent, threads: Iterable[Future[None]], more: int) -> None:
+def _until_response(sent: Sent, threads: Iterable[Future[None]], more: int) -> None:
     """Wait until so many more batches were answered."""
     enough = len(sent.answered) + more
     deadline = time.monotonic() + SECONDS
@@ -109,9 +109,9 @@ def test_kill_in_the_middle_of_batches(installation: Installation, kills: int) -
         ]
         try:
             for _ in range(kills):
-                _until_answered(sent, threads, THREADS)
+                _until_response(sent, threads, THREADS)
                 os.kill(installation.children()["pqkeep_keyservice"], signal.SIGKILL)
-            _until_answered(sent, threads, THREADS)
+            _until_response(sent, threads, THREADS)
         finally:
             stop.set()
         for each in threads:

@@ -75,19 +75,19 @@ class Work:
         request_id = str(uuid.uuid4())
         headers = {**self._headers, "X-Request-ID": request_id}
         try:
-            answer = self._client.post(API + path, json=body, headers=headers)
+            response = self._client.post(API + path, json=body, headers=headers)
         except httpx2.TransportError:
             self._done.broken += 1
             time.sleep(0.01)
             return {}
-        content = answer.json()
+        content = response.json()
         assert content["request_id"] == request_id
-        if answer.is_success:
+        if response.is_success:
             self._done.operations[request_id] = operation
             data: dict[str, Any] = content["data"]
             return data
-        assert AWAY.get(answer.status_code) == content["error"]["error_code"], content
-        self._done.refused[answer.status_code] += 1
+        assert AWAY.get(response.status_code) == content["error"]["error_code"], content
+        self._done.refused[response.status_code] += 1
         return {}
 
 
@@ -147,8 +147,8 @@ def _until_back(installation: Installation, api_key: str) -> float:
     ) as client:
         while time.monotonic() - began < PATIENCE_SECONDS:
             with suppress(httpx2.TransportError):
-                answer = client.post(f"{API}/kem/encrypt", json={"plaintext": "QUJD"})
-                if answer.is_success:
+                response = client.post(f"{API}/kem/encrypt", json={"plaintext": "QUJD"})
+                if response.is_success:
                     return time.monotonic() - began
             time.sleep(0.02)
     raise AssertionError("the service did not come back")

@@ -129,13 +129,13 @@ def test_who_is_refused_is_not_tried_for_ever(
     gateway: MailingGateway, mail_server: MailServer
 ) -> None:
     """A recipient that the server refuses is tried once; the next e-mail arrives."""
-    mail_server.answer = "550 5.1.1 unknown"
+    mail_server.response = "550 5.1.1 unknown"
     mail_server.start()
     with gateway.running() as client:
         invite(client, "nobody@example.com")
         until_said(gateway, "the mail server: SMTPRecipientRefused 550")
         until_none_waits(gateway)
-        mail_server.answer = "250 OK"
+        mail_server.response = "250 OK"
         invite(client, "ada@example.com")
         mail_server.wait_for_messages(1)
     assert mail_server.recipients == ["nobody@example.com", "ada@example.com"]

@@ -74,14 +74,14 @@ def test_a_server_that_crashes_under_load(
                     assert time.monotonic() < deadline
                     for method, path, body in REQUESTS:
                         request = str(uuid.uuid4())
-                        answer = client.request(
+                        response = client.request(
                             method,
                             path.format(tenant=tenants[number].tenant_id),
                             json=body,
                             headers={"X-Request-ID": request},
                         )
-                        heard.append((path, request, answer.status_code))
-                        good = good + 1 if answer.is_success else 0
+                        heard.append((path, request, response.status_code))
+                        good = good + 1 if response.is_success else 0
             return heard
 
         calls = [pool.submit(call, number) for number in range(CALLERS)]

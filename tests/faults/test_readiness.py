@@ -38,9 +38,9 @@ class Parts:
 
     def readiness(self) -> tuple[int, set[str], set[str]]:
         """Return the status of /readyz, its reasons, and what is degraded."""
-        answer = self.client.get("/readyz")
-        told = answer.json()
-        return answer.status_code, set(told.get("reasons", ())), set(told["degraded"])
+        response = self.client.get("/readyz")
+        told = response.json()
+        return response.status_code, set(told.get("reasons", ())), set(told["degraded"])
 
     def wait_for(self, *expected: object) -> None:
         """Wait until /readyz says something; /livez says 200 all the time."""

@@ -45,10 +45,10 @@ def key_service(layout: Layout, output: Path, days: int) -> Iterator[None]:
         yield
 
 
-def data(answer: httpx2.Response) -> dict[str, Any]:
+def data(response: httpx2.Response) -> dict[str, Any]:
     """Return what an answer that is no error has."""
-    assert answer.is_success, answer.text
-    found: dict[str, Any] = answer.json()["data"]
+    assert response.is_success, response.text
+    found: dict[str, Any] = response.json()["data"]
     return found
 
 

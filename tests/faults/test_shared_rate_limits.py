@@ -21,8 +21,8 @@ UNAUTHORIZED = (401, "ERR_AUTH_001")
 UNAVAILABLE = (503, "ERR_SERVICE_001")
 
 
-def _code(answer: httpx2.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json().get("error", {}).get("error_code", "")
+def _code(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, response.json().get("error", {}).get("error_code", "")
 
 
 def _path(shared: SharedGateways, end: str = "") -> str:
@@ -63,13 +63,13 @@ def test_a_revocation_holds_on_every_gateway_at_once(shared_gateways: SharedGate
     """An API key that all gateways know is 401 at each as soon as it is revoked at one of them."""
     gateways = shared_gateways.all
     for gateway in gateways:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert answer.status_code == 200
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert response.status_code == 200
     path = _path(shared_gateways, "/api-keys/1")
     assert shared_gateways.first.delete(path, headers=shared_gateways.operator).is_success
     for gateway in reversed(gateways):
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert _code(answer) == UNAUTHORIZED
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(response) == UNAUTHORIZED
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_a_change_of_a_tenant_holds_on_every_gateway_at_once(
     first, *others = shared_gateways.all
     for gateway in shared_gateways.all:
         assert gateway.get(_path(shared_gateways), headers=shared_gateways.api_key).is_success
-    answer = first.patch(_path(shared_gateways), json=change, headers=shared_gateways.operator)
-    assert answer.is_success
+    response = first.patch(_path(shared_gateways), json=change, headers=shared_gateways.operator)
+    assert response.is_success
     for gateway in others:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert _code(answer) == outcome
-        if answer.is_success:
-            assert answer.json()["data"]["plan"] == "starter"
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(response) == outcome
+        if response.is_success:
+            assert response.json()["data"]["plan"] == "starter"
 
 
 def test_other_scopes_hold_on_every_gateway_at_once(shared_gateways: SharedGateways) -> None:
@@ -108,10 +108,10 @@ def test_other_scopes_hold_on_every_gateway_at_once(shared_gateways: SharedGatew
     )
     new = {"X-API-Key": rotated.json()["data"]["new_key"]["api_key"]}
     for gateway in shared_gateways.all:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert _code(answer) == UNAUTHORIZED
-        answer = gateway.get(_path(shared_gateways), headers=new)
-        assert _code(answer) == (403, "ERR_POLICY_001")
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(response) == UNAUTHORIZED
+        response = gateway.get(_path(shared_gateways), headers=new)
+        assert _code(response) == (403, "ERR_POLICY_001")
 
 
 def test_a_redis_that_forgot_makes_no_revoked_key_valid(
@@ -124,8 +124,8 @@ def test_a_redis_that_forgot_makes_no_revoked_key_valid(
     assert shared_gateways.first.delete(path, headers=shared_gateways.operator).is_success
     server.flushall()
     for gateway in shared_gateways.all[1:]:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert _code(answer) == UNAUTHORIZED
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(response) == UNAUTHORIZED
 
 
 def test_without_redis_nobody_is_admitted_until_it_is_back(
@@ -142,8 +142,8 @@ def test_without_redis_nobody_is_admitted_until_it_is_back(
             assert _code(each.result()) == UNAVAILABLE
             assert each.result().headers["retry-after"] == "1"
     for gateway in gateways:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert answer.status_code == 200
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert response.status_code == 200
 
 
 def test_a_revocation_while_redis_is_away_is_not_lost(
@@ -155,12 +155,12 @@ def test_a_revocation_while_redis_is_away_is_not_lost(
         gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
     path = _path(shared_gateways, "/api-keys/1")
     with _frozen(server):
-        answer = shared_gateways.first.delete(path, headers=shared_gateways.operator)
-        assert _code(answer) == UNAVAILABLE
+        response = shared_gateways.first.delete(path, headers=shared_gateways.operator)
+        assert _code(response) == UNAVAILABLE
     assert shared_gateways.first.delete(path, headers=shared_gateways.operator).is_success
     for gateway in gateways:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert _code(answer) == UNAUTHORIZED
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(response) == UNAUTHORIZED
 
 
 def test_a_revocation_that_nobody_heard_of_holds_before_long(
@@ -172,10 +172,10 @@ def test_a_revocation_that_nobody_heard_of_holds_before_long(
         gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
     with _frozen(server):
         path = _path(shared_gateways, "/api-keys/1")
-        answer = shared_gateways.first.delete(path, headers=shared_gateways.operator)
-        assert _code(answer) == UNAVAILABLE
+        response = shared_gateways.first.delete(path, headers=shared_gateways.operator)
+        assert _code(response) == UNAVAILABLE
     assert 0 < server.ttl("pqkeep:changes") <= 30
     server.pexpire("pqkeep:changes", 0)  # as if they were over
     for gateway in gateways:
-        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
-        assert _code(answer) == UNAUTHORIZED
+        response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(response) == UNAUTHORIZED

@@ -27,12 +27,12 @@ def test_open_sign_up_is_rate_limited(
     """From one address only so many tenants are signed up: then 429 with Retry-After."""
     _, operator_key = gateway_alone
     client = stranger
-    answers = [client.post(TENANTS, json={"name": f"tenant {n}"}) for n in range(40)]
-    statuses = [answer.status_code for answer in answers]
+    responses = [client.post(TENANTS, json={"name": f"tenant {n}"}) for n in range(40)]
+    statuses = [response.status_code for response in responses]
     made = statuses.count(201)
     assert 1 <= made < 40
     assert statuses == made * [201] + (40 - made) * [429]
-    refused = answers[-1]
+    refused = responses[-1]
     assert refused.json()["error"]["error_code"] == "ERR_RATE_LIMIT_001"
     assert 1 <= int(refused.headers["retry-after"]) <= 3600
     operator = {"X-API-Key": operator_key}

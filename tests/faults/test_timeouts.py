@@ -47,9 +47,9 @@ class Seen:
 def ask(client: httpx2.Client, request: tuple[str, Mapping[str, object]]) -> Seen:
     """Send one request and wait for its answer."""
     began = time.monotonic()
-    answer = client.post(API + request[0], json=request[1])
-    code = answer.json().get("error", {}).get("error_code", "")
-    return Seen(answer.status_code, code, time.monotonic() - began)
+    response = client.post(API + request[0], json=request[1])
+    code = response.json().get("error", {}).get("error_code", "")
+    return Seen(response.status_code, code, time.monotonic() - began)
 
 
 def send_slowly(base_url: str, sent: bytes) -> Seen:

@@ -131,9 +131,9 @@ def link(hosts: TwoHosts) -> Iterator[TwoHosts]:
 @pytest.mark.threat("link-attacker")
 def test_operations_go_over_the_link(link: TwoHosts) -> None:
     """Encrypting works over the link, and no plaintext is in what passes through it."""
-    answer = link.encrypt(CANARY)
-    assert answer.status_code == 200
-    encrypted = {**answer.json()["data"], "algorithm": KEM}
+    response = link.encrypt(CANARY)
+    assert response.status_code == 200
+    encrypted = {**response.json()["data"], "algorithm": KEM}
     fields = {name: encrypted[name] for name in ("algorithm", "ciphertext", "key_version")}
     decrypted = link.post("/kem/decrypt", fields).json()["data"]
     assert base64.b64decode(decrypted["plaintext"]) == CANARY
@@ -174,8 +174,8 @@ def test_a_cut_link_recovers(link: TwoHosts) -> None:
 
 def version(link: TwoHosts) -> int:
     """Return the version of the signing key that is active."""
-    answer = link.post("/signature/sign", {"message": "QUJD"}).json()["data"]
-    return int(answer["key_version"])
+    response = link.post("/signature/sign", {"message": "QUJD"}).json()["data"]
+    return int(response["key_version"])
 
 
 @pytest.mark.threat("link-attacker")

@@ -47,11 +47,13 @@ class Service:
 
     def causes(self) -> dict[str, str] | None:
         """Return what /readyz says is missing, and why; None where it is ready."""
-        answer = self.management.get("/readyz")
-        told = answer.json()
-        assert answer.is_success == (told["status"] == "ready")
+        response = self.management.get("/readyz")
+        told = response.json()
+        assert response.is_success == (told["status"] == "ready")
         return (
-            None if answer.is_success else {name: told["causes"][name] for name in told["reasons"]}
+            None
+            if response.is_success
+            else {name: told["causes"][name] for name in told["reasons"]}
         )
 
     def wait_for(self, *parts: str, problem: WriteProblem | None) -> None:
@@ -284,16 +286,16 @@ def _is_noticed(service: Service, spoils: Spoils, problem: WriteProblem, *parts:
         service.wait_for(*parts, problem=problem)
         assert httpx2.get(f"{public}/healthz", timeout=SECONDS).status_code == 503
         if problem is WriteProblem.FULL and KEYS in parts:
-            answer = httpx2.post(
+            response = httpx2.post(
                 f"{public}/api/v1/kms/keys/generate",
                 headers={"X-API-Key": service.installation.ready["api_key"]},
                 json={"algorithm": "ML-KEM-768", "if_absent": True},
                 timeout=SECONDS,
             )
-            if service.postgresql is None or not answer.is_success:  # a page may have room for it
-                assert answer.status_code == 503
-                assert answer.json()["error"]["error_code"] == "ERR_SERVICE_001"
-                assert int(answer.headers["Retry-After"]) >= 1
+            if service.postgresql is None or not response.is_success:  # a page may have room for it
+                assert response.status_code == 503
+                assert response.json()["error"]["error_code"] == "ERR_SERVICE_001"
+                assert int(response.headers["Retry-After"]) >= 1
         if RATE_LIMITS not in parts:  # which the operator's requests need
             found = service.installation.operator().get("/installation")["parts"]
             assert {each["name"]: each["reason"] for each in found if not each["ready"]} == expected

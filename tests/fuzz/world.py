@@ -118,11 +118,11 @@ class World:
     def call(self, method: str, path: str, body: Any = None, **who: Any) -> Any:
         """Return the data of a request that must succeed, on a busy machine after some tries."""
         for _ in range(TRIES):
-            answer = self.ask(method, path, body, **who)
-            if answer.status_code != TIMED_OUT:
+            response = self.ask(method, path, body, **who)
+            if response.status_code != TIMED_OUT:
                 break
-        answer.raise_for_status()
-        return answer.json()["data"]
+        response.raise_for_status()
+        return response.json()["data"]
 
     def step_up(self, person: Person) -> str:
         """Return a step-up token of somebody without a second factor."""
@@ -150,10 +150,10 @@ class World:
         """Have somebody accept an invitation."""
         invited = self.invite(tenant, role)
         accepted = {"token": invited["invitation_token"], "password": PASSWORD}
-        answer = self.ask("POST", "/auth/accept-invitation", accepted)
-        answer.raise_for_status()
-        cookies = {name: str(answer.cookies[name]) for name in COOKIES}
-        return Person(answer.json()["data"]["id"], invited["email"], cookies)
+        response = self.ask("POST", "/auth/accept-invitation", accepted)
+        response.raise_for_status()
+        cookies = {name: str(response.cookies[name]) for name in COOKIES}
+        return Person(response.json()["data"]["id"], invited["email"], cookies)
 
     def invite(self, tenant: Tenant, role: str) -> Any:
         """Return a new invitation of the operator's, with its token."""

@@ -70,9 +70,9 @@ def photograph(browser: Browser, installation: Installation, folder: Path) -> in
             if person is not None:
                 context.add_cookies(cookies_of(person))
             tab = context.new_page()
-            answer = tab.goto(path, wait_until="networkidle")
-            if answer is None or not answer.ok:
-                print(f"{path}: {answer.status if answer else 'no answer'}", file=sys.stderr)
+            response = tab.goto(path, wait_until="networkidle")
+            if response is None or not response.ok:
+                print(f"{path}: {response.status if response else 'no answer'}", file=sys.stderr)
             # The navigation is as high as the window, so the window has to be as high as the page.
             height = tab.evaluate("document.documentElement.scrollHeight")
             tab.set_viewport_size({**viewport, "height": max(height, viewport["height"])})

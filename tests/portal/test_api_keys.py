@@ -303,15 +303,15 @@ def flood() -> Iterator[Callable[[Caller], Counter[int]]]:
     over = Event()
     with ThreadPoolExecutor() as threads:
 
-        def ask(leaked: Caller, answers: Counter[int]) -> None:
+        def ask(leaked: Caller, responses: Counter[int]) -> None:
             while not over.is_set():
-                answers[leaked.ask("GET", "/kms/keys").status_code] += 1
+                responses[leaked.ask("GET", "/kms/keys").status_code] += 1
 
         def begin(leaked: Caller) -> Counter[int]:
-            answers: Counter[int] = Counter()
+            responses: Counter[int] = Counter()
             for _ in range(4):
-                threads.submit(ask, leaked, answers)
-            return answers
+                threads.submit(ask, leaked, responses)
+            return responses
 
         try:
             yield begin
@@ -319,11 +319,11 @@ def flood() -> Iterator[Callable[[Caller], Counter[int]]]:
             over.set()
 
 
-def wait_for(answers: Counter[int], status: HTTPStatus, number: int) -> None:
+def wait_for(responses: Counter[int], status: HTTPStatus, number: int) -> None:
     """Wait until programs have had so many answers of a status."""
     deadline = monotonic() + 60
-    while answers[status] < number:
-        assert monotonic() < deadline, answers
+    while responses[status] < number:
+        assert monotonic() < deadline, responses
         sleep(0.05)
 
 
@@ -339,8 +339,8 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     made = installation.operator().post(path, {"name": "ci"}, status=201)
     leaked = installation.caller(made["api_key"], tenant.tenant_id)
-    answers = flood(leaked)
-    wait_for(answers, HTTPStatus.TOO_MANY_REQUESTS, 100)
+    responses = flood(leaked)
+    wait_for(responses, HTTPStatus.TOO_MANY_REQUESTS, 100)
     page = visit_as(owner, asks_proof=True).open("/portal")
     expect(page.get_by_text("The rate limit is used up")).to_contain_text(f"{made['version']} “ci”")
     go_to(page, PATH)
@@ -351,8 +351,8 @@ def test_a_leaked_api_key_is_revoked_while_it_floods(
     page.keyboard.press("Enter")
     prove(page)
     expect(page.get_by_role("row", name=made["api_key"][-4:])).to_contain_text("revoked")
-    wait_for(answers, HTTPStatus.UNAUTHORIZED, 1)
-    assert set(answers) == {
+    wait_for(responses, HTTPStatus.UNAUTHORIZED, 1)
+    assert set(responses) == {
         HTTPStatus.OK,
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.UNAUTHORIZED,

@@ -51,13 +51,13 @@ def test_only_an_https_address_is_gone_to(
     tenant = installation.new_tenant("free")
     visitor = visit_as(installation.person(tenant.tenant_id))
     visitor.expected.append("another host: https://pay.example.org")
-    answer = {"data": {"pending": True, "checkout_url": url, "subscription": None}}
+    response = {"data": {"pending": True, "checkout_url": url, "subscription": None}}
 
     def pay(route: Route) -> None:
         route.fulfill(body="paid here", content_type="text/plain")
 
     visitor.context.route(
-        "**/billing/subscriptions/checkout", lambda each: each.fulfill(json=answer)
+        "**/billing/subscriptions/checkout", lambda each: each.fulfill(json=response)
     )
     visitor.context.route("https://pay.example.org/*", pay)
     page = visitor.open(PATH)

@@ -106,9 +106,9 @@ def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -
     """No form but a filter can put a field into the address, and no button works before its module."""
     seen = 0
     for path in _paths(who, people[who]):
-        answer = get_page(people[who], path.partition("#")[0])
-        assert answer.status_code in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}, path
-        page = Forms(answer.text)
+        response = get_page(people[who], path.partition("#")[0])
+        assert response.status_code in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}, path
+        page = Forms(response.text)
         for form, fields, buttons in zip(page.forms, page.fields, page.buttons, strict=True):
             if form.get("method") == "get":
                 assert "filters" in str(form["class"]), (path, form)
@@ -124,9 +124,9 @@ def test_every_form_is_a_post_or_a_filter(people: dict[str, Caller], who: str) -
 @pytest.mark.parametrize("path", ["/docs", "/docs/login", "/docs/create_api_key"])
 def test_the_reference_has_no_forms(installation: Installation, path: str) -> None:
     """Nothing that is typed into the reference's pages can be sent."""
-    answer = httpx2.get(installation.base_url + path, timeout=REQUEST_SECONDS)
-    assert answer.is_success
-    assert not Forms(answer.text).forms
+    response = httpx2.get(installation.base_url + path, timeout=REQUEST_SECONDS)
+    assert response.is_success
+    assert not Forms(response.text).forms
 
 
 @pytest.mark.threat("page-addresses")
@@ -276,34 +276,34 @@ def test_a_form_of_another_site_is_refused(
     installation: Installation, headers: dict[str, str], status: int
 ) -> None:
     """The address takes forms of its own pages only, and neither answer has anything of the form."""
-    answer = httpx2.post(
+    response = httpx2.post(
         installation.base_url + ACTION,
         content=f"password={SECRET}",
         headers={**FORM, **headers},
         timeout=REQUEST_SECONDS,
     )
-    assert answer.status_code == status
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert SECRET not in answer.text
-    assert SECRET not in str(answer.headers)
-    assert "Set-Cookie" not in answer.headers
+    assert response.status_code == status
+    assert response.headers["Cache-Control"] == "no-store"
+    assert SECRET not in response.text
+    assert SECRET not in str(response.headers)
+    assert "Set-Cookie" not in response.headers
 
 
 def test_a_large_form_is_not_kept(installation: Installation) -> None:
     """A form of 16 MiB is answered as a small one is: its body is not read into memory."""
-    answer = httpx2.post(
+    response = httpx2.post(
         installation.base_url + ACTION,
         content=b"password=" + b"x" * (16 << 20),
         headers=FORM,
         timeout=REQUEST_SECONDS,
     )
-    assert answer.status_code == HTTPStatus.SEE_OTHER
+    assert response.status_code == HTTPStatus.SEE_OTHER
 
 
 def test_other_pages_take_no_forms(installation: Installation) -> None:
     """A POST to any other page is 405, and says what it answers."""
     for path in ("/portal/sign-in", "/portal", "/portal/none"):
-        answer = httpx2.post(installation.base_url + path, content="a=b", headers=FORM)
-        assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
-    answer = httpx2.put(installation.base_url + ACTION, content="a=b", headers=FORM)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD, POST")
+        response = httpx2.post(installation.base_url + path, content="a=b", headers=FORM)
+        assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")
+    response = httpx2.put(installation.base_url + ACTION, content="a=b", headers=FORM)
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD, POST")

@@ -207,11 +207,11 @@ def test_what_an_answer_says_is_text(world: World, visit_as: SignedIn) -> None:
     visitor.expected.append("422")
     page = visitor.open("/portal/keys/Kyber768/1")
 
-    def answer(route: Route) -> None:
+    def respond(route: Route) -> None:
         error = {"error_code": ANY, "message": f"{fields[0]} {ANY}", "field": fields[0]}
         route.fulfill(status=422, json={"error": error, "__proto__": {"ran": 1}})
 
-    page.route("**/kms/keys/retire", answer)
+    page.route("**/kms/keys/retire", respond)
     page.get_by_role("button", name="Retire", exact=True).click()
     page.get_by_label("Type Kyber768 v1 to confirm").fill("Kyber768 v1")
     while fields:
@@ -248,8 +248,8 @@ def test_no_query_or_path_makes_a_page_fail(world: World) -> None:
                 query = "&".join(f"{name}={value}" for name in names)
                 assert client.get(f"/portal{path}?{query}").status_code in ANSWERED, (path, value)
             for path in ("/keys/{}/1", "/keys/Kyber768/{}", "/audit/{}", "/{}", "/sso/{}"):
-                answer = client.get("/portal" + path.format(value))
-                assert answer.status_code == HTTPStatus.NOT_FOUND, (path, value)
+                response = client.get("/portal" + path.format(value))
+                assert response.status_code == HTTPStatus.NOT_FOUND, (path, value)
 
 
 @pytest.mark.threat("hostile-page")
@@ -288,9 +288,9 @@ def test_a_redirect_is_short_and_stays(installation: Installation) -> None:
         "/portal/audit/%2F",
     ):
         with Client(address.port or 0) as client:
-            answer = client.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        location = answer.headers.get("location", "/portal/")
+            response = client.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert response.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        location = response.headers.get("location", "/portal/")
         assert location.startswith("/portal/")
         assert len(location) < 4096
 
@@ -419,8 +419,8 @@ def test_a_page_is_for_sessions(world: World) -> None:
             assert world.email.split("@")[1] in program.get("/portal/team").text
             for cookie in ("", f"{Cookies().operator}={operator_key}"):
                 program.headers["Cookie"] = cookie
-                answers = {program.get("/portal" + path).status_code for path in PAGES}
-                assert answers == {HTTPStatus.SEE_OTHER}
+                responses = {program.get("/portal" + path).status_code for path in PAGES}
+                assert responses == {HTTPStatus.SEE_OTHER}
 
 
 def test_pages_are_read_only(world: World) -> None:
@@ -429,9 +429,9 @@ def test_pages_are_read_only(world: World) -> None:
         for path in ("/keys", "/sign-in", "/no/such/page"):
             assert client.head("/portal" + path).content == b""
             for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
-                answer = client.request(method, "/portal" + path, content=b"x" * 1000)
-                assert answer.status_code == HTTPStatus.METHOD_NOT_ALLOWED
-                assert json.loads(answer.content)["error"]["error_code"]
+                response = client.request(method, "/portal" + path, content=b"x" * 1000)
+                assert response.status_code == HTTPStatus.METHOD_NOT_ALLOWED
+                assert json.loads(response.content)["error"]["error_code"]
 
 
 MANY = 2_000

@@ -75,9 +75,9 @@ def test_every_file_that_a_page_names_is_served(installation: Installation) -> N
     named = set()
     for each in PAGES:
         if "{" not in each.path and not each.path.startswith("/operator"):
-            answer = get_page(owner, ROOT + each.path)
-            found = NAMED.findall(answer.text)
-            assert found or answer.is_redirect, each.path
+            response = get_page(owner, ROOT + each.path)
+            found = NAMED.findall(response.text)
+            assert found or response.is_redirect, each.path
             named |= set(found)
     assert named <= assets.documents().keys()
     modules = {url for url in named if url.endswith(".js")}

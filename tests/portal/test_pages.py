@@ -22,16 +22,16 @@ def test_a_page_without_a_session_leads_to_the_entrance_and_back(
     installation: Installation,
 ) -> None:
     """Who has no session is sent to /portal/resume, which is told where to go on."""
-    answer = _get(installation, "/portal")
-    assert answer.status_code == HTTPStatus.SEE_OTHER
-    assert answer.headers["Location"] == "/portal/resume?next=%2Fportal"
+    response = _get(installation, "/portal")
+    assert response.status_code == HTTPStatus.SEE_OTHER
+    assert response.headers["Location"] == "/portal/resume?next=%2Fportal"
 
 
 def test_an_unknown_page_is_404_in_html(installation: Installation) -> None:
     """A path beneath /portal that is no page is answered by a page that says so."""
-    answer = _get(installation, "/portal/no/such/page")
-    assert answer.status_code == HTTPStatus.NOT_FOUND
-    assert "There is no such page." in answer.text
+    response = _get(installation, "/portal/no/such/page")
+    assert response.status_code == HTTPStatus.NOT_FOUND
+    assert "There is no such page." in response.text
 
 
 def test_an_unknown_page_is_within_the_frame_of_whoever_has_signed_in(
@@ -45,11 +45,11 @@ def test_an_unknown_page_is_within_the_frame_of_whoever_has_signed_in(
         (installation.person(tenant.tenant_id), "/portal/keys"),
         (operator, "/portal/operator/tenants"),
     ):
-        answer = get_page(visitor, "/portal/no/such/page")
-        assert answer.status_code == HTTPStatus.NOT_FOUND
-        assert "There is no such page." in answer.text
-        assert f'href="{link}"' in answer.text
-        assert "aria-current" not in answer.text
+        response = get_page(visitor, "/portal/no/such/page")
+        assert response.status_code == HTTPStatus.NOT_FOUND
+        assert "There is no such page." in response.text
+        assert f'href="{link}"' in response.text
+        assert "aria-current" not in response.text
 
 
 @pytest.mark.parametrize("path", ["/portal/sign-in", "/portal", "/portal/unknown"])
@@ -70,8 +70,8 @@ def test_markup_in_a_path_or_query_comes_back_escaped_or_not_at_all(
     """Nothing of a request's path, query or cookie runs in its answer."""
     markup = "<script>alert(1)</script>"
     for path in (f"/portal/{markup}", f"/portal/sign-in?next={markup}"):
-        answer = _get(installation, path, **{ACCESS: "%3Cscript%3E"})
-        assert markup not in answer.text
+        response = _get(installation, path, **{ACCESS: "%3Cscript%3E"})
+        assert markup not in response.text
 
 
 def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) -> None:
@@ -79,13 +79,13 @@ def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) 
     installation = start(
         settings={"public_url": "https://api.example.org", "portal_url": "https://keep.example.org"}
     )
-    answer = httpx2.get(
+    response = httpx2.get(
         installation.base_url + "/portal/keys?status=active",
         headers={"Host": "api.example.org"},
         timeout=REQUEST_SECONDS,
     )
-    assert answer.status_code == HTTPStatus.TEMPORARY_REDIRECT
-    assert answer.headers["Location"] == "https://keep.example.org/portal/keys?status=active"
+    assert response.status_code == HTTPStatus.TEMPORARY_REDIRECT
+    assert response.headers["Location"] == "https://keep.example.org/portal/keys?status=active"
     here = httpx2.get(
         installation.base_url + "/portal/sign-in",
         headers={"Host": "keep.example.org"},
@@ -93,10 +93,10 @@ def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) 
     )
     assert here.status_code == HTTPStatus.OK
     for origin, refused in (("https://keep.example.org", False), ("https://example.net", True)):
-        answer = httpx2.post(
+        response = httpx2.post(
             installation.base_url + "/api/v1/auth/login",
             headers={"Origin": origin},
             json={},
             timeout=REQUEST_SECONDS,
         )
-        assert (answer.status_code == HTTPStatus.FORBIDDEN) is refused
+        assert (response.status_code == HTTPStatus.FORBIDDEN) is refused

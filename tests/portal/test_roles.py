@@ -63,23 +63,23 @@ def test_each_page_is_for_whom_the_access_table_says(
         base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
     ) as browser:
         for page in PAGES:
-            answer = browser.get(_url(page, tenant_id))
-            said = f"{who}: {page.path}: {answer.status_code}"
+            response = browser.get(_url(page, tenant_id))
+            said = f"{who}: {page.path}: {response.status_code}"
             if who is Credential.NONE and not page.is_public:
                 area = (
                     OPERATOR_HOME + "/sign-in" if page.path.startswith(OPERATOR_HOME) else "/resume"
                 )
-                assert answer.status_code == HTTPStatus.SEE_OTHER, said
-                assert answer.headers["Location"].startswith(f"{ROOT}{area}?next="), said
+                assert response.status_code == HTTPStatus.SEE_OTHER, said
+                assert response.headers["Location"].startswith(f"{ROOT}{area}?next="), said
             elif who is Credential.OPERATOR and not page.path:
-                assert answer.headers["Location"] == ROOT + OPERATOR_HOME
+                assert response.headers["Location"] == ROOT + OPERATOR_HOME
             elif not page.admits(who):
-                assert answer.status_code == HTTPStatus.FORBIDDEN, said
+                assert response.status_code == HTTPStatus.FORBIDDEN, said
             elif page.path != "/audit/{id}":  # a record of their own tenant has another number
-                assert answer.status_code == HTTPStatus.OK, said
+                assert response.status_code == HTTPStatus.OK, said
             if page.path == "/components":
                 continue  # it shows what a form looks like
-            asked = {found[0] for found in _FORM.findall(answer.text)}
+            asked = {found[0] for found in _FORM.findall(response.text)}
             assert all(may(who, ROWS[each].permission) for each in asked), (said, asked)
 
 
@@ -118,5 +118,7 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
         base_url=installation.base_url, cookies=cookies[role], timeout=REQUEST_SECONDS
     ) as browser:
         for operation, method, path in refused:
-            answer = browser.request(method, path, json={} if ROWS[operation].takes_body else None)
-            assert answer.status_code == HTTPStatus.FORBIDDEN, (role, operation, answer.text)
+            response = browser.request(
+                method, path, json={} if ROWS[operation].takes_body else None
+            )
+            assert response.status_code == HTTPStatus.FORBIDDEN, (role, operation, response.text)

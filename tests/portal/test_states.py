@@ -120,15 +120,15 @@ class Service:
         self.apps = portal(rows, cast("Any", self), development=True)
 
     def _handler(self, row: Endpoint) -> Callable[[ApiCall], Any]:
-        async def answer(_: ApiCall) -> Any:
+        async def respond(_: ApiCall) -> Any:
             self.asked.add(row.name)
             if row.name in self.failing:
                 raise unavailable(MESSAGE)
             example = IN_FULL.get(row.name, lambda data: data)(row.example)
             return example if row.name in FRAME else self.change(example)
 
-        answer.__doc__ = row.handler.__doc__
-        return answer
+        respond.__doc__ = row.handler.__doc__
+        return respond
 
     async def admit(self, *_: object) -> tuple[Principal, None]:
         """Let the visitor in: as the pipeline does."""

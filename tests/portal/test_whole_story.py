@@ -219,10 +219,10 @@ def _look_around(page: Page) -> None:
     assert "/portal/keys" in paths
     assert "/portal/team" not in paths
     for path in (*paths, "/portal/keys/Kyber768/2"):
-        answer = go_to(page, path)
-        assert answer is not None
-        assert answer.status == HTTPStatus.OK
-        found = operations_on(answer.text())
+        response = go_to(page, path)
+        assert response is not None
+        assert response.status == HTTPStatus.OK
+        found = operations_on(response.text())
         assert found == allowed(Role.VIEWER, found)
 
 

@@ -125,16 +125,16 @@ class TwoShards:
         operator, commands = self.operator, ShardMoves(self.layout, lambda _: None)
 
         def is_serving(shard: str) -> bool:
-            answer = operator.ask("GET", "/audit/records", params={"shard": shard, "limit": "1"})
-            return bool(answer.status_code == 200)
+            response = operator.ask("GET", "/audit/records", params={"shard": shard, "limit": "1"})
+            return bool(response.status_code == 200)
 
         self.until(lambda: all(map(is_serving, SHARDS)))
         self.until(lambda: all(each.unfinished is not None for each in commands.list()))
 
     def readiness(self) -> tuple[int, list[str]]:
         """Return the status of /readyz, and what is degraded."""
-        answer = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=60)
-        return answer.status_code, answer.json()["degraded"]
+        response = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=60)
+        return response.status_code, response.json()["degraded"]
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait for something."""

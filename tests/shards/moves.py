@@ -25,7 +25,7 @@ from statistics import quantiles
 from uuid import uuid4
 
 import httpx2
-from tests.crash_recovery.client import Caller, Client, Ledger, answers_of, client
+from tests.crash_recovery.client import Caller, Client, Ledger, client, responses_of
 from tests.crash_recovery.random_choices import SeededRandom
 from tests.fixtures.caller import API, TLS
 from tests.fixtures.installation import Installation, running
@@ -67,8 +67,8 @@ class Report:
     """How long the command took."""
     operations: int
     """Requests that were answered while it ran."""
-    answers: dict[str, int]
-    without_answer: int
+    responses: dict[str, int]
+    without_response: int
     move: list[float]
     """Milliseconds that a move took: the median, of 95 of 100 at most, and the longest."""
     unavailable: list[float]
@@ -221,14 +221,14 @@ class Run:
     def _ask(
         self, mine: Client, tenant: Tenant, operation: str, path: str, body: dict[str, object]
     ) -> dict[str, object] | None:
-        answer = mine.ask(tenant.caller, "POST", path, body)
-        if answer is None:
+        response = mine.ask(tenant.caller, "POST", path, body)
+        if response is None:
             return None
-        if not answer.is_success:
-            mine.ledger.wrong.append(f"{path}: {answer.status} {answer.code}")
+        if not response.is_success:
+            mine.ledger.wrong.append(f"{path}: {response.status} {response.code}")
             return None
-        mine.promised(answer, tenant.caller, operation)
-        return answer.data
+        mine.promised(response, tenant.caller, operation)
+        return response.data
 
     def open_all(self) -> Iterator[str]:
         """Decrypt every ciphertext; yield what is wrong."""
@@ -240,8 +240,8 @@ class Run:
             ) as mine:
                 for first in range(0, len(tenant.ciphertexts), BATCH):
                     some = {"items": tenant.ciphertexts[first : first + BATCH]}
-                    answer = mine.post("/kem/decrypt/batch", json=some).raise_for_status()
-                    for result in answer.json()["data"]["results"]:
+                    response = mine.post("/kem/decrypt/batch", json=some).raise_for_status()
+                    for result in response.json()["data"]["results"]:
                         if result.get("data", {}).get("plaintext") != PLAINTEXT:
                             yield f"{tenant.caller.tenant_id}: {result}"
 
@@ -270,7 +270,7 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
             running(folder, databases=databases, shards=len(SHARDS), options=further)
         )
         load = Run(installation, count, seed)
-        before = Counter(answers_of(load.ledgers))
+        before = Counter(responses_of(load.ledgers))
         probes: list[Future[None]] = []
         with ThreadPoolExecutor(PROBES) as pool, load.at_work():
 
@@ -284,7 +284,7 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
             seconds = time.monotonic() - began
             for each in probes:
                 each.result()
-        during = Counter(answers_of(load.ledgers)) - before
+        during = Counter(responses_of(load.ledgers)) - before
         unopened = list(load.open_all())
         unfinished = [
             f"{each.stored.name} has {each.stored.tenants} tenants and {each.unfinished} bundles"
@@ -308,8 +308,8 @@ def run(folder: Path, count: int, *, on_server: bool = False, seed: str = "1") -
         tenants=moving.moved,
         seconds=round(seconds, 1),
         operations=sum(during.values()),
-        answers=dict(during),
-        without_answer=sum(ledger.broken for ledger in load.ledgers),
+        responses=dict(during),
+        without_response=sum(ledger.broken for ledger in load.ledgers),
         move=_summary(moving.seconds),
         unavailable=_summary(load.unavailable),
         opened=sum(len(each.ciphertexts) for each in load.tenants.values()),

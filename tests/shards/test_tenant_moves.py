@@ -89,12 +89,12 @@ class Load:
 
     def _run(self) -> None:
         while not self._ends.is_set():
-            answer = self.caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
-            if answer.status_code == 200:
-                data = answer.json()["data"]
+            response = self.caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
+            if response.status_code == 200:
+                data = response.json()["data"]
                 self.encrypted.append({name: data[name] for name in ("ciphertext", "key_version")})
             else:
-                self.refusals.append((answer.status_code, answer.headers.get(RETRY)))
+                self.refusals.append((response.status_code, response.headers.get(RETRY)))
                 self._ends.wait(0.05)
 
 

@@ -85,8 +85,8 @@ def test_a_shard_that_is_none_is_refused(two_shards: TwoShards) -> None:
     operator = two_shards.operator
     tenant = two_shards.new_tenant()
     for caller, shard, status in ((operator, "c", 400), (operator, "B", 422), (tenant, "b", 403)):
-        answer = caller.ask("GET", "/audit/records", params={"shard": shard})
-        assert answer.status_code == status, answer.text
+        response = caller.ask("GET", "/audit/records", params={"shard": shard})
+        assert response.status_code == status, response.text
     body = {"name": "nowhere", "shard": "c"}
     assert operator.refusal("/tenants", body) == (400, "ERR_INVALID_001", "shard")
 

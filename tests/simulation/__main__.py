@@ -43,7 +43,7 @@ def main() -> int:
     with _reports(kind, seeds, arguments.processes) as reports:
         for count, (report, seconds) in enumerate(reports, 1):
             totals.update(
-                records=report.records, answers=report.answers, seconds=int(report.seconds)
+                records=report.records, responses=report.responses, seconds=int(report.seconds)
             )
             used += seconds
             if report.finding:

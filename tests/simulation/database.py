@@ -87,8 +87,8 @@ class Session:
         if self.is_closed:
             raise LostError
         loop, choices = self.server.loop, self.server.choices
-        answer: asyncio.Future[Answer] = loop.create_future()
-        self._waiting = answer
+        response: asyncio.Future[Answer] = loop.create_future()
+        self._waiting = response
         when = max(loop.time() + self.server.delay(), nextafter(self._newest_arrival, inf))
         self._newest_arrival = when
 
@@ -98,18 +98,18 @@ class Session:
             try:
                 said = do()
             except (sqlite3.Error, LostEpochError) as error:
-                if not answer.done():
-                    answer.set_exception(error)
+                if not response.done():
+                    response.set_exception(error)
                 return
             if not self.is_over:
-                loop.call_later(choices.delay(0.00005, 0.001), self._answer, answer, said)
+                loop.call_later(choices.delay(0.00005, 0.001), self._answer, response, said)
 
         loop.call_at(when, arrive, context=self.server.context)
-        return await answer
+        return await response
 
-    def _answer(self, answer: asyncio.Future[Answer], said: Answer) -> None:
-        if not answer.done() and not self.is_closed:
-            answer.set_result(said)
+    def _answer(self, response: asyncio.Future[Answer], said: Answer) -> None:
+        if not response.done() and not self.is_closed:
+            response.set_result(said)
 
     async def take_lock(self) -> bool:
         return await self.ask(lambda: self.server.lock(self))

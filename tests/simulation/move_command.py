@@ -135,10 +135,10 @@ class Operator:
         attribution = Attribution(request_id, "operator", "", "")
         call = Call(1, int(seconds * 1000), attribution, request)
         try:
-            answer = await_only(self._exchange(self._shards[path.name], call, seconds))
+            response = await_only(self._exchange(self._shards[path.name], call, seconds))
         except OSError as error:  # TimeoutError is one
             raise KeyServiceError(f"does not answer: {error}") from None
-        match answer:
+        match response:
             case Answer(result=result) if isinstance(result, kind):
                 return result
             case Refusal(kind=ErrorKind.STANDBY):
@@ -146,18 +146,18 @@ class Operator:
             case Refusal():
                 raise KeyServiceRefusalError(why_not)
             case _:
-                raise FindingError("answers", f"{request!r} is answered {answer!r}")
+                raise FindingError("answers", f"{request!r} is answered {response!r}")
 
     async def _exchange(self, shard: Shard, call: Call, seconds: float) -> ToGateway:
-        answer: asyncio.Future[ToGateway] = self._loop.create_future()
+        response: asyncio.Future[ToGateway] = self._loop.create_future()
 
         def receive(frame: ToGateway) -> None:
-            if not answer.done():
-                answer.set_result(frame)
+            if not response.done():
+                response.set_result(frame)
 
         def lost(_: Exception | None) -> None:
-            if not answer.done():
-                answer.set_exception(ConnectionResetError("the connection was closed"))
+            if not response.done():
+                response.set_exception(ConnectionResetError("the connection was closed"))
 
         def connection() -> FramedConnection[ToGateway]:
             return FramedConnection(TO_GATEWAY, on_frame=receive, on_lost=lost)
@@ -167,10 +167,10 @@ class Operator:
             _, made = await self._loop.create_unix_connection(connection, path)
             try:
                 made.send(call)
-                return await answer
+                return await response
             finally:
                 made.close()
-                answer.cancel()
+                response.cancel()
 
 
 def _serving(shard: Shard) -> str:

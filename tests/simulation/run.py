@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from tests.fixtures.schema import migrated
-from tests.simulation import answers
+from tests.simulation import responses
 from tests.simulation.choices import Choices
 from tests.simulation.database import Server, Session
 from tests.simulation.event_loop import Process, SimulatedLoop, StalledError
@@ -73,7 +73,7 @@ class Report:
     finding: str | None = None
     invariant: str | None = None
     records: int = 0
-    answers: int = 0
+    responses: int = 0
     seconds: float = 0.0
     """Virtual ones."""
 
@@ -197,7 +197,7 @@ class Simulation:
         """Add a line to the trace."""
         if not self._is_closing:
             self._report.trace.append((round(self._loop.time() * 1_000_000), *said))
-            self._report.answers += said[0] == "answered"
+            self._report.responses += said[0] == "answered"
 
     async def main(self) -> None:
         """Run everything to its end. Raises FindingError."""
@@ -247,16 +247,16 @@ class Simulation:
             for begin in range(0, len(secrets), AT_ONCE):
                 some = secrets[begin : begin + AT_ONCE]
                 items = tuple(Item(decrypting(secret)) for secret in some)
-                answer = await client.ask(Batch(tenant=tenant, items=items))
-                if not isinstance(answer, BatchResults):
-                    raise FindingError("progress", f"decryption is refused: {answer}")
-                for secret, result in zip(some, answer.results, strict=True):
-                    answers.require_plaintext(secret.plaintext, result)
-            answer = await client.repeat(
+                response = await client.ask(Batch(tenant=tenant, items=items))
+                if not isinstance(response, BatchResults):
+                    raise FindingError("progress", f"decryption is refused: {response}")
+                for secret, result in zip(some, response.results, strict=True):
+                    responses.require_plaintext(secret.plaintext, result)
+            response = await client.repeat(
                 ListKeys(tenant=tenant, algorithm=None, status=None, all_keyrings=True)
             )
-            if answers.is_unknown(answer):
-                raise FindingError("damaged", f"the keys of {tenant} cannot be listed: {answer}")
+            if responses.is_unknown(response):
+                raise FindingError("damaged", f"the keys of {tenant} cannot be listed: {response}")
         for statement in self._acknowledged.statements[-3:]:
             await client.ask(verifying(statement))
         self._check_once()
@@ -264,8 +264,8 @@ class Simulation:
     async def _recovered(self, client: Client, tenant: TenantId = TENANTS[0]) -> None:
         until = self._loop.time() + RECOVERY_SECONDS
         while self._loop.time() < until:
-            answer = await client.ask(GetActiveKey(tenant=tenant, algorithm=KEM))
-            if not answers.is_temporary(answer):
+            response = await client.ask(GetActiveKey(tenant=tenant, algorithm=KEM))
+            if not responses.is_temporary(response):
                 return
             for connection in self._network.connections:
                 if connection.is_open and connection.client is client.gateway.process:

@@ -26,7 +26,7 @@ def test_no_invariant_breaks(first: int) -> None:
     """Whatever is lost, late, paused or killed: every answer has its record and fits its key."""
     reports = [run(seed) for seed in range(first, first + AT_ONCE)]
     assert [report.finding for report in reports if report.finding] == []
-    assert sum(report.answers for report in reports) > 20 * AT_ONCE
+    assert sum(report.responses for report in reports) > 20 * AT_ONCE
 
 
 @pytest.mark.parametrize(

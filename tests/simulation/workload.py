@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
-from tests.simulation import answers
+from tests.simulation import responses
 from tests.simulation.choices import Choices
 from tests.simulation.gateways import Gateway
 from tests.simulation.history import FindingError, KeyName
@@ -131,52 +131,52 @@ class Client:
         known = {name: each.server.known_commits for name, each in self._shards.items()}
         attribution = Attribution(request_id, f"api-key:{self._name}", "192.0.2.7", "allows")
         try:
-            answer: Any = await self.gateway.execute(request, attribution)
+            response: Any = await self.gateway.execute(request, attribution)
         except KeyServiceError as error:
-            answer = error.kind
-        said = str(answer) if isinstance(answer, ErrorKind) else type(answer).__name__
+            response = error.kind
+        said = str(response) if isinstance(response, ErrorKind) else type(response).__name__
         self._tell("answered", request_id, type(request).__name__, said)
-        self._check(request, request_id, answer, known)
-        return answer
+        self._check(request, request_id, response, known)
+        return response
 
     def _check(
-        self, request: Request[Any], request_id: str, answer: Any, known: Mapping[str, int]
+        self, request: Request[Any], request_id: str, response: Any, known: Mapping[str, int]
     ) -> None:
-        if isinstance(answer, ErrorKind) and answer in answers.NEVER:
-            raise FindingError("answers", f"{request_id}: {request!r} is refused: {answer}")
-        if answers.is_unknown(answer):
+        if isinstance(response, ErrorKind) and response in responses.NEVER:
+            raise FindingError("answers", f"{request_id}: {request!r} is refused: {response}")
+        if responses.is_unknown(response):
             return
         carried_out = [
             name for name, each in self._shards.items() if each.history.carried_out(request_id)
         ]
-        if len(carried_out) > (answer is not ErrorKind.TENANT_MOVED):
-            raise FindingError("one record", f"{request_id} is answered {answer}: {carried_out}")
-        if answer is ErrorKind.TENANT_MOVED:
+        if len(carried_out) > (response is not ErrorKind.TENANT_MOVED):
+            raise FindingError("one record", f"{request_id} is answered {response}: {carried_out}")
+        if response is ErrorKind.TENANT_MOVED:
             return
         if isinstance(request, Batch):
-            results = cast(BatchResults, answer).results
+            results = cast(BatchResults, response).results
             expected = [
                 _said(item.request, result.kind if isinstance(result, Refused) else result)
                 for item, result in zip(request.items, results, strict=True)
             ]
         elif hasattr(request, "operation"):
-            expected = [_said(request, answer)]
-        elif isinstance(answer, ErrorKind):
-            raise FindingError("answers", f"{request_id}: {request!r} is refused: {answer}")
+            expected = [_said(request, response)]
+        elif isinstance(response, ErrorKind):
+            raise FindingError("answers", f"{request_id}: {request!r} is refused: {response}")
         else:
             return
         shard = next(iter(carried_out), DEFAULT_SHARD)
-        answers.check(self._shards[shard].history, request_id, expected, known[shard])
+        responses.check(self._shards[shard].history, request_id, expected, known[shard])
 
     async def repeat(self, request: Request[Any]) -> Any:
         """Ask until there is an answer, or too often."""
-        answer = await self.ask(request)
+        response = await self.ask(request)
         for _ in range(TRIES):
-            if not answers.is_temporary(answer):
+            if not responses.is_temporary(response):
                 break
             await asyncio.sleep(self._choices.delay(0.05, 2.0))
-            answer = await self.ask(request)
-        return answer
+            response = await self.ask(request)
+        return response
 
     def tenant(self) -> TenantId:
         """Return one of the tenants."""
@@ -261,16 +261,16 @@ class Client:
     async def decrypt(self) -> None:
         """Decrypt something."""
         if (secret := self._some_secret()) is not None:
-            answers.require_plaintext(secret.plaintext, await self.ask(decrypting(secret)))
+            responses.require_plaintext(secret.plaintext, await self.ask(decrypting(secret)))
 
     async def sign(self) -> None:
         """Sign something."""
         message = self._text()
         request = Sign(tenant=self.tenant(), algorithm=SIGNATURE, version=None, message=message)
-        answer = await self.ask(request)
-        if isinstance(answer, Signed):
+        response = await self.ask(request)
+        if isinstance(response, Signed):
             self._acknowledged.statements.append(
-                Statement(request.tenant, answer.version, message, answer.signature)
+                Statement(request.tenant, response.version, message, response.signature)
             )
 
     async def verify(self) -> None:
@@ -285,11 +285,11 @@ class Client:
         requests: list[Any] = [decrypting(secret) for secret in secrets]
         requests += [self._encrypt(tenant) for _ in range(1 + self._choices.below(3))]
         batch = Batch(tenant=tenant, items=tuple(Item(request) for request in requests))
-        answer = await self.ask(batch)
-        if isinstance(answer, BatchResults):
-            for secret, result in zip(secrets, answer.results, strict=False):
-                answers.require_plaintext(secret.plaintext, result)
-            for request, result in zip(requests, answer.results, strict=True):
+        response = await self.ask(batch)
+        if isinstance(response, BatchResults):
+            for secret, result in zip(secrets, response.results, strict=False):
+                responses.require_plaintext(secret.plaintext, result)
+            for request, result in zip(requests, response.results, strict=True):
                 self._keep(request, result)
 
     async def re_encrypt(self) -> None:
@@ -305,9 +305,9 @@ class Client:
             is_wrapped_key=False,
             target=Target(KEM),
         )
-        answer = await self.ask(request)
-        if isinstance(answer, ReEncrypted):
-            again = Secret(secret.tenant, answer.version, answer.ciphertext, secret.plaintext)
+        response = await self.ask(request)
+        if isinstance(response, ReEncrypted):
+            again = Secret(secret.tenant, response.version, response.ciphertext, secret.plaintext)
             self._acknowledged.secrets.append(again)
 
     async def look(self) -> None:
@@ -322,21 +322,21 @@ class Client:
         before = min(each.history.numbers[str(tenant)] for each in self._shards.values())
         servers = [each.server for each in self._shards.values()]
         known = all(each.known_commits == each.commits for each in servers)
-        answer = await self.ask(ListRecords(tenant=tenant, limit=1000))
-        if not isinstance(answer, ErrorKind) and known and len(answer.lines) < before:
-            raise FindingError("lost", f"{len(answer.lines)} of {before} records are listed")
-        answer = await self.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE))
-        if not isinstance(answer, ErrorKind):
+        response = await self.ask(ListRecords(tenant=tenant, limit=1000))
+        if not isinstance(response, ErrorKind) and known and len(response.lines) < before:
+            raise FindingError("lost", f"{len(response.lines)} of {before} records are listed")
+        response = await self.ask(SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE))
+        if not isinstance(response, ErrorKind):
             self._shards[DEFAULT_SHARD].history.check_root(
-                answer.checkpoint.size, answer.checkpoint.root
+                response.checkpoint.size, response.checkpoint.root
             )
 
     async def report(self) -> None:
         """Report events of the gateway, until they are recorded."""
         events = tuple(self._event(number) for number in range(1 + self._choices.below(3)))
-        answer = await self.repeat(RecordEvents(tenant=INSTALLATION, events=events))
-        if not isinstance(answer, ErrorKind):
-            refused = {each.id for each in answer.refused}  # it is too old by then
+        response = await self.repeat(RecordEvents(tenant=INSTALLATION, events=events))
+        if not isinstance(response, ErrorKind):
+            refused = {each.id for each in response.refused}  # it is too old by then
             self._acknowledged.events += [str(each.id) for each in events if each.id not in refused]
 
     async def limit(self) -> None:
@@ -369,11 +369,11 @@ class Client:
             tenant=tenant or self.tenant(), algorithm=KEM, version=None, plaintext=self._text()
         )
 
-    def _keep(self, request: Any, answer: Any) -> None:
-        if isinstance(request, Encrypt) and isinstance(answer, Encrypted):
-            assert answer.version is not None
+    def _keep(self, request: Any, response: Any) -> None:
+        if isinstance(request, Encrypt) and isinstance(response, Encrypted):
+            assert response.version is not None
             self._acknowledged.secrets.append(
-                Secret(request.tenant, answer.version, answer.ciphertext, request.plaintext)
+                Secret(request.tenant, response.version, response.ciphertext, request.plaintext)
             )
 
     def _some_secret(self) -> Secret | None:
@@ -420,14 +420,14 @@ def verifying(statement: Statement) -> Verify:
     )
 
 
-def _said(request: Any, answer: Any) -> tuple[str, KeyName, int | None, str]:
+def _said(request: Any, response: Any) -> tuple[str, KeyName, int | None, str]:
     """Return what an answer says: operation, key, version, outcome."""
     name = key_name(request.tenant, request.algorithm, request.keyring)
     version = getattr(request, "version", None)
-    if isinstance(answer, ErrorKind):
-        return request.operation, name, version, answer
-    if isinstance(answer, Key | Rotated):
-        version = answer.key.version
-    elif isinstance(answer, Encrypted | Signed):
-        version = answer.version
+    if isinstance(response, ErrorKind):
+        return request.operation, name, version, response
+    if isinstance(response, Key | Rotated):
+        version = response.key.version
+    elif isinstance(response, Encrypted | Signed):
+        version = response.version
     return request.operation, name, version, "success"

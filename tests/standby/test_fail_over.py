@@ -55,21 +55,21 @@ class Load:
     def encrypt(self) -> None:
         """Encrypt until the load ends."""
         while not self._is_over.wait(self._seconds):
-            answer = self._caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
+            response = self._caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
             with self._lock:
-                if answer.status_code == 200:
-                    self.encrypted.append(answer.json()["request_id"])
+                if response.status_code == 200:
+                    self.encrypted.append(response.json()["request_id"])
                 else:
-                    self.others.append(answer.status_code)
+                    self.others.append(response.status_code)
 
     def rotate(self) -> None:
         """Rotate until the load ends."""
         while not self._is_over.wait(0.05):
-            answer = self._caller.ask("POST", "/kms/keys/rotate", {"algorithm": "Kyber768"})
-            if answer.status_code == 201:
-                self.rotated.append(answer.json()["data"]["key_version"])
+            response = self._caller.ask("POST", "/kms/keys/rotate", {"algorithm": "Kyber768"})
+            if response.status_code == 201:
+                self.rotated.append(response.json()["data"]["key_version"])
             else:
-                self.others.append(answer.status_code)
+                self.others.append(response.status_code)
 
     def goes_on(self) -> Callable[[], bool]:
         """Return what becomes true when more has been answered."""
@@ -120,7 +120,7 @@ def is_ready(pair: Pair, number: int) -> bool:
     return "ready to take over" in pair.output(number)
 
 
-def until_answered(pair: Pair, caller: Caller) -> float:
+def until_response(pair: Pair, caller: Caller) -> float:
     """Return after how many seconds an operation is answered."""
     began = time.monotonic()
     pair.until(lambda: caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET}).is_success)
@@ -135,7 +135,7 @@ def test_a_standby_serves_when_the_other_is_killed(pair: Pair) -> None:
             pair.until(load.goes_on())
             killed = pair.active()
             pair.kill(killed)
-            tell("kill -9", until_answered(pair, caller))
+            tell("kill -9", until_response(pair, caller))
             assert pair.active() == 1 - killed
             pair.start(killed)
             pair.until(partial(is_ready, pair, killed))
@@ -150,7 +150,7 @@ def pause(pair: Pair, caller: Caller, seconds: float) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        until_answered(pair, caller)
+        until_response(pair, caller)
         tell("SIGSTOP", time.monotonic() - began)
         assert pair.active() != paused
         records = pair.sql("SELECT epoch FROM service_epoch")

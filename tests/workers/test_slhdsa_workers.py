@@ -293,8 +293,8 @@ async def test_every_worker_killed_at_once_is_replaced(service: Service) -> None
     await service.busy_worker(before)
     for pid in service.workers():
         os.kill(pid, signal.SIGKILL)
-    for answer in await asyncio.gather(*signing):
-        assert isinstance(answer, Signed) or answer is ErrorKind.UNAVAILABLE
+    for response in await asyncio.gather(*signing):
+        assert isinstance(response, Signed) or response is ErrorKind.UNAVAILABLE
     for tenant in tenants:
         await _assert_signs(service, tenant, SLOW)
 
@@ -357,9 +357,9 @@ async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Servi
     order: list[TenantId] = []
 
     async def run(request: Coroutine[Any, Any, Outcome], tenant: TenantId) -> Outcome:
-        answer = await request
+        response = await request
         order.append(tenant)
-        return answer
+        return response
 
     queued = [
         asyncio.create_task(run(service.ask(_sign(busy, QUEUED), seconds), busy)) for _ in range(40)
@@ -369,7 +369,7 @@ async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Servi
     assert isinstance(made, Signed)
     assert order.count(busy) <= FEW_TURNS < 40 // 2
     assert sum(task.done() for task in queued) <= FEW_TURNS
-    kinds = {type(answer) for answer in await asyncio.gather(*queued)}
+    kinds = {type(response) for response in await asyncio.gather(*queued)}
     assert kinds == {Signed, ErrorKind}, "the queue was not kept busy"
     await _assert_signs(service, busy, QUEUED)
 
@@ -390,12 +390,14 @@ async def test_a_tenants_queue_is_bounded_and_each_wait_too(service: Service) ->
     request = Encapsulate(tenant=busy, algorithm=Algorithm.ML_KEM_768, version=ONE)
     assert isinstance(await service.ask(request), Encapsulated)
     assert not all(task.done() for task in asked)
-    answers = await asyncio.gather(*asked)
-    counts = Counter(answer if isinstance(answer, ErrorKind) else "signed" for answer in answers)
+    responses = await asyncio.gather(*asked)
+    counts = Counter(
+        response if isinstance(response, ErrorKind) else "signed" for response in responses
+    )
     assert counts[ErrorKind.OVERLOADED] == too_many
     assert counts["signed"] >= 1
     assert counts[ErrorKind.DEADLINE_EXCEEDED] == len(asked) - too_many - counts["signed"] > 0
-    assert all(answer is ErrorKind.OVERLOADED for answer in answers[-too_many:])
+    assert all(response is ErrorKind.OVERLOADED for response in responses[-too_many:])
     await _assert_signs(service, busy, QUEUED)
 
 
@@ -410,6 +412,6 @@ async def test_waiting_signatures_do_not_use_up_the_connection(service: Service)
     ]
     await asyncio.sleep(0)
     request = Encapsulate(tenant=other, algorithm=Algorithm.ML_KEM_768, version=ONE)
-    answer = await service.ask(request)
+    response = await service.ask(request)
     await asyncio.gather(*asked)
-    assert isinstance(answer, Encapsulated)
+    assert isinstance(response, Encapsulated)

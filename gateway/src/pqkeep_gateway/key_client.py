@@ -5,7 +5,7 @@ done nothing, so the next is tried; one that is lost with a call may have carrie
 not tried again.
 
 Whatever goes wrong is a KeyServiceError: out of reach, standing by or lost on the way UNAVAILABLE,
-no answer in time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
+no answer in time DEADLINE_EXCEEDED, an answer that is none BAD_RESPONSE.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ class KeyConnection:
         finally:
             del reply  # its exception has this frame
         if not isinstance(pong, Pong):
-            raise KeyServiceError(ErrorKind.BAD_ANSWER)
+            raise KeyServiceError(ErrorKind.BAD_RESPONSE)
         return pong
 
     async def _stay_connected(self) -> None:
@@ -326,7 +326,7 @@ def _tell(waiting: _Waiting, reply: Reply) -> None:
 
 
 def _kind(error: Exception | None) -> ErrorKind:
-    return ErrorKind.BAD_ANSWER if isinstance(error, ProtocolError) else ErrorKind.UNAVAILABLE
+    return ErrorKind.BAD_RESPONSE if isinstance(error, ProtocolError) else ErrorKind.UNAVAILABLE
 
 
 class KeyClient:
@@ -478,7 +478,7 @@ class _Call(Generic[R]):
         elif type(reply) is KeyServiceError:
             self._refuse(reply.kind)
         elif type(reply) is not Refusal:
-            self._refuse(ErrorKind.BAD_ANSWER)
+            self._refuse(ErrorKind.BAD_RESPONSE)
         elif reply.kind is ErrorKind.STANDBY:
             self._connections[self._asked - 1].epoch = 0
             self.send()

@@ -52,7 +52,7 @@ UNSENT = 32_768
 TAKE_SECONDS = 0.1
 MOST_TAKEN = 32
 """Connections of one socket that are taken at a time, so that others take some, too."""
-ON_EVERY_ANSWER = [(b"x-content-type-options", b"nosniff")]
+ON_EVERY_RESPONSE = [(b"x-content-type-options", b"nosniff")]
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
 FORCED = 2
@@ -190,7 +190,7 @@ class _Server:
         connections = self._listener.connections
         while not self._stops and not (self._is_leaving and not connections):
             now = formatdate(usegmt=True).encode()
-            self._listener.lines = lines_of([(b"date", now), *ON_EVERY_ANSWER])
+            self._listener.lines = lines_of([(b"date", now), *ON_EVERY_RESPONSE])
             if self._is_leaving:
                 for connection in connections:
                     connection.leave()

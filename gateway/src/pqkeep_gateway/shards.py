@@ -164,12 +164,12 @@ async def awaited(
     """
     if not isinstance(request, LOOK_UPS):
         before_change()
-    answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-    keys.call(request, attributed(attribution), placement, partial(settle, answer))
+    response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    keys.call(request, attributed(attribution), placement, partial(settle, response))
     try:
-        return await answer
+        return await response
     finally:
-        del answer  # its exception has this frame, and those of the request
+        del response  # its exception has this frame, and those of the request
 
 
 def settle(waiting: "asyncio.Future[R]", outcome: R | KeyServiceError) -> None:

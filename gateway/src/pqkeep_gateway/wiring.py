@@ -140,12 +140,12 @@ from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import cedar, plans
-from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operators import Operators, OperatorSessions
 from pqkeep_gateway.tenancy.plans import Plans
+from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit_events import AuditEvent
@@ -250,12 +250,12 @@ async def assemble(
         found.departures,
         clock=clock,
     )
-    allowances = Allowances(
+    quotas = Quotas(
         SqlUsage(engine),
         {tier: plans.bound(term.operations_per_month) for tier, term in terms.items()},
         clock,
     )
-    access = KeyAccess(policy, allowances, shards.keys)
+    access = KeyAccess(policy, quotas, shards.keys)
 
     stored_tenants = SqlTenants(engine, found.shards.names)
     all_tenants = Tenants(stored_tenants, rate_limiter.announce_change, audit_delivery)
@@ -312,7 +312,7 @@ async def assemble(
         account,
         terms,
         engine,
-        allowances,
+        quotas,
         rate_limiter.announce_change,
         audit_delivery,
         clock,
@@ -386,8 +386,8 @@ async def assemble(
         *api_keys.endpoints(stored_tenants, SqlApiKeys(engine), all_api_keys, shards.keys),
         *audit.endpoints(shards, ExportLimits(rate_limiter), users, stored_tenants),
         *installation.endpoints(management.inspection),
-        *plan_limits.endpoints(shards.keys, all_api_keys, terms, allowances, admission),
-        *usage.endpoints(shards, stored_tenants, allowances, admission, clock),
+        *plan_limits.endpoints(shards.keys, all_api_keys, terms, quotas, admission),
+        *usage.endpoints(shards, stored_tenants, quotas, admission, clock),
         *sign_in.endpoints(
             signing_in,
             invitations,
@@ -830,7 +830,7 @@ def _sales(
     account: "StripeAccount | None",
     terms: Plans,
     engine: AsyncEngine,
-    allowances: Allowances,
+    quotas: Quotas,
     announce_change: Callable[[], Awaitable[None]],
     audit_delivery: AuditDelivery,
     clock: Clock,
@@ -847,11 +847,11 @@ def _sales(
     )
     built_in = BuiltInBilling(store, prices, sold, announce_change, audit_delivery, clock)
     if account is None:
-        return billing.endpoints(terms, built_in, store, allowances), built_in
+        return billing.endpoints(terms, built_in, store, quotas), built_in
     by_stripe = StripeBilling(
         account, store, SqlTenants(engine), built_in, announce_change, audit_delivery, clock
     )
-    rows = billing.endpoints(terms, by_stripe, store, allowances)
+    rows = billing.endpoints(terms, by_stripe, store, quotas)
     return (*rows, *billing.notices(by_stripe)), built_in
 
 

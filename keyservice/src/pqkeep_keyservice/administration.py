@@ -47,7 +47,7 @@ class Administration:
         self._moves = moves
         self._store = store
 
-    async def answer(self, request: AnyAdministrationRequest) -> AnyAdministrationResult:
+    async def respond(self, request: AnyAdministrationRequest) -> AnyAdministrationResult:
         """Do what a command asks. Raises KeyServiceError."""
         match request:
             case ReloadRootKeys():
@@ -57,7 +57,7 @@ class Administration:
             case ListScheduledArchives():
                 return await self._list_archives(request)
             case _:
-                return await self._moves.answer(request)
+                return await self._moves.respond(request)
 
     async def _list_archives(self, request: ListScheduledArchives) -> ScheduledArchives:
         limit = MAX_ARCHIVES_LISTED

@@ -23,7 +23,7 @@ from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.context import Parts, RecordedError
 from pqkeep_keyservice.operations.kem_dem import encapsulate_all
-from pqkeep_keyservice.operations.table import answer, loaded_context, row_of
+from pqkeep_keyservice.operations.table import loaded_context, respond, row_of
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.transaction import refusal_kind
 from pqkeep_protocol.algorithms import ALGORITHMS, Kind
@@ -193,7 +193,7 @@ class Batches:
         if is_late:
             return _refused(request, ErrorKind.DEADLINE_EXCEEDED)
         try:
-            done = await answer(request, self._parts, deadline)
+            done = await respond(request, self._parts, deadline)
         except RecordedError as error:
             version = error.version or request.version
             return Answered(Refused(kind=error.kind), version, error.target, error.keyring)

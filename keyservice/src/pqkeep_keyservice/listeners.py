@@ -88,13 +88,13 @@ class LinkListener:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if len(self._handshakes) >= MAX_HANDSHAKES:
-                self._make_room()
+                self._make_space()
             handshake = asyncio.create_task(self._verify(peer, address[0]))
             self._handshakes[handshake] = address[0]
             handshake.add_done_callback(self._forget)
             await asyncio.sleep(0)  # accepting does not wait while there are connections
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         """End the oldest handshake of the address that has the most."""
         ((crowded, _),) = Counter(self._handshakes.values()).most_common(1)
         oldest = next(task for task, each in self._handshakes.items() if each == crowded)

@@ -72,7 +72,7 @@ class ServiceMetrics:
         self._lag = Distribution()
         self._problem = Cached[WriteProblem | None](
             self._find_problem,
-            otherwise=WriteProblem.NO_ANSWER,
+            otherwise=WriteProblem.NO_RESPONSE,
             name="the keys database",
             seconds=UP_SECONDS,
             wait_seconds=UP_WAIT_SECONDS,

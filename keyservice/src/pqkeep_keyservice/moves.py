@@ -144,7 +144,7 @@ class TenantMoves:
         """In which the step began that is being taken. What it has read is of no other one."""
         self._received: _Received | None = None
 
-    async def answer(self, request: AnyMoveRequest) -> AnyMoveResult:
+    async def respond(self, request: AnyMoveRequest) -> AnyMoveResult:
         """Take one step. Raises UNAVAILABLE."""
         try:
             async with self._lock:

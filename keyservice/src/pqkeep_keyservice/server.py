@@ -79,7 +79,7 @@ class GatewayConnections:
     ) -> bool:
         """Note a connection, and return whether it is served."""
         host = _host_of(transport)
-        if is_full and not self._make_room(host):
+        if is_full and not self._make_space(host):
             _LOG.warning("refused a gateway: too many connections are open")
             return False
         self._hosts[connection] = host
@@ -89,7 +89,7 @@ class GatewayConnections:
         """Forget a connection, if it is noted."""
         self._hosts.pop(connection, None)
 
-    def _make_room(self, host: "_Host") -> bool:
+    def _make_space(self, host: "_Host") -> bool:
         """End the oldest connection of who has the most, unless this one would have as many.
 
         That is a certificate, and among those of one certificate an address: one gateway can have
@@ -208,7 +208,7 @@ class Server:
                 async with asyncio.timeout_at(deadline):
                     await self._all_closed.wait()
 
-    def _has_room(
+    def _has_capacity(
         self,
         connection: FramedConnection[ToKeyService],
         transport: asyncio.Transport,
@@ -251,7 +251,7 @@ class Server:
             on_lost=lost,
             reads_while_blocked=False,
             accepts=lambda transport: (
-                accepts(transport) and self._has_room(connection, transport, requests)
+                accepts(transport) and self._has_capacity(connection, transport, requests)
             ),
         )
         self._connections[connection] = None
@@ -365,8 +365,8 @@ class Server:
         if isinstance(request, ListDestructions):
             return await self._administration.list_destructions(request)
         if isinstance(request, AnyAdministrationRequest):
-            return await self._administration.answer(request)
-        return await self._audit_service.answer(request)
+            return await self._administration.respond(request)
+        return await self._audit_service.respond(request)
 
 
 _Result = (

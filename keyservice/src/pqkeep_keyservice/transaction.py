@@ -32,7 +32,7 @@ from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.context import OperationResult, Parts, RecordedError
 from pqkeep_keyservice.operations.scheduled import DestructionStep, destruction_step, due_change
-from pqkeep_keyservice.operations.table import answer, context_in_memory, row_of
+from pqkeep_keyservice.operations.table import context_in_memory, respond, row_of
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
@@ -187,7 +187,7 @@ class Transactions:
         while True:
             _require_time(deadline)
             epoch = self._parts.writer.epoch
-            done = await answer(request, self._parts, deadline)  # 9, 10
+            done = await respond(request, self._parts, deadline)  # 9, 10
             _require_time(deadline)
             record = _record_of(request, attribution, done)  # 11
             if done.change is None:

@@ -24,7 +24,7 @@ PROBE_TABLE = "write_probe"
 class WriteProblem(StrEnum):
     """Why something that is needed cannot be used, or can be read and not written."""
 
-    NO_ANSWER = "no-answer"
+    NO_RESPONSE = "no-answer"
     FULL = "full"
     READ_ONLY = "read-only"
     FORBIDDEN = "forbidden"
@@ -33,7 +33,7 @@ class WriteProblem(StrEnum):
 
 
 IN_WORDS: Mapping[WriteProblem, str] = {
-    WriteProblem.NO_ANSWER: "it does not answer",
+    WriteProblem.NO_RESPONSE: "it does not answer",
     WriteProblem.FULL: "it can be read and not written: its disk, quota or memory is full",
     WriteProblem.READ_ONLY: "it can be read and not written: the server or the file system is"
     " read-only",
@@ -48,12 +48,12 @@ _BY_SQLSTATE: Mapping[str, WriteProblem] = {
     "28": WriteProblem.FORBIDDEN,  # invalid_authorization_specification
     "42501": WriteProblem.FORBIDDEN,  # insufficient_privilege
     "53": WriteProblem.FULL,  # insufficient_resources: disk_full, out_of_memory
-    "53300": WriteProblem.NO_ANSWER,  # too_many_connections
+    "53300": WriteProblem.NO_RESPONSE,  # too_many_connections
     "55P03": WriteProblem.LOCKED,  # lock_not_available
     "57014": WriteProblem.LOCKED,  # query_canceled: it has waited for too long
-    "57": WriteProblem.NO_ANSWER,  # operator_intervention: the server stops, or starts
+    "57": WriteProblem.NO_RESPONSE,  # operator_intervention: the server stops, or starts
     "58": WriteProblem.FAILED,  # system_error
-    "08": WriteProblem.NO_ANSWER,  # connection_exception
+    "08": WriteProblem.NO_RESPONSE,  # connection_exception
 }
 """By the code, or by the class that its first two characters are."""
 _BY_SQLITE_CODE: Mapping[int, WriteProblem] = {
@@ -81,7 +81,7 @@ def problem_of(error: BaseException) -> WriteProblem:
             return found or WriteProblem.FAILED
         if type(cause).__name__ == _NOT_WRITABLE:
             return WriteProblem.READ_ONLY
-    return WriteProblem.NO_ANSWER
+    return WriteProblem.NO_RESPONSE
 
 
 class Commits:

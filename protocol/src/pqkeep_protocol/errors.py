@@ -67,7 +67,7 @@ class ErrorKind(StrEnum):
     UNAVAILABLE = "unavailable"
     """Stopping, out of reach, or the audit log cannot be written."""
     DEADLINE_EXCEEDED = "deadline-exceeded"
-    BAD_ANSWER = "bad-answer"
+    BAD_RESPONSE = "bad-answer"
     """The key service sent an invalid answer. Raised by its clients only."""
     INTERNAL = "internal"
 

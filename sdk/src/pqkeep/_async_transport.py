@@ -79,10 +79,10 @@ class AsyncTransport:
                 asyncio.timeout(exchange.attempts.left()),
                 aclosing(await self._http.send(request, stream=True)) as response,
             ):
-                with exchange.answer(response) as answer:
+                with exchange.reader(response) as reader:
                     async for piece in response.aiter_bytes():
-                        answer.take(piece)
-                    return answer.end()
+                        reader.take(piece)
+                    return reader.end()
         except httpx2.HTTPError as error:
             failure = exchange.failure(error)
         except TimeoutError:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from pqkeep._data import Data, json_object
-from pqkeep.errors import MalformedAnswerError
+from pqkeep.errors import MalformedResponseError
 
 API = "/api/v1"
 
 Query = Mapping[str, str | int | None]
 """What goes behind the path; None leaves a field out."""
 
-AnswerForm = Literal["envelope", "json", "text"]
+ResponseForm = Literal["envelope", "json", "text"]
 
 Place = int | str
 """Of a page in a list: the service says which one comes next."""
@@ -39,13 +39,13 @@ class Call(Generic[R_co]):
     """A body that is JSON already, instead of one."""
     changes: bool = False
     """Whether it changes anything, and must therefore have its effect once."""
-    form: AnswerForm = "envelope"
+    form: ResponseForm = "envelope"
     """In the envelope the fields are under ``data``. A text is the field ``text``."""
     destination: Path | None = None
     """Where an answer of JSON lines goes. What is read is its last line then."""
 
     def result(self, data: Data) -> R_co:
-        """Read an answer. Raises MalformedAnswerError for one about another key than was asked for."""
+        """Read an answer. Raises MalformedResponseError for one about another key than was asked for."""
         asked: Mapping[str, object] = self.body or self.query or {}
         target = json_object(asked.get("to"))
         if target is not None:  # re-encryption: to another version of the same key, where it is {}
@@ -53,7 +53,7 @@ class Call(Generic[R_co]):
         for name in _KEY_NAME:
             wanted = asked.get(name)
             if wanted is not None and data.differs(name, wanted):
-                raise MalformedAnswerError(
+                raise MalformedResponseError(
                     "the answer is about another key than was asked for",
                     field=name,
                     request_id=data.request_id,
@@ -116,7 +116,7 @@ class Course:
     def goes_on(self, page: Page[object]) -> bool:
         """Go to the page after this one; return whether there is one.
 
-        Raises MalformedAnswerError where the pages go in a circle, or are too many.
+        Raises MalformedResponseError where the pages go in a circle, or are too many.
         """
         self.place = page.next
         if page.next is None:
@@ -124,11 +124,11 @@ class Course:
         self._pages += 1
         self._empty = 0 if page.items else self._empty + 1
         if page.next == self._remembered:
-            raise MalformedAnswerError("the pages of the list go in a circle", field="next")
+            raise MalformedResponseError("the pages of the list go in a circle", field="next")
         if self._pages.bit_count() == 1:
             self._remembered = page.next
         if MOST_PAGES in {self._empty, self._pages if self._is_collected else 0}:
-            raise MalformedAnswerError(
+            raise MalformedResponseError(
                 f"the list has more than {MOST_PAGES} pages, or as many without anything",
                 field="next",
             )

@@ -1,4 +1,4 @@
-"""Reading the fields of an answer. One that is missing or malformed is a MalformedAnswerError."""
+"""Reading the fields of an answer. One that is missing or malformed is a MalformedResponseError."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeVar, cast
 
 from pqkeep.algorithms import PARAMETERS, canonical
-from pqkeep.errors import MalformedAnswerError
+from pqkeep.errors import MalformedResponseError
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Data:
             return None
         try:
             return self.integer(name)
-        except MalformedAnswerError:
+        except MalformedResponseError:
             return self.text(name)
 
     def flag(self, name: str) -> bool:
@@ -191,8 +191,8 @@ class Data:
             return value
         raise self._malformed(name)
 
-    def _malformed(self, name: str) -> MalformedAnswerError:
-        return MalformedAnswerError(
+    def _malformed(self, name: str) -> MalformedResponseError:
+        return MalformedResponseError(
             "the answer lacks a field, or it is malformed", field=name, request_id=self._request_id
         )
 

@@ -20,15 +20,15 @@ from uuid import uuid4
 
 import httpx2
 
-from pqkeep._answer import Answer, InMemory, Saved
 from pqkeep._call import Call
+from pqkeep._response import InMemory, ResponseReader, Saved
 from pqkeep._settings import Settings, other_trust
 from pqkeep.errors import (
     RETRIED,
     ConnectionFailedError,
     DeadlineExceededError,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     PqkeepError,
 )
 
@@ -126,8 +126,8 @@ class Exchange(Generic[R]):
             wrong = "a name or a filter is too long"
         raise InvalidRequestError(wrong)
 
-    def answer(self, response: httpx2.Response) -> Answer[R]:
-        """Return what takes the answer in. Raises MalformedAnswerError."""
+    def reader(self, response: httpx2.Response) -> ResponseReader[R]:
+        """Return what takes the answer in. Raises MalformedResponseError."""
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
             raise self._badly_encoded()
         if self._call.destination is not None and response.is_success:
@@ -174,7 +174,7 @@ class Exchange(Generic[R]):
         return "" if self._proxy is None else f"that {self._proxy.variable} names"
 
     def _badly_encoded(self) -> PqkeepError:
-        return MalformedAnswerError(
+        return MalformedResponseError(
             "the answer is in no encoding that was asked for, or not in the one that it names",
             request_id=self._request_id,
         )

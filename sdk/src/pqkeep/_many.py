@@ -11,7 +11,7 @@ from pqkeep._call import Call
 from pqkeep._data import Data
 from pqkeep._operation import Operation, Resource
 from pqkeep._transport import Transport
-from pqkeep.errors import OF_ITEMS, MalformedAnswerError, PqkeepError
+from pqkeep.errors import OF_ITEMS, MalformedResponseError, PqkeepError
 
 if TYPE_CHECKING:  # it loads asyncio, which Client does without
     from pqkeep._async_transport import AsyncTransport
@@ -96,7 +96,7 @@ def _batch(items: Sequence[tuple[Call[R], bytes]]) -> Call[Sequence[R | PqkeepEr
     def read(data: Data) -> Sequence[R | PqkeepError]:
         results = data.objects("results")
         if len(results) != len(calls):
-            raise MalformedAnswerError("there is not a result for each item", field="results")
+            raise MalformedResponseError("there is not a result for each item", field="results")
         return [_result(call, result) for call, result in zip(calls, results, strict=True)]
 
     first = calls[0]

@@ -147,12 +147,12 @@ class Transport:
             request = exchange.request(self._http)
             with (
                 closing(self._http.send(request, stream=True)) as response,
-                exchange.answer(response) as answer,
+                exchange.reader(response) as reader,
             ):
                 for piece in response.iter_bytes():
-                    answer.take(piece)
+                    reader.take(piece)
                     exchange.require_time()
-                return answer.end()
+                return reader.end()
         except httpx2.HTTPError as error:
             failure = exchange.failure(error)
         raise failure

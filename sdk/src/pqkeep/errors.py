@@ -22,7 +22,7 @@
     ├── NotFoundError               ERR_NOT_FOUND_001, and every 404
     ├── ConflictError               ERR_CONFLICT_001, and every 409
     ├── RateLimitError              ERR_RATE_LIMIT_001, and every 429                  retried
-    ├── MalformedAnswerError        a response that pqkeep did not send
+    ├── MalformedResponseError        a response that pqkeep did not send
     └── UnavailableError            a retry may succeed                                retried
         ├── InternalError           ERR_INTERNAL_001, ERR_CRYPTO_001, and every 500
         ├── BadGatewayError         ERR_BAD_GATEWAY_001, and every 502
@@ -172,7 +172,7 @@ class RateLimitError(PqkeepError):
     """Too many requests; ``retry_after`` says when the next may come."""
 
 
-class MalformedAnswerError(PqkeepError):
+class MalformedResponseError(PqkeepError):
     """The answer is not one of pqkeep's. A change may have been made."""
 
 

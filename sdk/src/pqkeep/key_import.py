@@ -15,7 +15,7 @@ from pqkeep._data import Data, json_object, strict_json
 from pqkeep.algorithms import Algorithm
 from pqkeep.errors import (
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     UnreadableInputError,
     how_to_install,
 )
@@ -147,7 +147,7 @@ def read_import_key(document: bytes) -> ImportKey:
         import_key = import_key_in(Data(values or {}, None))
         if import_key.keyring and len(import_key.public_key) == _IMPORT_KEY_SIZE:
             return import_key
-    except (ValueError, MalformedAnswerError):
+    except (ValueError, MalformedResponseError):
         pass
     raise UnreadableInputError(
         f"{inputs.describe(document)}; it is no import key, or is damaged",

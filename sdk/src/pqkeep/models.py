@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from pqkeep.errors import MalformedAnswerError
+from pqkeep.errors import MalformedResponseError
 
 R_co = TypeVar("R_co", covariant=True)
 INFO_LINES = 5
@@ -136,10 +136,10 @@ class ImportKey:
 
     @property
     def keyring(self) -> str:
-        """The keyring that it was made for, which ``info`` binds. Raises MalformedAnswerError."""
+        """The keyring that it was made for, which ``info`` binds. Raises MalformedResponseError."""
         lines = self.info.split(b"\n")
         if len(lines) != INFO_LINES or not lines[3].isascii():
-            raise MalformedAnswerError("the import key's info names no keyring")
+            raise MalformedResponseError("the import key's info names no keyring")
         return lines[3].decode("ascii")
 
 

@@ -162,13 +162,13 @@ class Terminal:
         os.close(other)
         self._shown = b""
 
-    def answer(self, question: str, answer: str) -> None:
+    def respond(self, question: str, response: str) -> None:
         """Wait for a question, and type an answer."""
         before = len(self._shown)
         while question.encode() not in self._shown[before:]:
             assert self._read(), self._shown
         time.sleep(0.5)  # until it reads, which cannot be seen from here
-        os.write(self._descriptor, answer.encode())
+        os.write(self._descriptor, response.encode())
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the status, and all that was shown."""

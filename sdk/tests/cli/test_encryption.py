@@ -222,7 +222,7 @@ def test_a_compliance_profile(command: Command, tenant: Client, file: Path) -> N
 
 
 def test_a_key_that_was_not_asked_for(
-    command: Command, tenant: Client, file: Path, answer: Callable[..., str]
+    command: Command, tenant: Client, file: Path, response: Callable[..., str]
 ) -> None:
     """A service that gives another algorithm's key, and says so or not, gets nothing encrypted."""
     key = tenant.keys.generate("Kyber768")
@@ -237,7 +237,7 @@ def test_a_key_that_was_not_asked_for(
             "public_key": base64.b64encode(key.public_key).decode(),
             "created_at": "2026-11-20T00:00:00.000Z",
         }
-        url = answer(json.dumps({"data": said, "request_id": "x"}).encode())
+        url = response(json.dumps({"data": said, "request_id": "x"}).encode())
         ended = command("encrypt", file.name, "-a", "ML-KEM-1024", "--url", url)
         assert (ended.status, sentence in ended.err) == (status, True)
         assert command.names() == {file.name}

@@ -16,7 +16,7 @@ import pytest
 from sdk.tests.cli.conftest import Command
 
 import pqkeep._call
-from pqkeep import Client, MalformedAnswerError, PqkeepError, UnavailableError
+from pqkeep import Client, MalformedResponseError, PqkeepError, UnavailableError
 
 API_KEY = "pqk_" + "0" * 49
 Connect = Callable[..., Client]
@@ -46,12 +46,12 @@ def serve() -> Iterator[Serve]:
     """Answer each connection with the pieces of the next answer, and return where."""
     listeners: list[socket.socket] = []
 
-    def start(answers: Callable[[], Iterator[bytes]]) -> str:
+    def start(responses: Callable[[], Iterator[bytes]]) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
 
         def accept() -> None:
-            pieces = answers()
+            pieces = responses()
             while True:
                 try:
                     connection, _ = listener.accept()
@@ -75,59 +75,59 @@ def serve() -> Iterator[Serve]:
 
 WHOLE = json.dumps({"data": {"keys": [KEY], "next": None}}).encode()
 DEEP = b'{"data":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
-ANSWERS: dict[str, tuple[bytes, type[PqkeepError]]] = {
+RESPONSES: dict[str, tuple[bytes, type[PqkeepError]]] = {
     "nothing": (b"", UnavailableError),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", UnavailableError),
     "a cut head": (b"HTTP/1.1 200 OK\r\nContent-Le", UnavailableError),
     "a cut body": (answered(WHOLE)[:-1], UnavailableError),
     "a body longer than was said": (
         answered(WHOLE).replace(b"Content-Length: ", b"Content-Length: 1\r\nX: "),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
     "two lengths": (answered(WHOLE, "Content-Length: 1"), UnavailableError),
     "a length that is none": (answered(WHOLE).replace(b"Length: ", b"Length: -"), UnavailableError),
     "a head of a megabyte": (answered(WHOLE, "X: " + "a" * 1_000_000), UnavailableError),
     "a bomb": (
         answered(gzip.compress(bytes(200_000_000), 9), "Content-Encoding: gzip"),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
     "two encodings": (
         answered(gzip.compress(gzip.compress(WHOLE)), "Content-Encoding: gzip, gzip"),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
     "a redirect": (
         answered(b"", "Location: http://127.0.0.2:1/", status="307 Elsewhere"),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
-    "deep JSON": (answered(DEEP), MalformedAnswerError),
-    "half of JSON": (answered(WHOLE[:-1]), MalformedAnswerError),
+    "deep JSON": (answered(DEEP), MalformedResponseError),
+    "half of JSON": (answered(WHOLE[:-1]), MalformedResponseError),
     "a name twice": (
         answered(WHOLE.replace(b'"status"', b'"algorithm": "X-Wing", "status"')),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
     "two datas": (
         answered(WHOLE.replace(b'{"data"', b'{"data": {}, "data"')),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
     "a huge number": (
         answered(WHOLE.replace(b"1,", b"9" * 5_000 + b",", 1)),
-        MalformedAnswerError,
+        MalformedResponseError,
     ),
-    "no number": (answered(WHOLE.replace(b"1,", b"NaN,", 1)), MalformedAnswerError),
-    "another type": (answered(WHOLE.replace(b"1,", b'"1",', 1)), MalformedAnswerError),
-    "a list": (answered(b"[]"), MalformedAnswerError),
-    "no UTF-8": (answered(WHOLE.replace(b"active", b"\xff")), MalformedAnswerError),
+    "no number": (answered(WHOLE.replace(b"1,", b"NaN,", 1)), MalformedResponseError),
+    "another type": (answered(WHOLE.replace(b"1,", b'"1",', 1)), MalformedResponseError),
+    "a list": (answered(b"[]"), MalformedResponseError),
+    "no UTF-8": (answered(WHOLE.replace(b"active", b"\xff")), MalformedResponseError),
     "an error without JSON": (answered(b"oops", status="500 No"), UnavailableError),
     "an informational answer only": (b"HTTP/1.1 100 Continue\r\n\r\n", UnavailableError),
     "a status that is none": (answered(WHOLE, status="999 Odd"), PqkeepError),
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> None:
     """Each is the documented exception, with a sentence and without the API key."""
-    answer, error = ANSWERS[name]
-    url = serve(lambda: itertools.repeat(answer))
+    response, error = RESPONSES[name]
+    url = serve(lambda: itertools.repeat(response))
     with pytest.raises(error) as caught:
         connect(url, API_KEY, timeout=20).keys.list()
     assert isinstance(caught.value, PqkeepError)
@@ -135,11 +135,11 @@ def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> No
     assert API_KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_the_command_and_an_answer_that_is_none(nobody: Command, serve: Serve, name: str) -> None:
     """The command ends with 1, or 8 where the service may be back later, and never with 7."""
-    answer, error = ANSWERS[name]
-    url = serve(lambda: itertools.repeat(answer))
+    response, error = RESPONSES[name]
+    url = serve(lambda: itertools.repeat(response))
     command = nobody.as_(PQKEEP_URL=url, PQKEEP_API_KEY=API_KEY)
     ended = command("keys", "list")
     assert ended.status == (8 if error is UnavailableError else 1), ended.err
@@ -151,7 +151,7 @@ def test_the_command_and_an_answer_that_is_none(nobody: Command, serve: Serve, n
 def test_pages_in_a_circle(connect: Connect, serve: Serve, length: int) -> None:
     """Pages that lead to each other in a circle of any length end with an error that says so."""
     url = serve(lambda: (listed(f"place-{number % length}") for number in itertools.count()))
-    with pytest.raises(MalformedAnswerError, match="circle"):
+    with pytest.raises(MalformedResponseError, match="circle"):
         connect(url, API_KEY).keys.list()
 
 
@@ -162,7 +162,7 @@ def test_pages_without_end(
     """A list that always goes on somewhere else ends with an error too."""
     monkeypatch.setattr(pqkeep._call, "MOST_PAGES", 50)
     url = serve(lambda: (listed(f"place-{number}", items) for number in itertools.count()))
-    with pytest.raises(MalformedAnswerError, match="more than"):
+    with pytest.raises(MalformedResponseError, match="more than"):
         connect(url, API_KEY).keys.list()
 
 
@@ -196,8 +196,8 @@ def test_an_answer_to_another_request(
     connect: Connect, serve: Serve, changed: dict[str, Any], field: str | None
 ) -> None:
     """An answer about another key, or with a secret of another size, is named and not used."""
-    answer = answered(json.dumps({"data": {**ENCAPSULATED, **changed}}).encode())
-    kem = connect(serve(lambda: itertools.repeat(answer)), API_KEY).kem
-    expected = pytest.raises(MalformedAnswerError, match=field) if field else nullcontext()
+    response = answered(json.dumps({"data": {**ENCAPSULATED, **changed}}).encode())
+    kem = connect(serve(lambda: itertools.repeat(response)), API_KEY).kem
+    expected = pytest.raises(MalformedResponseError, match=field) if field else nullcontext()
     with expected:
         kem.encapsulate(algorithm="Kyber768", key_version=3, keyring="payments")

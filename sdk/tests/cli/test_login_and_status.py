@@ -130,8 +130,8 @@ def test_login_asks(
 ) -> None:
     """In a terminal login asks for address and API key, and does not show what is typed."""
     asked = terminal(newcomer, "login")
-    asked.answer("address: ", base_url + "\r")
-    asked.answer("API key: ", api_key + "\r")
+    asked.respond("address: ", base_url + "\r")
+    asked.respond("API key: ", api_key + "\r")
     status, shown = asked.end()
     assert (status, api_key in shown) == (0, False)
     assert base_url in shown
@@ -141,7 +141,7 @@ def test_login_asks(
 def test_ctrl_c_at_a_question(newcomer: Command, terminal: type[Terminal]) -> None:
     """Ctrl-C at a question ends with 130, and nothing is written."""
     asked = terminal(newcomer, "login")
-    asked.answer("address: ", "\x03")
+    asked.respond("address: ", "\x03")
     assert asked.end()[0] == 130
     assert not config(newcomer).exists()
 

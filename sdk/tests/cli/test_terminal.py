@@ -88,6 +88,6 @@ def test_standard_input_that_is_a_terminal(
 ) -> None:
     """A command that waits for what is typed says so, and ends at the first Ctrl-D."""
     run = terminal(command, *words)
-    run.answer("end it with Ctrl-D", "\x04")
+    run.respond("end it with Ctrl-D", "\x04")
     status, shown = run.end()
     assert (status, expected in shown) == (1, True), shown

@@ -35,7 +35,7 @@ def test_numbers() -> None:
     assert f"This is format {_header.FORMAT};" in FORMAT
     assert f"S, the size of a slot: 118 to {_header.LARGEST_SLOT:,}" in FORMAT
     assert f"1 to {_header.MOST_RECIPIENTS} |" in FORMAT
-    layout = _header.layout_for((), room=_header.DEFAULT_ROOM)
+    layout = _header.layout_for((), capacity=_header.DEFAULT_CAPACITY)
     assert f"two of {layout.slot_size:,} bytes" in FORMAT
     assert f"header: {layout.size // 1024} KiB for files" in GUIDE
     assert f"S is a multiple of {_header.BLOCK:,}" in FORMAT

@@ -77,7 +77,7 @@ def files(vectors: Any) -> Mapping[str, bytes]:
             )
             wrapped.append(wrapped_with(file_key, unfinished, bytes.fromhex(key["shared_secret"])))
         slots = file["slots"]
-        layout = Layout(slots, file["slot_size"]) if slots > 1 else layout_for(wrapped, room=0)
+        layout = Layout(slots, file["slot_size"]) if slots > 1 else layout_for(wrapped, capacity=0)
         slot = slot_for(file_key, wrapped, layout=layout, sequence=file["sequence"])
         segments = encrypted_segments(BytesIO(plaintext(file["size"])), file_key.data_key())
         made[file["name"]] = slot * slots + b"".join(segments)

@@ -78,12 +78,12 @@ def third(pair_of: Callable[..., Pair]) -> Pair:
     return pair_of("ML-KEM-1024")
 
 
-def file_for(folder: Path, *pairs: Pair, room: int = 1) -> Path:
+def file_for(folder: Path, *pairs: Pair, capacity: int = 1) -> Path:
     """Return an encrypted file with these recipients."""
     plain, path = folder / "plain", folder / "file.pqk"
     plain.write_bytes(DATA)
     recipients = [pair.recipient for pair in pairs]
-    encrypt_file(plain, path, recipients=recipients, room=room)
+    encrypt_file(plain, path, recipients=recipients, capacity=capacity)
     return path
 
 
@@ -147,7 +147,7 @@ def test_a_file_moves_to_another_key(kyber: Pair, other: Pair, tmp_path: Path) -
 
 def test_recipients_come_and_go(kyber: Pair, other: Pair, third: Pair, tmp_path: Path) -> None:
     """One that is added decrypts a file too; of one that is removed not a byte is left in it."""
-    path = file_for(tmp_path, kyber, room=4)
+    path = file_for(tmp_path, kyber, capacity=4)
     re_encrypt_file(path, decapsulate=kyber.decapsulate, add=[other.recipient, third.recipient])
     assert readers(path.read_bytes(), kyber, other, third) == {"Kyber768", "X-Wing", "ML-KEM-1024"}
     removed = read_header(BytesIO(path.read_bytes())).recipients[0]
@@ -170,8 +170,8 @@ def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: P
 
 def test_data_and_streams(kyber: Pair, other: Pair) -> None:
     """Data in memory stays as short as can be, and a stream keeps its room."""
-    for room in (0, 3):
-        before = encrypt(DATA, recipients=[kyber.recipient], room=room)
+    for capacity in (0, 3):
+        before = encrypt(DATA, recipients=[kyber.recipient], capacity=capacity)
         writer = BytesIO()
         re_encrypt_stream(
             BytesIO(before), writer, decapsulate=kyber.decapsulate, add=[other.recipient]
@@ -179,15 +179,15 @@ def test_data_and_streams(kyber: Pair, other: Pair) -> None:
         after = re_encrypt(before, decapsulate=kyber.decapsulate, add=[other.recipient])
         for data in (writer.getvalue(), after):
             assert readers(data, kyber, other) == {"Kyber768", "X-Wing"}
-            assert len(data) - len(before) == (0 if room else 1213 + len("payments.cards") - 7)
+            assert len(data) - len(before) == (0 if capacity else 1213 + len("payments.cards") - 7)
 
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_header_without_room(
-    kyber: Pair, other: Pair, third: Pair, tmp_path: Path, room: int
+    kyber: Pair, other: Pair, third: Pair, tmp_path: Path, capacity: int
 ) -> None:
     """Where the header has no room, a copy of the file takes its place, with room for more."""
-    path, link = file_for(tmp_path, kyber, room=room), tmp_path / "link"
+    path, link = file_for(tmp_path, kyber, capacity=capacity), tmp_path / "link"
     link.symlink_to(path)
     path.chmod(0o640)
     before = path.stat()
@@ -299,7 +299,7 @@ def test_killed_while_it_writes(pair_of: Callable[..., Pair], tmp_path: Path, ca
 
 def test_a_large_file(kyber: Pair, other: Pair, tmp_path: Path) -> None:
     """Of a file of 5 GiB, with holes for data, nothing is read or written but the header."""
-    path = file_for(tmp_path, kyber, room=4)
+    path = file_for(tmp_path, kyber, capacity=4)
     os.truncate(path, 5 * GIBIBYTE)
     before = path.stat()
     re_encrypt_file(path, decapsulate=kyber.decapsulate, add=[other.recipient])
@@ -367,10 +367,10 @@ def test_recipients_of_a_new_file(kyber: Pair, other: Pair) -> None:
     assert len(read_header(BytesIO(file)).recipients) == 2
     with pytest.raises(ValueError, match="1 to 32 recipients"):
         encrypt(DATA, recipients=[])
-    for room in (-1, 33):
+    for capacity in (-1, 33):
         with pytest.raises(ValueError, match="room for 0 to 32"):
-            encrypt(DATA, recipients=[kyber.recipient], room=room)
-    roomy = encrypt(b"", recipients=[kyber.recipient], room=32)
+            encrypt(DATA, recipients=[kyber.recipient], capacity=capacity)
+    roomy = encrypt(b"", recipients=[kyber.recipient], capacity=32)
     assert read_header(BytesIO(roomy)).layout.slot_size == 57344
     for keyring in ("", "Default", ".cards", "k" * 65, "a/b", "ü"):
         with pytest.raises(ValueError, match="the keyring's name"):
@@ -390,7 +390,7 @@ def test_the_standard_s_name(kyber: Pair) -> None:
 def test_most_recipients(pair_of: Callable[..., Pair]) -> None:
     """32 recipients of the longest kind fit into a header, and each opens the file."""
     pairs = [pair_of("ML-KEM-1024", keyring="k" * 63 + "ab"[number % 2]) for number in range(32)]
-    file = encrypt(b"x", recipients=[pair.recipient for pair in pairs], room=32)
+    file = encrypt(b"x", recipients=[pair.recipient for pair in pairs], capacity=32)
     for pair in (pairs[0], pairs[31]):
 
         def decapsulate(kem_ciphertext: bytes, pair: Pair = pair, **_: Any) -> bytes:
@@ -437,11 +437,11 @@ def test_what_says_nothing_of_a_key_is_raised_at_once(kyber: Pair, other: Pair) 
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_file_that_took_its_place_meanwhile(
-    kyber: Pair, other: Pair, tmp_path: Path, room: int
+    kyber: Pair, other: Pair, tmp_path: Path, capacity: int
 ) -> None:
     """A file that was put there while the header was opened stays as it is, and is not said to be changed."""
-    path, newer = file_for(tmp_path, kyber, room=room), tmp_path / "newer"
-    encrypt_file(tmp_path / "plain", newer, recipients=[kyber.recipient], room=room)
+    path, newer = file_for(tmp_path, kyber, capacity=capacity), tmp_path / "newer"
+    encrypt_file(tmp_path / "plain", newer, recipients=[kyber.recipient], capacity=capacity)
     put_there = newer.read_bytes()
 
     def decapsulate(kem_ciphertext: bytes, **key: Any) -> bytes:
@@ -456,7 +456,11 @@ def test_a_file_that_took_its_place_meanwhile(
 
 def test_a_link_that_names_another_file_meanwhile(kyber: Pair, other: Pair, tmp_path: Path) -> None:
     """A copy does not take the place of whatever a link names by the time that it is written."""
-    path, link, victim = file_for(tmp_path, kyber, room=0), tmp_path / "link", tmp_path / "victim"
+    path, link, victim = (
+        file_for(tmp_path, kyber, capacity=0),
+        tmp_path / "link",
+        tmp_path / "victim",
+    )
     link.symlink_to(path)
     victim.write_bytes(DATA)
 

@@ -27,7 +27,7 @@ from pqkeep import (
     ComplianceError,
     DecryptionError,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     NotFoundError,
 )
 from pqkeep.errors import how_to_install
@@ -105,7 +105,7 @@ def test_what_the_service_hears(client: Client) -> None:
 def test_a_file_moves_to_the_active_key(client: Client, tmp_path: Path) -> None:
     """After a rotation a file moves to the active key by one decapsulation, in place."""
     key, path = client.keys.generate("Kyber768"), tmp_path / "file.pqk"
-    path.write_bytes(client.local.encrypt(DATA, room=1))
+    path.write_bytes(client.local.encrypt(DATA, capacity=1))
     client.keys.rotate("Kyber768")
     before = {record.id for record in client.audit.records()}
     inode = path.stat().st_ino
@@ -182,7 +182,7 @@ def test_keyrings(client: Client, cards: str, tmp_path: Path) -> None:
     """What is encrypted to a keyring opens, and moves within it unless another is named."""
     client.keys.generate("Kyber768")
     path = tmp_path / "file"
-    path.write_bytes(client.local.encrypt(DATA, keyring=cards, room=1))
+    path.write_bytes(client.local.encrypt(DATA, keyring=cards, capacity=1))
     (recipient,) = read_header(BytesIO(path.read_bytes())).recipients
     assert (recipient.keyring, recipient.key_version) == (cards, 1)
     assert client.local.decrypt(path.read_bytes()) == DATA
@@ -212,7 +212,7 @@ async def test_moving_on_asyncio(base_url: str, api_key: str, tmp_path: Path) ->
     path = tmp_path / "file.pqk"
     async with AsyncClient(base_url, api_key) as client:
         old, hybrid = [await client.keys.generate(name) for name in ("Kyber768", "X-Wing")]
-        sealed = await client.local.encrypt(DATA, room=2)
+        sealed = await client.local.encrypt(DATA, capacity=2)
         path.write_bytes(sealed)
         await client.keys.rotate("Kyber768")
         moved = await client.local.re_encrypt(sealed)
@@ -362,7 +362,7 @@ def test_compliance(connect: Connect, base_url: str, api_key: str) -> None:
     ("version", "size"), [(1, 0), (1, 1183), (1, 1568), (0, 1184), (1 << 32, 1184)]
 )
 def test_a_service_with_strange_keys(
-    connect: Connect, answer: Answer, version: int, size: int
+    connect: Connect, response: Answer, version: int, size: int
 ) -> None:
     """A key of the service's that is none is an answer that is none."""
     key = {
@@ -372,13 +372,13 @@ def test_a_service_with_strange_keys(
         "public_key": base64.b64encode(bytes(size)).decode(),
         "created_at": "2026-01-01T00:00:00.000Z",
     }
-    client = connect(answer(json.dumps({"data": key}).encode()), "pqk_x")
-    with pytest.raises(MalformedAnswerError):
+    client = connect(response(json.dumps({"data": key}).encode()), "pqk_x")
+    with pytest.raises(MalformedResponseError):
         client.local.encrypt(b"a secret")
 
 
 @pytest.mark.parametrize("said", ["Kyber768", "ML-KEM-1024"])
-def test_a_service_that_weakens(connect: Connect, answer: Answer, kyber: Any, said: str) -> None:
+def test_a_service_that_weakens(connect: Connect, response: Answer, kyber: Any, said: str) -> None:
     """A service cannot give another algorithm's key for the one that was asked for."""
     key = {
         "key_version": 1,
@@ -387,23 +387,23 @@ def test_a_service_that_weakens(connect: Connect, answer: Answer, kyber: Any, sa
         "public_key": base64.b64encode(kyber.public["public_key"]).decode(),
         "created_at": "2026-01-01T00:00:00.000Z",
     }
-    url = answer(json.dumps({"data": key}).encode())
-    with pytest.raises(MalformedAnswerError):
+    url = response(json.dumps({"data": key}).encode())
+    with pytest.raises(MalformedResponseError):
         connect(url, "pqk_x", compliance_profile="cnsa-2.0").local.encrypt(b"a secret")
-    with pytest.raises(MalformedAnswerError):
+    with pytest.raises(MalformedResponseError):
         connect(url, "pqk_x").local.encrypt(b"a secret", algorithm="X-Wing")
 
 
-def test_a_service_with_a_strange_secret(connect: Connect, answer: Answer, kyber: Any) -> None:
+def test_a_service_with_a_strange_secret(connect: Connect, response: Answer, kyber: Any) -> None:
     """A shared secret of another length is no answer, and another one of 32 bytes opens nothing."""
     sealed = encrypt(b"a secret", recipients=[kyber.recipient])
     other = base64.b64encode(bytes(32)).decode()
     for secret, error in (
-        ("", MalformedAnswerError),
-        ("AAAA", MalformedAnswerError),
+        ("", MalformedResponseError),
+        ("AAAA", MalformedResponseError),
         (other, DecryptionError),
     ):
-        url = answer(json.dumps({"data": {"shared_secret": secret}}).encode())
+        url = response(json.dumps({"data": {"shared_secret": secret}}).encode())
         with pytest.raises(error):
             connect(url, "pqk_x").local.decrypt(sealed)
 

@@ -15,7 +15,7 @@ from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
-MAX_ANSWER = 64 * 1024
+MAX_RESPONSE = 64 * 1024
 """Bytes of an answer that are read."""
 SAFE_ADDRESS = r"^(https://[^/?#@]+|http://127\.0\.0\.1(:[0-9]+)?)/?$"
 PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be accepted as it is
@@ -81,16 +81,16 @@ class GatewayClient:
     def invite(self, tenant: str, email: str, role: str) -> str:
         """Invite a person to a tenant; return the invitation's token. Raises GatewayError."""
         body = {"email": email, "role": role}
-        answer = self._request("POST", f"/api/v1/tenants/{tenant}/invitations", body)
-        return str(answer["invitation_token"])
+        response = self._request("POST", f"/api/v1/tenants/{tenant}/invitations", body)
+        return str(response["invitation_token"])
 
     def _request(self, method: str, path: str, body: object = None) -> Any:
         headers = {"X-API-Key": self._credential, "Content-Type": "application/json"}
         connection = self._connection()
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
-            body = connection.getresponse().read(MAX_ANSWER)
-            answer = decode_json(body, dict[str, Any])
+            body = connection.getresponse().read(MAX_RESPONSE)
+            response = decode_json(body, dict[str, Any])
         except ssl.SSLCertVerificationError as error:
             raise GatewayError(
                 f"the gateway's certificate is not accepted: {error.verify_message}; --ca-file names"
@@ -102,9 +102,9 @@ class GatewayClient:
             ) from None
         finally:
             connection.close()
-        if "data" in answer:
-            return answer["data"]
-        refusal = answer.get("error")
+        if "data" in response:
+            return response["data"]
+        refusal = response.get("error")
         if not isinstance(refusal, dict):
             raise GatewayError("what answers at the address is not a gateway of pqkeep")
         raise GatewayError(str(refusal.get("message")), str(refusal.get("error_code")))

@@ -173,7 +173,7 @@ def _ask(path: Path, request_id: str, request: OperatorRequest, kind: type[R], w
             connection.settimeout(seconds)
             connection.connect(str(path))
             connection.sendall(encode(call))
-            answer = _receive(connection)
+            response = _receive(connection)
     except (FileNotFoundError, ConnectionRefusedError):
         raise KeyServiceError(
             f"the key service does not answer: nothing listens on {path}; start it"
@@ -185,7 +185,7 @@ def _ask(path: Path, request_id: str, request: OperatorRequest, kind: type[R], w
         ) from None
     except (OSError, ProtocolError) as error:
         raise KeyServiceError(f"the key service does not answer: {error}") from None
-    match answer:
+    match response:
         case Answer(result=result) if isinstance(result, kind):
             return result
         case Refusal(kind=ErrorKind.STANDBY):

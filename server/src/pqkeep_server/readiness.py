@@ -17,7 +17,7 @@ from pqkeep_server.gateways import Listeners
 
 _LOG = logger(__name__)
 
-ANSWER_SECONDS = 3.0
+RESPONSE_SECONDS = 3.0
 """A gateway finds out within two seconds."""
 POLL_SECONDS = 0.05
 FIRST_REPORT_SECONDS = 2.0
@@ -57,23 +57,23 @@ class Readiness(msgspec.Struct):
             yield f"{name}: {self.causes[name]}" if name in self.causes else name
 
 
-def ask(place: Place, seconds: float = ANSWER_SECONDS) -> Readiness:
+def ask(place: Place, seconds: float = RESPONSE_SECONDS) -> Readiness:
     """Return what a gateway says. One that is ready has no reasons. Raises OSError, HTTPException."""
     connection = _connection(place, seconds)
     try:
         connection.request("GET", place.path)
-        answer = connection.getresponse()
-        text = answer.read(MOST_READ).decode(errors="replace").strip()
+        response = connection.getresponse()
+        text = response.read(MOST_READ).decode(errors="replace").strip()
     finally:
         connection.close()
     try:
         told = msgspec.json.decode(text, type=Readiness)
     except msgspec.MsgspecError:
         told = Readiness()
-    if answer.status == HTTPStatus.OK:
+    if response.status == HTTPStatus.OK:
         told.reasons = []
     elif not told.reasons:
-        told.reasons = [f"{place.path} is {answer.status} {text[:200]}".strip()]
+        told.reasons = [f"{place.path} is {response.status} {text[:200]}".strip()]
     return told
 
 

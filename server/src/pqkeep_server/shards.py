@@ -199,7 +199,7 @@ class ShardMoves:
         self._finish_elsewhere(tenant, source)  # of the move before this one
         if not placement.is_moving:
             self._require_one_transfer_key(source, target)
-            self._require_room(tenant, source, target)
+            self._require_capacity(tenant, source, target)
         self._report(f"{shown}: refusing its requests")
         source = self._accounts(lambda accounts: accounts.begin_move(tenant))
         self._report(f"{shown}: leaving {source}")
@@ -325,7 +325,7 @@ class ShardMoves:
                 " change of them; run pqkeepd transfer-key rotate again, then this command"
             )
 
-    def _require_room(self, tenant: TenantId, source: str, target: str) -> None:
+    def _require_capacity(self, tenant: TenantId, source: str, target: str) -> None:
         """Raise ShardError, while the tenant is served, where the target would not take it."""
         asks = ImportTenant(tenant=tenant, sha256=bytes(32), size=1, part=0, data=b"")
         try:

@@ -140,7 +140,7 @@ class MemoryRateLimiter:
             raise ChangedError
         known = self._windows.get(subject)
         if known is None:
-            self._make_room(now)
+            self._make_space(now)
             known = self._windows[subject] = (deque(), limit.seconds)
         times, _ = known
         begin = now - limit.seconds
@@ -177,7 +177,7 @@ class MemoryRateLimiter:
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    def _make_room(self, now: float) -> None:
+    def _make_space(self, now: float) -> None:
         """Remove the examined windows that are empty, or one window at capacity."""
         examined = list(islice(self._windows.items(), EXAMINED))
         for subject, (times, seconds) in examined:

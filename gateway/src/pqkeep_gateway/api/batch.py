@@ -33,7 +33,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.http.refusals import is_refusal, refusal_event
 from pqkeep_gateway.http.text import base64_size
-from pqkeep_gateway.tenancy.allowance import AllowanceUsedUpError
+from pqkeep_gateway.tenancy.quota import QuotaUsedUpError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.codec import RESULT_TYPE
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -69,7 +69,7 @@ New = Callable[..., Data]
 _LOG = logger(__name__)
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 Ask = Callable[[ApiCall], Question | None]
-Answer = Callable[[ApiCall, Question, object], Response]
+Respond = Callable[[ApiCall, Question, object], Response]
 
 REFERENCE = text_field(
     "reference",
@@ -82,7 +82,7 @@ REFERENCE = text_field(
 class ItemCall:
     """The call of one item: its request to the key service, and its result or error."""
 
-    __slots__ = ("_call", "_endpoint", "answer", "question", "reference", "values")
+    __slots__ = ("_call", "_endpoint", "question", "reference", "response", "values")
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Take the endpoint of the single call, which must have ``ask`` and ``answer``."""
@@ -92,7 +92,7 @@ class ItemCall:
         self.values = _NO_FIELDS
         """The item's fields, and those that apply to all items."""
         self.question: Question | None = None
-        self.answer: Data | ApiError | None = None
+        self.response: Data | ApiError | None = None
 
     def begin(
         self, call: ApiCall, common: Mapping[str, object], item: object, known: AbstractSet[str]
@@ -130,13 +130,13 @@ class ItemCall:
         if isinstance(result, Refused):
             outcome = KeyServiceError(result.kind)
         elif not isinstance(result, RESULT_TYPE[type(self.question.request)]):
-            outcome = KeyServiceError(ErrorKind.BAD_ANSWER)
+            outcome = KeyServiceError(ErrorKind.BAD_RESPONSE)
         try:
-            answer = cast("Answer", self._endpoint.answer)(self._call, self.question, outcome)
+            response = cast("Respond", self._endpoint.response)(self._call, self.question, outcome)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this item's alone
             self._fail(error)
         else:
-            self.answer = cast("Data", answer)
+            self.response = cast("Data", response)
 
     def close(self) -> None:
         """Overwrite secrets in memory, even if there is no result."""
@@ -146,19 +146,19 @@ class ItemCall:
     def _fail(self, error: Exception) -> None:
         """Store an error as the item's result."""
         if isinstance(error, ApiError):
-            self.answer = error.without_frames()
+            self.response = error.without_frames()
             return
-        self.answer = answer_to(error, self._endpoint, self.values)
-        if self.answer is None:
+        self.response = answer_to(error, self._endpoint, self.values)
+        if self.response is None:
             _LOG.error("an item of a batch failed", exc_info=error)
-            self.answer = internal()
+            self.response = internal()
 
 
 def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery) -> Endpoint:
     """Return the batch endpoint of an operation."""
     single = replace(key_operation.endpoint(row, access), ask=Steps(row, access).ask_uncounted)
     items = _items_field(single)
-    item_type, answer_type = _types(row)
+    item_type, response_type = _types(row)
     known = dict.fromkeys([*(field.name for field in single.fields), REFERENCE.name]).keys()
 
     def begin(call: ApiCall, common: Mapping[str, object], item: object) -> ItemCall:
@@ -177,10 +177,10 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         try:
             await _record_refusals(audit_delivery, single, call, calls)
             if waiting:
-                await access.allowances.spend_many(
+                await access.quotas.spend_many(
                     call.tenant, row.operation, len(waiting), partial(_ask, access, call, waiting)
                 )
-        except AllowanceUsedUpError:
+        except QuotaUsedUpError:
             hint = f"it does not have {len(waiting)} operations left; {CHANGE_PLAN}"
             raise denied_by("monthly-allowance", _algorithm(waiting), hint) from None
         except KeyServiceError as refusal:
@@ -188,7 +188,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         finally:
             for item_call in calls:
                 item_call.close()
-        return answer_type(results=[_result(item_type, item_call) for item_call in calls])
+        return response_type(results=[_result(item_type, item_call) for item_call in calls])
 
     handler.__doc__ = _DESCRIPTION.format(name=row.name, most=MAX_ITEMS)
     return replace(
@@ -196,7 +196,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
         path=f"{row.path}/batch",
         name=f"{row.name}_batch",
         handler=handler,
-        example=answer_type(results=[item_type(reference=REFERENCE.example, data=row.example)]),
+        example=response_type(results=[item_type(reference=REFERENCE.example, data=row.example)]),
         fields=(items, *map(_common, filter(_may_be_common, single.fields))),
         items=items,
         keyring_of=KEYRING.read,
@@ -234,10 +234,10 @@ async def _ask(access: KeyAccess, call: ApiCall, waiting: Sequence[ItemCall]) ->
     placement = call.tenant.placement
     results = (await access.keys.execute(batch, call.attribution, placement)).results
     if len(results) != len(waiting):
-        raise KeyServiceError(ErrorKind.BAD_ANSWER)
+        raise KeyServiceError(ErrorKind.BAD_RESPONSE)
     for pending, result in zip(waiting, results, strict=True):
         pending.end(result)
-    return None, sum(isinstance(pending.answer, Data) for pending in waiting)
+    return None, sum(isinstance(pending.response, Data) for pending in waiting)
 
 
 async def _record_refusals(
@@ -245,9 +245,11 @@ async def _record_refusals(
 ) -> None:
     """Record each item that the gateway refused, as for a single call."""
     refusals = [
-        refusal_event(item_call.answer, single, call.principal, item_call.values, call.attribution)
+        refusal_event(
+            item_call.response, single, call.principal, item_call.values, call.attribution
+        )
         for item_call in calls
-        if isinstance(item_call.answer, ApiError) and is_refusal(item_call.answer)
+        if isinstance(item_call.response, ApiError) and is_refusal(item_call.response)
     ]
     if refusals:
         await audit_delivery.record(*refusals, placement=call.principal.placement)
@@ -255,9 +257,9 @@ async def _record_refusals(
 
 def _result(item_type: New, call: ItemCall) -> Data:
     reference = UNSET if call.reference is None else call.reference
-    if isinstance(call.answer, Data):
-        return item_type(reference=reference, data=call.answer)
-    return item_type(reference=reference, error=fault(call.answer or internal()))
+    if isinstance(call.response, Data):
+        return item_type(reference=reference, data=call.response)
+    return item_type(reference=reference, error=fault(call.response or internal()))
 
 
 def _algorithm(calls: Sequence[ItemCall]) -> str | None:
@@ -322,7 +324,7 @@ def _types(row: KeyOperation) -> tuple[New, New]:
         frozen=True,
         kw_only=True,
     )
-    answer = defstruct(
+    response = defstruct(
         f"{name}Batch",
         [("results", list[item])],  # type: ignore[valid-type]  # created at run time
         bases=(Data,),
@@ -330,7 +332,7 @@ def _types(row: KeyOperation) -> tuple[New, New]:
         frozen=True,
         kw_only=True,
     )
-    return cast("New", item), cast("New", answer)
+    return cast("New", item), cast("New", response)
 
 
 def _merged(common: Mapping[str, object], item: Mapping[str, object]) -> Mapping[str, object]:

@@ -23,7 +23,6 @@ from pqkeep_gateway.storage.billing import (
     Invoice,
     SqlBilling,
 )
-from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.billing import (
     BillingProvider,
     InvalidNoticeError,
@@ -34,6 +33,7 @@ from pqkeep_gateway.tenancy.billing import (
 )
 from pqkeep_gateway.tenancy.contracts import CURRENCY, AlreadySubscribedError
 from pqkeep_gateway.tenancy.plans import Plans, PlanTerms, bound
+from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_protocol.algorithms import Algorithm
 
 _SIGNATURE = "Stripe-Signature"
@@ -95,7 +95,7 @@ class CurrentSubscriptionData(SubscriptionData, frozen=True, kw_only=True):
     operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
 
 
-class BillingAnswerData(Data, frozen=True, kw_only=True):
+class BillingResponseData(Data, frozen=True, kw_only=True):
     """The result of a checkout or cancellation."""
 
     pending: Annotated[
@@ -155,7 +155,7 @@ _SUBSCRIPTION = SubscriptionData(
     period_end=_END,
     cancel_at_period_end=False,
 )
-_BOUGHT = BillingAnswerData(pending=False, checkout_url=None, subscription=_SUBSCRIPTION)
+_BOUGHT = BillingResponseData(pending=False, checkout_url=None, subscription=_SUBSCRIPTION)
 _INVOICE = InvoiceData(
     id="3f6c1b1e-8f0b-4d58-9a7c-6b1f5b0c2d11",
     tier=Tier.STARTER,
@@ -169,10 +169,10 @@ _PAYMENT_ERRORS = (BilledElsewhereError, PaymentProviderError, PaymentTimeoutErr
 
 
 def endpoints(
-    plans: Plans, provider: BillingProvider, store: SqlBilling, allowances: Allowances
+    plans: Plans, provider: BillingProvider, store: SqlBilling, quotas: Quotas
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of billing."""
-    handlers = _Billing(plans, provider, store, allowances)
+    handlers = _Billing(plans, provider, store, quotas)
     return (
         Endpoint(
             method="GET",
@@ -266,11 +266,11 @@ class _Billing:
     """The handlers."""
 
     def __init__(
-        self, plans: Plans, provider: BillingProvider, store: SqlBilling, allowances: Allowances
+        self, plans: Plans, provider: BillingProvider, store: SqlBilling, quotas: Quotas
     ) -> None:
         self._provider = provider
         self._store = store
-        self._allowances = allowances
+        self._quotas = quotas
         self._plans = PlansData(plans=tuple(_plans(plans, provider.sold)), total=len(plans))
         sold = tuple(tier for tier in Tier if tier in provider.sold) or tuple(Tier)
         self.tier = choice_field(
@@ -285,7 +285,7 @@ class _Billing:
         """Return the tenant's subscription and its usage of the monthly quota."""
         principal = call.tenant
         contract = await self._store.find_running(principal.tenant)
-        used, allowance = await self._allowances.used(principal.tenant, principal.entitlements) or (
+        used, quota = await self._quotas.used(principal.tenant, principal.entitlements) or (
             None,
             None,
         )
@@ -298,7 +298,7 @@ class _Billing:
             period_end=shown.period_end,
             cancel_at_period_end=shown.cancel_at_period_end,
             operations_used=used,
-            operations_per_month=allowance,
+            operations_per_month=quota,
         )
 
     async def list_invoices(self, call: ApiCall) -> InvoicesData:
@@ -308,25 +308,25 @@ class _Billing:
             invoices=tuple(_invoice(invoice) for invoice in listed), total=len(listed)
         )
 
-    async def check_out(self, call: ApiCall) -> BillingAnswerData:
+    async def check_out(self, call: ApiCall) -> BillingResponseData:
         """Subscribe to a tier, change the tier, or resume a cancelled subscription.
 
         If the installation takes payments, the tier takes effect when the payment is confirmed.
         """
-        answer = await self._provider.check_out(
+        response = await self._provider.check_out(
             call.person.tenant, call[self.tier], call.attribution, call.idempotency_key
         )
-        return _answer(answer)
+        return _answer(response)
 
-    async def cancel(self, call: ApiCall) -> BillingAnswerData:
+    async def cancel(self, call: ApiCall) -> BillingResponseData:
         """Cancel the subscription at the end of its period. Until then nothing changes.
 
         Afterwards the plan is free. Existing data can still be read with every algorithm.
         """
-        answer = await self._provider.cancel(
+        response = await self._provider.cancel(
             call.person.tenant, call.attribution, call.idempotency_key
         )
-        return _answer(answer)
+        return _answer(response)
 
 
 def _plans(plans: Plans, sold: frozenset[Tier]) -> Iterable[PlanData]:
@@ -373,11 +373,11 @@ def _contract(contract: Contract) -> SubscriptionData:
     )
 
 
-def _answer(answer: BillingResult) -> BillingAnswerData:
-    return BillingAnswerData(
-        pending=answer.is_pending,
-        checkout_url=answer.checkout_url,
-        subscription=None if answer.contract is None else _contract(answer.contract),
+def _answer(response: BillingResult) -> BillingResponseData:
+    return BillingResponseData(
+        pending=response.is_pending,
+        checkout_url=response.checkout_url,
+        subscription=None if response.contract is None else _contract(response.contract),
     )
 
 

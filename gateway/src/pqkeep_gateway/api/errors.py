@@ -165,7 +165,7 @@ def codes_of_fields(endpoint: Endpoint) -> frozenset[Code]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorResponse:
     """Code, message, and candidate fields: the error names the first that the request has."""
 
     code: Code
@@ -178,17 +178,17 @@ class Answer:
         return ApiError(self.code, self.message, field, is_recorded=is_recorded)
 
 
-_UNDECRYPTABLE: Mapping[Operation, Answer] = {
-    Operation.DECRYPT: Answer(
+_UNDECRYPTABLE: Mapping[Operation, ErrorResponse] = {
+    Operation.DECRYPT: ErrorResponse(
         Code.KEM_002, "the ciphertext cannot be decrypted with this key", ("ciphertext", "envelope")
     ),
-    Operation.DECAPSULATE: Answer(
+    Operation.DECAPSULATE: ErrorResponse(
         Code.KEM_002, "kem_ciphertext cannot be decapsulated with this key", ("kem_ciphertext",)
     ),
-    Operation.UNWRAP: Answer(
+    Operation.UNWRAP: ErrorResponse(
         Code.KEM_012, "wrapped_key cannot be unwrapped with this key", ("wrapped_key",)
     ),
-    Operation.IMPORT_KEY: Answer(
+    Operation.IMPORT_KEY: ErrorResponse(
         Code.INVALID_001,
         "the private key was not wrapped for this import key, algorithm and keyring",
         ("wrapped_private_key",),
@@ -333,7 +333,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the key service did not respond in time",
         None,
     ),
-    ErrorKind.BAD_ANSWER: (
+    ErrorKind.BAD_RESPONSE: (
         Code.BAD_GATEWAY_001,
         "the key service sent an invalid response",
         None,
@@ -342,14 +342,14 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 }
 """The error for each refusal of the key service: code, message, field."""
 
-_NO_KEYRING = Answer(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
+_NO_KEYRING = ErrorResponse(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
 _OUTAGES = (
     ErrorKind.OVERLOADED,
     ErrorKind.STANDBY,
     ErrorKind.UNAVAILABLE,
     ErrorKind.TENANT_MOVED,
     ErrorKind.DEADLINE_EXCEEDED,
-    ErrorKind.BAD_ANSWER,
+    ErrorKind.BAD_RESPONSE,
     ErrorKind.INTERNAL,
 )
 _TAKES_PUBLIC_KEY = frozenset(
@@ -428,7 +428,7 @@ def error_for(
 
 def key_service_error(kind: ErrorKind) -> ApiError:
     """Return the error for a refusal; a kind without a row is an invalid response."""
-    unexpected = KEY_SERVICE_ERRORS[ErrorKind.BAD_ANSWER]
+    unexpected = KEY_SERVICE_ERRORS[ErrorKind.BAD_RESPONSE]
     code, message, field = KEY_SERVICE_ERRORS.get(kind, unexpected)
     if code is Code.SERVICE_001:
         return unavailable(message)
@@ -456,89 +456,105 @@ NO_MAIL = "e-mail is not configured in this installation"
 
 _NO_CREDENTIAL = "missing or invalid credential"
 
-DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
-    UnknownCredentialError: Answer(Code.AUTH_001, _NO_CREDENTIAL),
-    UserNotFoundError: Answer(Code.AUTH_001, _NO_CREDENTIAL),
-    SuspendedError: Answer(Code.FORBIDDEN_001, "the tenant is suspended"),
-    StepUpRequiredError: Answer(
+DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
+    UnknownCredentialError: ErrorResponse(Code.AUTH_001, _NO_CREDENTIAL),
+    UserNotFoundError: ErrorResponse(Code.AUTH_001, _NO_CREDENTIAL),
+    SuspendedError: ErrorResponse(Code.FORBIDDEN_001, "the tenant is suspended"),
+    StepUpRequiredError: ErrorResponse(
         Code.MFA_013,
         "a step-up is required: get a token at /auth/step-up and send it in X-Step-Up-Token",
     ),
-    WrongPasswordError: Answer(Code.AUTH_001, "wrong e-mail address or password"),
-    SessionNotFoundError: Answer(Code.NOT_FOUND_001, "no such session", ("id",)),
-    AccountChangedError: Answer(Code.AUTH_001, "the account has changed; sign in again"),
-    InvalidRefreshTokenError: Answer(Code.AUTH_001, "the session has ended; sign in again"),
-    InvalidInvitationTokenError: Answer(
+    WrongPasswordError: ErrorResponse(Code.AUTH_001, "wrong e-mail address or password"),
+    SessionNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such session", ("id",)),
+    AccountChangedError: ErrorResponse(Code.AUTH_001, "the account has changed; sign in again"),
+    InvalidRefreshTokenError: ErrorResponse(Code.AUTH_001, "the session has ended; sign in again"),
+    InvalidInvitationTokenError: ErrorResponse(
         Code.AUTH_001, "no such invitation, or it has expired", ("token",)
     ),
-    InvalidRegistrationTokenError: Answer(
+    InvalidRegistrationTokenError: ErrorResponse(
         Code.AUTH_001, "no such registration, or it has expired", ("token",)
     ),
-    InvalidPasswordResetTokenError: Answer(
+    InvalidPasswordResetTokenError: ErrorResponse(
         Code.AUTH_001, "no such password reset, or it has expired", ("token",)
     ),
-    InvalidChallengeError: Answer(
+    InvalidChallengeError: ErrorResponse(
         Code.AUTH_001, "no such challenge, or it has expired", ("challenge_token",)
     ),
-    WrongCodeError: Answer(
+    WrongCodeError: ErrorResponse(
         Code.MFA_001,
         "the code is wrong or was already used",
         ("email_code", "recovery_code", "totp_code"),
     ),
-    WrongPresentPasswordError: Answer(Code.MFA_001, "the password is wrong", ("password",)),
-    PasswordsDisabledError: Answer(
+    WrongPresentPasswordError: ErrorResponse(Code.MFA_001, "the password is wrong", ("password",)),
+    PasswordsDisabledError: ErrorResponse(
         Code.FORBIDDEN_001,
         "people of this tenant sign in through its identity provider, without passwords",
     ),
-    MfaNotInPlanError: Answer(
+    MfaNotInPlanError: ErrorResponse(
         Code.MFA_011, f"the plan does not let you require a second factor: {CHANGE_PLAN}"
     ),
-    MailDisabledError: Answer(Code.FORBIDDEN_001, NO_MAIL),
-    AlreadyEnrolledError: Answer(Code.CONFLICT_001, "a second factor of this kind already exists"),
-    NotEnrolledError: Answer(Code.CONFLICT_001, "no such second factor"),
-    AuthenticatorRequiredError: Answer(
+    MailDisabledError: ErrorResponse(Code.FORBIDDEN_001, NO_MAIL),
+    AlreadyEnrolledError: ErrorResponse(
+        Code.CONFLICT_001, "a second factor of this kind already exists"
+    ),
+    NotEnrolledError: ErrorResponse(Code.CONFLICT_001, "no such second factor"),
+    AuthenticatorRequiredError: ErrorResponse(
         Code.CONFLICT_001, "the code of the authenticator app is required"
     ),
-    EmailTakenError: Answer(
+    EmailTakenError: ErrorResponse(
         Code.CONFLICT_001, "an account with this e-mail address already exists", ("email", "token")
     ),
-    NotPermittedError: Answer(Code.FORBIDDEN_001, "your role does not allow this"),
-    OwnersOnlyError: Answer(Code.FORBIDDEN_001, "only an owner can change owners"),
-    PositionNotFoundError: Answer(Code.NOT_FOUND_001, "no entry with the id in after", ("after",)),
-    MemberNotFoundError: Answer(Code.NOT_FOUND_001, "no such member", ("id",)),
-    InvitationNotFoundError: Answer(Code.NOT_FOUND_001, "no such invitation", ("id",)),
-    LastOwnerError: Answer(
+    NotPermittedError: ErrorResponse(Code.FORBIDDEN_001, "your role does not allow this"),
+    OwnersOnlyError: ErrorResponse(Code.FORBIDDEN_001, "only an owner can change owners"),
+    PositionNotFoundError: ErrorResponse(
+        Code.NOT_FOUND_001, "no entry with the id in after", ("after",)
+    ),
+    MemberNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such member", ("id",)),
+    InvitationNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such invitation", ("id",)),
+    LastOwnerError: ErrorResponse(
         Code.CONFLICT_001, "the last owner cannot be removed; make another member an owner first"
     ),
-    NameTakenError: Answer(Code.CONFLICT_001, "a tenant with this name already exists", ("name",)),
-    ShardNotFoundError: Answer(Code.INVALID_001, "no such shard in the settings", ("shard",)),
-    ShardFullError: Answer(
+    NameTakenError: ErrorResponse(
+        Code.CONFLICT_001, "a tenant with this name already exists", ("name",)
+    ),
+    ShardNotFoundError: ErrorResponse(
+        Code.INVALID_001, "no such shard in the settings", ("shard",)
+    ),
+    ShardFullError: ErrorResponse(
         Code.CONFLICT_001, "the shard is being drained and accepts no new tenants", ("shard",)
     ),
-    TenantNotFoundError: Answer(Code.NOT_FOUND_001, "no such tenant", ("tenant_id",)),
-    NotSuspendedError: Answer(
+    TenantNotFoundError: ErrorResponse(Code.NOT_FOUND_001, "no such tenant", ("tenant_id",)),
+    NotSuspendedError: ErrorResponse(
         Code.CONFLICT_001, "only a suspended tenant can be deleted; suspend it first"
     ),
-    NoDeletionError: Answer(Code.CONFLICT_001, "no deletion is scheduled, or it has already begun"),
-    DeletionScheduledError: Answer(
+    NoDeletionError: ErrorResponse(
+        Code.CONFLICT_001, "no deletion is scheduled, or it has already begun"
+    ),
+    DeletionScheduledError: ErrorResponse(
         Code.CONFLICT_001, "the tenant's deletion is scheduled: cancel it first", ("status",)
     ),
-    QuotaReachedError: Answer(
+    QuotaReachedError: ErrorResponse(
         Code.INVALID_001, f"the plan allows no more active API keys: {CHANGE_PLAN}"
     ),
-    ExpiryPassedError: Answer(
+    ExpiryPassedError: ErrorResponse(
         Code.INVALID_001, "expires_at must be in the future", ("expires_at",)
     ),
-    ApiKeyNotFoundError: Answer(Code.NOT_FOUND_001, "no such API key", ("version", "key_id")),
-    AlreadyRotatedError: Answer(
+    ApiKeyNotFoundError: ErrorResponse(
+        Code.NOT_FOUND_001, "no such API key", ("version", "key_id")
+    ),
+    AlreadyRotatedError: ErrorResponse(
         Code.CONFLICT_001, "the API key was rotated or revoked, or has expired", ("key_id",)
     ),
-    AlreadySubscribedError: Answer(Code.CONFLICT_001, "you already have this tier", ("tier",)),
-    NotSubscribedError: Answer(Code.CONFLICT_001, "there is no subscription to cancel"),
-    BilledElsewhereError: Answer(Code.CONFLICT_001, "the subscription is billed elsewhere"),
-    PaymentProviderError: Answer(Code.BAD_GATEWAY_001, "the payment provider refused"),
-    PaymentTimeoutError: Answer(Code.TIMEOUT_001, "the payment provider did not answer in time"),
-    InvalidNoticeError: Answer(Code.UNPROCESSABLE, "the event is not understood"),
+    AlreadySubscribedError: ErrorResponse(
+        Code.CONFLICT_001, "you already have this tier", ("tier",)
+    ),
+    NotSubscribedError: ErrorResponse(Code.CONFLICT_001, "there is no subscription to cancel"),
+    BilledElsewhereError: ErrorResponse(Code.CONFLICT_001, "the subscription is billed elsewhere"),
+    PaymentProviderError: ErrorResponse(Code.BAD_GATEWAY_001, "the payment provider refused"),
+    PaymentTimeoutError: ErrorResponse(
+        Code.TIMEOUT_001, "the payment provider did not answer in time"
+    ),
+    InvalidNoticeError: ErrorResponse(Code.UNPROCESSABLE, "the event is not understood"),
 }
 """The error for each exception of the rules, at every endpoint."""
 
@@ -668,11 +684,11 @@ def answer_to(
             return DOMAIN_ERRORS[kind].error(values)
         if kind in _WITH_DETAILS:
             _, make = _WITH_DETAILS[kind]
-            answer = make(error, endpoint)
+            response = make(error, endpoint)
             is_binary = any(
-                field.is_base64 for field in endpoint.fields if field.name == answer.field
+                field.is_base64 for field in endpoint.fields if field.name == response.field
             )
-            return _with_hint(answer, values) if is_binary else answer
+            return _with_hint(response, values) if is_binary else response
     return None
 
 

@@ -19,7 +19,7 @@ from pqkeep_gateway.api.key_fields import (
     SYMMETRIC_KEY,
     WRAPPED_KEY,
     AlgorithmUsed,
-    KeyAnswer,
+    KeyResponse,
     KeyVersionUsed,
     SharedSecret,
     check_kem_ciphertext,
@@ -54,7 +54,7 @@ from pqkeep_protocol.messages import (
 )
 
 
-class Encrypted(KeyAnswer, frozen=True, kw_only=True):
+class Encrypted(KeyResponse, frozen=True, kw_only=True):
     """Encrypted data."""
 
     ciphertext: (
@@ -114,7 +114,7 @@ def encrypted(_: ApiCall, request: Encrypt, result: messages.Encrypted) -> Encry
     )
 
 
-class Decrypted(KeyAnswer, frozen=True, kw_only=True):
+class Decrypted(KeyResponse, frozen=True, kw_only=True):
     """Decrypted data."""
 
     plaintext: Annotated[Base64, Meta(description="The decrypted data.")]
@@ -153,7 +153,7 @@ def _what_to_decrypt(call: KeyCall) -> tuple[bytes, KeyVersion, CiphertextFormat
     return envelope.blob, envelope.header.version, CiphertextFormat.ENVELOPE
 
 
-class Encapsulated(KeyAnswer, frozen=True, kw_only=True):
+class Encapsulated(KeyResponse, frozen=True, kw_only=True):
     """A new shared secret and its KEM ciphertext."""
 
     kem_ciphertext: Annotated[
@@ -186,7 +186,7 @@ def encapsulated(_: ApiCall, request: Encapsulate, result: messages.Encapsulated
     )
 
 
-class Decapsulated(KeyAnswer, frozen=True, kw_only=True):
+class Decapsulated(KeyResponse, frozen=True, kw_only=True):
     """The shared secret of encapsulate."""
 
     shared_secret: SharedSecret
@@ -215,7 +215,7 @@ def decapsulated(_: ApiCall, request: Decapsulate, result: messages.Decapsulated
     )
 
 
-class Wrapped(KeyAnswer, frozen=True, kw_only=True):
+class Wrapped(KeyResponse, frozen=True, kw_only=True):
     """A wrapped symmetric key."""
 
     wrapped_key: Annotated[Base64, Meta(description="The symmetric key, wrapped.")]
@@ -245,7 +245,7 @@ def wrapped(_: ApiCall, request: Wrap, result: messages.Wrapped) -> Wrapped:
     )
 
 
-class Unwrapped(KeyAnswer, frozen=True, kw_only=True):
+class Unwrapped(KeyResponse, frozen=True, kw_only=True):
     """The unwrapped symmetric key."""
 
     symmetric_key: Annotated[Base64, Meta(description="The symmetric key.")]

@@ -72,7 +72,7 @@ WRAPPED_KEY_SIZES: Mapping[Algorithm, frozenset[int]] = {
 """Bytes of a wrapped key for each size of symmetric key."""
 
 
-class KeyAnswer(Data, frozen=True, kw_only=True):
+class KeyResponse(Data, frozen=True, kw_only=True):
     """Base of the responses of key operations."""
 
     keyring: (
@@ -81,22 +81,22 @@ class KeyAnswer(Data, frozen=True, kw_only=True):
     ) = UNSET
 
 
-A = TypeVar("A", bound=KeyAnswer)
+A = TypeVar("A", bound=KeyResponse)
 
 
-def naming(answer: A, values: Mapping[str, object]) -> A:
+def naming(response: A, values: Mapping[str, object]) -> A:
     """Return a response with the request's keyring, if any, and its name for the algorithm."""
     keyring = values.get(KEYRING.name)
     alias = alias_in(values) if "algorithm" in values else None
     if not (keyring or alias):
-        return answer
+        return response
     names = {"keyring": keyring, "algorithm": alias}
     return structs.replace(
-        answer,
+        response,
         **{
             name: value
             for name, value in names.items()
-            if value is not None and name in answer.__struct_fields__
+            if value is not None and name in response.__struct_fields__
         },
     )
 

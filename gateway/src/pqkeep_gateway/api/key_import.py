@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, structs
 
-from pqkeep_gateway.api.key_fields import KeyAnswer
+from pqkeep_gateway.api.key_fields import KeyResponse
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
 from pqkeep_gateway.api.keys import EXAMPLE, Key, shown_key
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -23,7 +23,7 @@ MAX_WRAPPED_PRIVATE_KEY = 12_288
 _ID = "7b0f3c52-52a5-4d0e-9a43-7f4d0c8f8a11"
 
 
-class ImportKey(KeyAnswer, frozen=True, kw_only=True):
+class ImportKey(KeyResponse, frozen=True, kw_only=True):
     """A public key for wrapping one private key."""
 
     import_key_id: str

@@ -32,7 +32,7 @@ from pqkeep_gateway.api.key_fields import (
     ACTIVE_KEY_VERSION,
     KEY_VERSION,
     KEYRING,
-    KeyAnswer,
+    KeyResponse,
     algorithm_field,
     keyring_named,
     naming,
@@ -52,7 +52,7 @@ from pqkeep_gateway.http.field import (
 )
 from pqkeep_gateway.rehearsal import is_rehearsal
 from pqkeep_gateway.shards import Placement, TenantKeyService
-from pqkeep_gateway.tenancy.allowance import Allowances, AllowanceUsedUpError
+from pqkeep_gateway.tenancy.quota import Quotas, QuotaUsedUpError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.der import form_of
 from pqkeep_protocol.envelopes import Header
@@ -153,7 +153,7 @@ class KeyOperation:
     operation: Operation
     ask: "Ask | None" = None
     """Returns the request to the key service. Its docstring is the text of the reference."""
-    answer: "AnswerTo | None" = None
+    response: "ResponseTo | None" = None
     """Returns the response from the request and its result, or from one of ``outcomes``."""
     default: Algorithm | None = None
     """The algorithm if the call names none; None: it must name one."""
@@ -169,10 +169,10 @@ class KeyOperation:
     """Returns the use of a second key, from the keyring and algorithm of the first."""
     outcomes: frozenset[ErrorKind] = frozenset()
     """Refusals of the key service that ``answer`` receives instead of a result."""
-    handler: Callable[[KeyCall], Awaitable[KeyAnswer | Existing]] | None = None
+    handler: Callable[[KeyCall], Awaitable[KeyResponse | Existing]] | None = None
     """Replaces ``ask`` and ``answer`` if one request is not enough."""
     name: str = field(kw_only=True)
-    example: KeyAnswer = field(kw_only=True)
+    example: KeyResponse = field(kw_only=True)
     fields: tuple[Field[Any], ...] = field(kw_only=True)
     """The fields besides ``algorithm`` and ``keyring``."""
 
@@ -184,7 +184,7 @@ class KeyOperation:
 
 
 Ask = Callable[[KeyCall], Request[Any]]
-AnswerTo = Callable[[ApiCall, Any, Any], KeyAnswer | Existing]
+ResponseTo = Callable[[ApiCall, Any, Any], KeyResponse | Existing]
 
 
 class TargetUse(NamedTuple):
@@ -201,7 +201,7 @@ class KeyAccess:
     """The checks before the use of keys, and the key service."""
 
     policy: Policy
-    allowances: Allowances
+    quotas: Quotas
     keys: TenantKeyService
     long_lists: ConcurrencyLimit = field(
         default_factory=partial(ConcurrencyLimit, LONG_LISTS, LONG_LISTS_IN_ALL), kw_only=True
@@ -254,7 +254,7 @@ class KeyAccess:
         """
         check_scope(principal.scopes, operation, keyring, algorithm)
         policy = self._policy(principal, operation, algorithm)
-        grant = Grant(policy, self.allowances.counts(principal, operation))
+        grant = Grant(policy, self.quotas.counts(principal, operation))
         grants = principal.decided.grants
         if len(grants) >= GRANTS:
             grants.clear()
@@ -358,7 +358,7 @@ class Steps:
         """Return the request of a call; the caller counts its operation."""
         return self.question(self.allow(call))
 
-    def answer(self, call: ApiCall, question: Question, outcome: object) -> Data | Existing:
+    def respond(self, call: ApiCall, question: Question, outcome: object) -> Data | Existing:
         """Return the response for the key service's outcome. Raises ApiError."""
         row, request = self._row, question.request
         overwrite(request)
@@ -366,8 +366,8 @@ class Steps:
             if outcome.kind not in row.outcomes:
                 raise error_for(row.operation, outcome.kind, call.values) from None
             outcome = outcome.kind
-        answer = cast("AnswerTo", row.answer)(call, request, outcome)
-        return answer if row.target is not None else _named(answer, call.values)
+        response = cast("ResponseTo", row.response)(call, request, outcome)
+        return response if row.target is not None else _named(response, call.values)
 
     async def handle(self, call: ApiCall) -> Data | Existing:
         """Handle a call. A counted operation is counted before its request."""
@@ -375,10 +375,10 @@ class Steps:
         if not allowed.grant.is_counted:
             return await self._work(allowed)
         try:
-            return await self._access.allowances.spend(
+            return await self._access.quotas.spend(
                 allowed.principal, self._row.operation, lambda: self._work(allowed)
             )
-        except AllowanceUsedUpError:
+        except QuotaUsedUpError:
             raise denied_by(
                 "monthly-allowance",
                 allowed.algorithm,
@@ -401,7 +401,7 @@ class Steps:
         except BaseException:
             overwrite(question.request)
             raise
-        return self.answer(allowed.call, question, outcome)
+        return self.respond(allowed.call, question, outcome)
 
 
 def overwrite(request: object) -> None:
@@ -440,14 +440,14 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         key_version_of=None if row.header is None else partial(_version_named, row.header),
         denial=row.denial,
         ask=steps.ask if is_pair else None,
-        answer=steps.answer if is_pair else None,
+        response=steps.respond if is_pair else None,
     )
 
 
-def _named(answer: KeyAnswer | Existing, values: Mapping[str, object]) -> Data | Existing:
-    if isinstance(answer, Existing):
-        return Existing(naming(cast("KeyAnswer", answer.data), values))
-    return naming(answer, values)
+def _named(response: KeyResponse | Existing, values: Mapping[str, object]) -> Data | Existing:
+    if isinstance(response, Existing):
+        return Existing(naming(cast("KeyResponse", response.data), values))
+    return naming(response, values)
 
 
 def _keyring_named(header: Field[Header] | None, values: Mapping[str, object]) -> KeyringName:

@@ -19,7 +19,7 @@ from pqkeep_gateway.api.key_fields import (
     KEY_VERSION,
     KEYRING,
     STATUS,
-    KeyAnswer,
+    KeyResponse,
     algorithm_field,
     alias_in,
     is_keyring_name,
@@ -81,7 +81,7 @@ PublicKey = Annotated[
 V = TypeVar("V", RetireKey, DisableKey, EnableKey, CancelArchive, GetKey, GetUsage)
 
 
-class Key(KeyAnswer, frozen=True, kw_only=True):
+class Key(KeyResponse, frozen=True, kw_only=True):
     """One version of a key, with everything that the service shows of it."""
 
     key_version: KeyVersionOf
@@ -104,7 +104,7 @@ class Key(KeyAnswer, frozen=True, kw_only=True):
     ] = UNSET
 
 
-class Keys(KeyAnswer, frozen=True, kw_only=True):
+class Keys(KeyResponse, frozen=True, kw_only=True):
     """Key versions of a keyring, ordered by algorithm and version."""
 
     keys: tuple[Key, ...]
@@ -114,7 +114,7 @@ class Keys(KeyAnswer, frozen=True, kw_only=True):
     ] = UNSET
 
 
-class KeyUsage(KeyAnswer, frozen=True, kw_only=True):
+class KeyUsage(KeyResponse, frozen=True, kw_only=True):
     """The usage of one key version."""
 
     key_version: KeyVersionOf
@@ -123,7 +123,7 @@ class KeyUsage(KeyAnswer, frozen=True, kw_only=True):
     last_used_at: Instant | None
 
 
-class KeyUsages(KeyAnswer, frozen=True, kw_only=True):
+class KeyUsages(KeyResponse, frozen=True, kw_only=True):
     """The usage of each version that was ever used, ordered by algorithm and version."""
 
     usage: tuple[KeyUsage, ...]
@@ -133,7 +133,7 @@ class KeyUsages(KeyAnswer, frozen=True, kw_only=True):
     ] = UNSET
 
 
-class RotatedKey(KeyAnswer, frozen=True, kw_only=True):
+class RotatedKey(KeyResponse, frozen=True, kw_only=True):
     """The new active key."""
 
     public_key: PublicKey

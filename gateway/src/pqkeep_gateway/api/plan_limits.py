@@ -11,9 +11,9 @@ from pqkeep_gateway.api.errors import KEY_SERVICE_OUTAGE, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.shards import TenantKeyService
-from pqkeep_gateway.tenancy.allowance import Allowances
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.plans import Plans, bound
+from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_protocol.keys import KeyStatus
 from pqkeep_protocol.messages import ListKeys
 
@@ -61,7 +61,7 @@ def endpoints(
     keys: TenantKeyService,
     api_keys: ApiKeys,
     plans: Plans,
-    allowances: Allowances,
+    quotas: Quotas,
     admission: Admission,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoint of limits."""
@@ -70,7 +70,7 @@ def endpoints(
             method="GET",
             path="/billing/limits",
             name="get_limits",
-            handler=_Limits(keys, api_keys, plans, allowances, admission).get,
+            handler=_Limits(keys, api_keys, plans, quotas, admission).get,
             permission=Permission.VIEW_SUBSCRIPTION,
             field_codes=UNPROCESSABLE_FIELDS,
             example=_EXAMPLE,
@@ -87,13 +87,13 @@ class _Limits:
         keys: TenantKeyService,
         api_keys: ApiKeys,
         plans: Plans,
-        allowances: Allowances,
+        quotas: Quotas,
         admission: Admission,
     ) -> None:
         self._keys = keys
         self._api_keys = api_keys
         self._plans = plans
-        self._allowances = allowances
+        self._quotas = quotas
         self._admission = admission
 
     async def get(self, call: ApiCall) -> LimitsData:
@@ -106,7 +106,7 @@ class _Limits:
         found = await self._keys.execute(active, call.attribution, call.tenant.placement)
         api_keys = await self._api_keys.count_valid(tenant)
         rate = self._admission.limit_of(entitlements)
-        operations = await self._allowances.used(tenant, entitlements)
+        operations = await self._quotas.used(tenant, entitlements)
         limits = {
             LimitName.PQC_KEYS: (found.total, bound(terms.pqc_keys)),
             LimitName.API_KEYS: (api_keys, terms.api_keys),

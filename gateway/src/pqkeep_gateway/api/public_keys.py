@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
-from pqkeep_gateway.api.key_fields import KEY_VERSION, KEYRING, KeyAnswer, keyring_named
+from pqkeep_gateway.api.key_fields import KEY_VERSION, KEYRING, KeyResponse, keyring_named
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
 from pqkeep_gateway.http.endpoint import JWK_SET, ApiCall, Document, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -32,7 +32,7 @@ class PublicKeyFormat(StrEnum):
     JWK = "jwk"
 
 
-class FormattedPublicKey(KeyAnswer, frozen=True, kw_only=True):
+class FormattedPublicKey(KeyResponse, frozen=True, kw_only=True):
     """A public key in one format."""
 
     format: PublicKeyFormat

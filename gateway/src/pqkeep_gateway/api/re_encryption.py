@@ -13,7 +13,7 @@ from pqkeep_gateway.api.key_fields import (
     KEY_VERSION,
     KEYRING,
     WRAPPED_KEY,
-    KeyAnswer,
+    KeyResponse,
     KeyVersionUsed,
     algorithm_field,
     alias_in,
@@ -105,7 +105,7 @@ SOURCE_WRAPPED_KEY = WRAPPED_KEY.described(f"{WRAPPED_KEY.description} {_OF_THRE
 SOURCE_VERSION = KEY_VERSION.unless(ENVELOPE)
 
 
-class ReEncrypted(KeyAnswer, frozen=True, kw_only=True):
+class ReEncrypted(KeyResponse, frozen=True, kw_only=True):
     """The data of a ciphertext or a wrapped key, encrypted to the target."""
 
     ciphertext: (
@@ -194,14 +194,14 @@ def re_encrypted(
         reading = Operation.UNWRAP if request.is_wrapped_key else Operation.DECRYPT
         raise error_for(reading, outcome, call.values)
     target = request.target
-    answer = ReEncrypted(
+    response = ReEncrypted(
         key_version=outcome.version, algorithm=_name_of(call, target), keyring=target.keyring
     )
     if target.format is CiphertextFormat.ENVELOPE:
         header = Header(target.algorithm, outcome.version, target.keyring)
-        return structs.replace(answer, envelope=envelope_of(header, outcome.ciphertext))
+        return structs.replace(response, envelope=envelope_of(header, outcome.ciphertext))
     name = WRAPPED_KEY.name if request.is_wrapped_key else CIPHERTEXT.name
-    return structs.replace(answer, **{name: base64(outcome.ciphertext)})
+    return structs.replace(response, **{name: base64(outcome.ciphertext)})
 
 
 def _name_of(call: ApiCall, target: Target) -> Algorithm:

@@ -300,7 +300,7 @@ class _SecondFactors:
         """Finish signing in with a code of any kind. The tokens are in cookies."""
         challenge, email_code = call[_CHALLENGE], call[_OPTIONAL_EMAIL_CODE]
         if email_code is not None:
-            tokens = await self._codes.answer(
+            tokens = await self._codes.check(
                 challenge, email_code, call.attribution, call.user_agent
             )
         else:

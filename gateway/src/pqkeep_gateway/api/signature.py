@@ -17,7 +17,7 @@ from pqkeep_gateway.api.key_fields import (
     SIGNATURE_OVER_HASH,
     SIGNATURE_OVER_MU,
     AlgorithmUsed,
-    KeyAnswer,
+    KeyResponse,
     KeyVersionUsed,
     check_digest,
     shortened,
@@ -46,7 +46,7 @@ from pqkeep_protocol.messages import (
 )
 
 
-class Signed(KeyAnswer, frozen=True, kw_only=True):
+class Signed(KeyResponse, frozen=True, kw_only=True):
     """A signature over a message."""
 
     signature: Annotated[Base64, Meta(description="The signature.")]
@@ -74,7 +74,7 @@ def signed(_: ApiCall, request: Sign | SignMu, result: messages.Signed) -> Signe
     )
 
 
-class Verified(KeyAnswer, frozen=True, kw_only=True):
+class Verified(KeyResponse, frozen=True, kw_only=True):
     """The result of verifying a signature over a message."""
 
     valid: Annotated[bool, Meta(description="Whether the signature is valid.")]
@@ -106,7 +106,7 @@ def verified(_: ApiCall, request: Verify | VerifyMu, outcome: object) -> Verifie
     )
 
 
-class SignedHash(KeyAnswer, frozen=True, kw_only=True):
+class SignedHash(KeyResponse, frozen=True, kw_only=True):
     """A signature over a digest."""
 
     signature: Annotated[Base64, Meta(description="The signature.")]
@@ -140,7 +140,7 @@ def signed_hash(_: ApiCall, request: SignHash, result: messages.Signed) -> Signe
     )
 
 
-class VerifiedHash(KeyAnswer, frozen=True, kw_only=True):
+class VerifiedHash(KeyResponse, frozen=True, kw_only=True):
     """The result of verifying a signature over a digest."""
 
     valid: Annotated[bool, Meta(description="Whether the signature is valid.")]
@@ -204,7 +204,7 @@ def verify_mu(call: KeyCall) -> VerifyMu:
     )
 
 
-class SignedJws(KeyAnswer, frozen=True, kw_only=True):
+class SignedJws(KeyResponse, frozen=True, kw_only=True):
     """A JWS."""
 
     jws: Annotated[

@@ -22,7 +22,7 @@ from pqkeep_gateway.http.field import Field, choice_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import Placement, Shards, TenantKeyService
 from pqkeep_gateway.storage.tenants import SqlTenants
-from pqkeep_gateway.tenancy.allowance import Allowances
+from pqkeep_gateway.tenancy.quota import Quotas
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -124,7 +124,7 @@ _EXAMPLE = UsageData(
 
 
 def endpoints(
-    shards: Shards, tenants: SqlTenants, allowances: Allowances, admission: Admission, clock: Clock
+    shards: Shards, tenants: SqlTenants, quotas: Quotas, admission: Admission, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """Return the endpoint of usage."""
     return (
@@ -132,7 +132,7 @@ def endpoints(
             method="GET",
             path="/usage",
             name="get_usage",
-            handler=_Usage(shards, tenants, allowances, admission, clock).get,
+            handler=_Usage(shards, tenants, quotas, admission, clock).get,
             permission=Permission.VIEW_TENANT,
             fields=(_PERIOD, _TENANT),
             field_codes=UNPROCESSABLE_FIELDS,
@@ -150,13 +150,13 @@ class _Usage:
         self,
         shards: Shards,
         tenants: SqlTenants,
-        allowances: Allowances,
+        quotas: Quotas,
         admission: Admission,
         clock: Clock,
     ) -> None:
         self._shards = shards
         self._tenants = tenants
-        self._allowances = allowances
+        self._quotas = quotas
         self._admission = admission
         self._clock = clock
 
@@ -171,7 +171,7 @@ class _Usage:
         buckets = await self._buckets(tenant, placement, _BUCKETS[period])
         used = rate = None
         if entitlements is not None:
-            used = await self._allowances.used(tenant, entitlements)
+            used = await self._quotas.used(tenant, entitlements)
             rate = self._admission.limit_of(entitlements).events
         operations_used, operations_per_month = used or (None, None)
         return UsageData(

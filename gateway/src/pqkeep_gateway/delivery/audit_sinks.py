@@ -184,7 +184,7 @@ def _host() -> str:
     return name[:255] or "-"
 
 
-_MAX_ANSWER = 64 * 1024
+_MAX_RESPONSE = 64 * 1024
 
 
 class HttpCollector:
@@ -217,14 +217,14 @@ class HttpCollector:
         try:
             with connected(self._address, self._tls, self._page_seconds) as connection.sock:
                 connection.request("POST", self._path, body, self._headers)
-                answer = connection.getresponse()
-                answer.read(_MAX_ANSWER)
+                response = connection.getresponse()
+                response.read(_MAX_RESPONSE)
         except HTTPException as error:
             raise SinkError(type(error).__name__) from None
         finally:
             connection.close()
-        if answer.status // 100 != 2:  # noqa: PLR2004 - successful
-            raise SinkError(f"the collector answers {answer.status}")
+        if response.status // 100 != 2:  # noqa: PLR2004 - successful
+            raise SinkError(f"the collector answers {response.status}")
 
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK

@@ -32,7 +32,7 @@ from pqkeep_gateway.http.request_head import (
     check_head,
     path_of,
 )
-from pqkeep_gateway.http.responses import Answer, lines_of, new_request_id
+from pqkeep_gateway.http.responses import WholeResponse, lines_of, new_request_id
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
@@ -302,11 +302,11 @@ class Request:
 
     # --- The response ---------------------------------------------------------------------------
 
-    def answer(self, answer: Answer) -> None:
+    def respond(self, response: WholeResponse) -> None:
         """Send a complete response at once."""
         if self.disconnected:
             return
-        status, content_type, lines, body = answer
+        status, content_type, lines, body = response
         self.response_started = True
         self.status = status
         self._waits_for_100 = False

@@ -204,7 +204,7 @@ class Endpoint:
     """Returns the single request to the key service, without waiting. None: await the handler,
     because something else must happen first. Raises ApiError, FieldError and errors of the error
     table."""
-    answer: Callable[[ApiCall, Question, Any], Response] | None = None
+    response: Callable[[ApiCall, Question, Any], Response] | None = None
     """Returns the response for the outcome of the request: a result or a KeyServiceError. Call it
     exactly once for each request, even if the client has gone: it overwrites secrets. Raises
     ApiError."""

@@ -184,9 +184,9 @@ class LargeBody:
         self._state = _State.HANDLED
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
-        self._timer = asyncio.get_running_loop().call_later(HANDLED_SECONDS, self.answer)
+        self._timer = asyncio.get_running_loop().call_later(HANDLED_SECONDS, self.respond)
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         """Release its capacity: it was handled, or takes longer than HANDLED_SECONDS."""
         if self._timer is not None:
             self._timer.cancel()
@@ -196,7 +196,7 @@ class LargeBody:
 
     def end(self) -> None:
         """Note the end of its request, with or without success."""
-        self.answer()
+        self.respond()
         if self._state is _State.WAITING:
             self._bodies.leave_queue(self)
         if self._state is not _State.ENDED:

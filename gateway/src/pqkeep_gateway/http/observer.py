@@ -70,7 +70,7 @@ class RequestObserver:
         route: Route,
         method: str,
         began: float,
-        answer: ApiError | int | None,
+        response: ApiError | int | None,
         values: Mapping[str, object],
         principal: Principal | None,
         request_id: str,
@@ -83,10 +83,10 @@ class RequestObserver:
         ``began``: from ``time.perf_counter``.
         """
         seconds = perf_counter() - began
-        if isinstance(answer, ApiError):
-            outcome, status = answer.code.code, answer.code.status
+        if isinstance(response, ApiError):
+            outcome, status = response.code.code, response.code.status
         else:
-            outcome, status = (SUCCESS, answer) if answer else (CLIENT_GONE, 0)
+            outcome, status = (SUCCESS, response) if response else (CLIENT_GONE, 0)
         self.outcomes[route.operation, _algorithm(route, values), outcome] += 1
         self.durations[route.operation].observe(seconds)
         if self._logs:

@@ -209,8 +209,8 @@ class Pipeline:
             return await endpoint.handler(call)
 
         def did_nothing(error: Exception) -> bool:
-            answer = self._answer_to(error, endpoint, call.values)
-            return answer is not None and answer.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            response = self._answer_to(error, endpoint, call.values)
+            return response is not None and response.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
         return await self.step_up.spend(
             call.person,

@@ -97,7 +97,7 @@ Whole = Data | Document | Existing | WithCookies
 """Responses that are complete before they are sent."""
 
 
-class Answer(NamedTuple):
+class WholeResponse(NamedTuple):
     """A complete response."""
 
     status: int
@@ -107,12 +107,12 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def answer_of(
+def response_of(
     status: int,
     response: Whole,
     request_id: str,
     usage: Usage | None = None,
-) -> Answer:
+) -> WholeResponse:
     """Return the response for a handler's result."""
     content_type, cookies = _JSON, b""
     match response:
@@ -127,10 +127,12 @@ def answer_of(
         case _:
             body = envelope.success(response, request_id)
     limits = b"" if usage is None else _usage_lines(usage)
-    return Answer(status, content_type, _START % request_id.encode() + limits + cookies, body)
+    return WholeResponse(
+        status, content_type, _START % request_id.encode() + limits + cookies, body
+    )
 
 
-def error_answer(error: ApiError, request_id: str, usage: Usage | None = None) -> Answer:
+def error_response(error: ApiError, request_id: str, usage: Usage | None = None) -> WholeResponse:
     """Return the response for an error. An error about a limit names only that limit."""
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     headers += [(b"set-cookie", cookie.encode()) for cookie in error.cookies]
@@ -140,7 +142,7 @@ def error_answer(error: ApiError, request_id: str, usage: Usage | None = None) -
     if usage is not None and error.code.status != HTTPStatus.TOO_MANY_REQUESTS:
         lines += _usage_lines(usage)
     body = envelope.failure(error, request_id)
-    return Answer(error.code.status, _JSON, _START % request_id.encode() + lines, body)
+    return WholeResponse(error.code.status, _JSON, _START % request_id.encode() + lines, body)
 
 
 def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -154,7 +156,7 @@ def lines_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
     """Send an error of a page over ASGI."""
-    answer = error_answer(error, request_id)
+    answer = error_response(error, request_id)
     lines = [line.partition(b": ") for line in answer.lines.split(b"\r\n")[:-1]]
     headers = [
         (b"content-type", answer.content_type),

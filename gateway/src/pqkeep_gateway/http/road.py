@@ -60,9 +60,9 @@ from pqkeep_gateway.http.refusals import UNREAD
 from pqkeep_gateway.http.responses import (
     Whole,
     accepts_gzip,
-    answer_of,
-    error_answer,
+    error_response,
     request_id_of,
+    response_of,
     send_lines,
     send_not_found,
 )
@@ -247,7 +247,7 @@ class Road:
         began, request_id = perf_counter(), request_id_of(request.headers)
         refused = method_not_allowed(resource.methods)
         client = self._pipeline.trusted_proxies.client_of(request.peer, request.header_list)
-        request.answer(error_answer(refused, request_id))
+        request.respond(error_response(refused, request_id))
         self._observer.finish(
             resource.no_route,
             request.method,
@@ -396,7 +396,7 @@ class Road:
         passage.usage = await pipeline.count_items(endpoint, call) or passage.usage
         response = await pipeline.handle(endpoint, call)
         if passage.large is not None:
-            passage.large.answer()
+            passage.large.respond()
         if endpoint.signature_header:
             pipeline.signed_bodies.accept(passage.address)
         if isinstance(response, JsonLines):
@@ -416,7 +416,7 @@ class Road:
     def _told(self, passage: _Passage, outcome: object) -> None:
         """6. Take the outcome from the key service."""
         question, passage.question = passage.question, None
-        answer, call = passage.row.endpoint.answer, passage.call
+        answer, call = passage.row.endpoint.response, passage.call
         if answer is None or question is None or call is None:
             raise RuntimeError("no request to the key service is pending")
         response = answer(call, question, outcome)
@@ -427,14 +427,14 @@ class Road:
     def _answered(self, passage: _Passage, response: Whole) -> None:
         """13. Send the response."""
         status = passage.row.endpoint.status
-        answer = answer_of(status, response, passage.request_id, passage.usage)
-        passage.request.answer(answer)
+        answer = response_of(status, response, passage.request_id, passage.usage)
+        passage.request.respond(answer)
         self._finish(passage, answer.status)
 
     def _refused(self, passage: _Passage, raised: Exception) -> Rest | None:
         """14. Send an error; a refusal is recorded first."""
         if passage.large is not None:
-            passage.large.answer()
+            passage.large.respond()
         if isinstance(raised, ClientGoneError):
             self._finish(passage, None)
             return None
@@ -464,7 +464,7 @@ class Road:
 
     def _send_error(self, passage: _Passage, error: ApiError) -> None:
         passage.request.on_body = None
-        passage.request.answer(error_answer(error, passage.request_id, passage.usage))
+        passage.request.respond(error_response(error, passage.request_id, passage.usage))
         self._finish(passage, error.without_frames())
 
     def _finish(self, passage: _Passage, answer: ApiError | int | None) -> None:

@@ -77,15 +77,15 @@ def management_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        answer = paths.get(scope["path"])
+        response = paths.get(scope["path"])
         if not _is_known(headers.get(b"host", b""), known):
             status, kind, body = _status("unknown host", HTTPStatus.MISDIRECTED_REQUEST)
-        elif answer is None:
+        elif response is None:
             status, kind, body = _status("not found", HTTPStatus.NOT_FOUND)
         elif scope["method"] not in METHODS:
             status, kind, body = _status("method not allowed", HTTPStatus.METHOD_NOT_ALLOWED)
         else:
-            status, kind, body = await answer()
+            status, kind, body = await response()
         sent = [
             (b"content-type", kind),
             (b"content-length", str(len(body)).encode()),

@@ -164,15 +164,15 @@ def _missing(shards: Mapping[str, Problems]) -> Iterator[tuple[str, str]]:
 
 def _shard_problems(samples: Samples | None) -> Problems:
     if samples is None:
-        return dict.fromkeys(SHARD_PARTS, WriteProblem.NO_ANSWER)
+        return dict.fromkeys(SHARD_PARTS, WriteProblem.NO_RESPONSE)
     problem = None
     if not _is_positive(samples, "pqkeep_keys_database_up"):
         labels = [sample.labels[0] for sample in samples.get("pqkeep_keys_database_problem", ())]
         is_known = len(labels) == 1 and labels[0] in set(WriteProblem)
-        problem = WriteProblem(labels[0]) if is_known else WriteProblem.NO_ANSWER
+        problem = WriteProblem(labels[0]) if is_known else WriteProblem.NO_RESPONSE
     active = samples.get("pqkeep_key_service_active", ())
     stands_by = problem is None and any(not sample.value for sample in active)
-    return {KEY_SERVICE: WriteProblem.NO_ANSWER if stands_by else None, KEYS_DATABASE: problem}
+    return {KEY_SERVICE: WriteProblem.NO_RESPONSE if stands_by else None, KEYS_DATABASE: problem}
 
 
 def _is_positive(samples: Samples, name: str) -> bool:
@@ -189,7 +189,7 @@ def _cached(name: str, check: Check) -> Cached[WriteProblem | None]:
 
     return Cached(
         problem,
-        otherwise=WriteProblem.NO_ANSWER,
+        otherwise=WriteProblem.NO_RESPONSE,
         name=name,
         seconds=CHECK_SECONDS,
         wait_seconds=WAIT_SECONDS,

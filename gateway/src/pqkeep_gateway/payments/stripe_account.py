@@ -43,7 +43,7 @@ _LOG = logger(__name__)
 
 T = TypeVar("T")
 
-ANSWER_SECONDS = 8.0
+RESPONSE_SECONDS = 8.0
 """For all Stripe calls of one request together."""
 TOLERANCE_SECONDS = 300
 """How old a signature may be."""
@@ -76,7 +76,7 @@ class StripeAccount:
             _secret(settings.secret_key_file),
             base_addresses={"api": settings.api.rstrip("/")},
             max_network_retries=0,
-            http_client=stripe.RequestsClient(timeout=ANSWER_SECONDS, session=session),
+            http_client=stripe.RequestsClient(timeout=RESPONSE_SECONDS, session=session),
         )
         self._threads = ThreadPoolExecutor(THREADS, "stripe")
 
@@ -109,7 +109,7 @@ class StripeAccount:
         """Call Stripe in a thread, without retries: the client may repeat its request."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 return await loop.run_in_executor(self._threads, request)
         except TimeoutError:
             _LOG.error("Stripe did not answer in time")
@@ -152,8 +152,8 @@ class StripeAccount:
         _read(self._client.v1.subscriptions.update(external_id, parameters, _options(key)))
 
 
-def _read(answer: stripe.Subscription) -> Subscription:
-    return msgspec.convert(answer.to_dict(for_json=True), Subscription)
+def _read(response: stripe.Subscription) -> Subscription:
+    return msgspec.convert(response.to_dict(for_json=True), Subscription)
 
 
 def _options(key: IdempotencyKey | None) -> "RequestOptions":

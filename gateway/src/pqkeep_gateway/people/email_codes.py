@@ -71,7 +71,7 @@ class EmailCodes:
             raise InvalidChallengeError
         await self._audit_delivery.deliver()
 
-    async def answer(
+    async def check(
         self, token: str, code: str, attribution: Attribution, user_agent: bytes = b""
     ) -> Tokens:
         """Begin a session with the code that was sent.

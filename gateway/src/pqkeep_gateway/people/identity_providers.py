@@ -30,7 +30,7 @@ _BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 Claims = Mapping[str, object]
 
 
-class InvalidProviderAnswerError(Exception):
+class InvalidProviderResponseError(Exception):
     """A provider's answer is not what OpenID Connect requires. The message names the part."""
 
 
@@ -46,7 +46,7 @@ class Metadata(Struct, frozen=True):
 
 
 def metadata_of(document: bytes, issuer: str) -> Metadata:
-    """Return what a discovery document says. Raises InvalidProviderAnswerError.
+    """Return what a discovery document says. Raises InvalidProviderResponseError.
 
     Its issuer must be the one in the settings, byte for byte, and its endpoints https; of an issuer
     on this machine they may be on this machine.
@@ -54,16 +54,16 @@ def metadata_of(document: bytes, issuer: str) -> Metadata:
     try:
         metadata = decode_json(document, Metadata)
     except MalformedDocumentError:
-        raise InvalidProviderAnswerError("discovery document") from None
+        raise InvalidProviderResponseError("discovery document") from None
     if metadata.issuer != issuer:
-        raise InvalidProviderAnswerError("issuer in the discovery document")
+        raise InvalidProviderResponseError("issuer in the discovery document")
     endpoints = (
         metadata.authorization_endpoint,
         metadata.token_endpoint,
         metadata.userinfo_endpoint or metadata.token_endpoint,
     )
     if not all(_is_endpoint(each, issuer) for each in endpoints):
-        raise InvalidProviderAnswerError("endpoint in the discovery document")
+        raise InvalidProviderResponseError("endpoint in the discovery document")
     return metadata
 
 
@@ -78,14 +78,14 @@ def base64url(text: str) -> bytes:
 
 
 def claims_of(id_token: str) -> Claims:
-    """Return the claims in an ID token. Raises InvalidProviderAnswerError."""
+    """Return the claims in an ID token. Raises InvalidProviderResponseError."""
     parts = id_token.split(".")
     if len(parts) != _PARTS:
-        raise InvalidProviderAnswerError("form of the ID token")
+        raise InvalidProviderResponseError("form of the ID token")
     try:
         return decode_json(base64url(parts[1]), dict[str, object])
     except ValueError:
-        raise InvalidProviderAnswerError("form of the ID token") from None
+        raise InvalidProviderResponseError("form of the ID token") from None
 
 
 class _IdToken(Struct, frozen=True):
@@ -104,12 +104,12 @@ class _IdToken(Struct, frozen=True):
 def verified(claims: Claims, provider: Provider, nonce: str, now: float) -> VerifiedPerson:
     """Return whom an ID token is about (OpenID Connect Core 1.0, section 3.1.3.7).
 
-    Raises InvalidProviderAnswerError.
+    Raises InvalidProviderResponseError.
     """
     try:
         token = msgspec.convert(claims, _IdToken)
     except (msgspec.ValidationError, OverflowError):
-        raise InvalidProviderAnswerError("claims of the ID token") from None
+        raise InvalidProviderResponseError("claims of the ID token") from None
     audiences = (token.aud,) if isinstance(token.aud, str) else token.aud
     authorized = token.azp if len(audiences) > 1 else token.azp or provider.client_id
     oldest = now - LIFETIME.total_seconds() - SKEW_SECONDS
@@ -124,7 +124,7 @@ def verified(claims: Claims, provider: Provider, nonce: str, now: float) -> Veri
     }
     for name, holds in checks.items():
         if not holds:
-            raise InvalidProviderAnswerError(f"{name} of the ID token")
+            raise InvalidProviderResponseError(f"{name} of the ID token")
     return VerifiedPerson(
         Identity(provider.issuer, token.sub),
         _email_in(claims, provider),
@@ -141,15 +141,15 @@ def lacks_personal_claims(claims: Claims, provider: Provider) -> bool:
 def with_userinfo(claims: Claims, userinfo: bytes, provider: Provider) -> Claims:
     """Return an ID token's claims with the e-mail address and groups of UserInfo (section 5.3).
 
-    They are taken where the ID token has none. Raises InvalidProviderAnswerError where UserInfo is
+    They are taken where the ID token has none. Raises InvalidProviderResponseError where UserInfo is
     about somebody else.
     """
     try:
         more = decode_json(userinfo, dict[str, object])
     except MalformedDocumentError:
-        raise InvalidProviderAnswerError("UserInfo") from None
+        raise InvalidProviderResponseError("UserInfo") from None
     if more.get("sub") is None or more["sub"] != claims.get("sub"):
-        raise InvalidProviderAnswerError("sub of UserInfo")
+        raise InvalidProviderResponseError("sub of UserInfo")
     names = [provider.groups_claim] if provider.groups_claim not in claims else []
     if "email" not in claims:
         names += ["email", "email_verified"]  # of the same source, both

@@ -31,7 +31,7 @@ from pqkeep_gateway.people.identity_providers import (
     LIFETIME,
     SKEW_SECONDS,
     Claims,
-    InvalidProviderAnswerError,
+    InvalidProviderResponseError,
     Metadata,
     base64url,
     verified,
@@ -66,7 +66,7 @@ _UNRECORDED = frozenset({Refusal.EXPIRED, Refusal.UNAVAILABLE})
 
 
 class ProviderRequests(NamedTuple):
-    """Requests to a provider. Both raise UnavailableError and InvalidProviderAnswerError."""
+    """Requests to a provider. Both raise UnavailableError and InvalidProviderResponseError."""
 
     metadata: Callable[[], Awaitable[Metadata]]
     """Returns what the provider says of itself."""
@@ -281,7 +281,7 @@ class SingleSignOn:
         verifier = self._derived("verifier", cookie)
         try:
             return await self._requests.exchange(query.code, verifier, redirect_uri)
-        except InvalidProviderAnswerError as error:
+        except InvalidProviderResponseError as error:
             raise self._invalid(error) from None
         except UnavailableError:
             raise RefusedError(Refusal.UNAVAILABLE) from None
@@ -289,7 +289,7 @@ class SingleSignOn:
     async def _metadata(self) -> Metadata:
         try:
             return await self._requests.metadata()
-        except InvalidProviderAnswerError as error:
+        except InvalidProviderResponseError as error:
             raise self._invalid(error) from None
         except UnavailableError:
             raise RefusedError(Refusal.UNAVAILABLE) from None
@@ -297,10 +297,10 @@ class SingleSignOn:
     def _verified(self, claims: Claims, nonce: str, now: float) -> VerifiedPerson:
         try:
             return verified(claims, self.provider, nonce, now)
-        except InvalidProviderAnswerError as error:
+        except InvalidProviderResponseError as error:
             raise self._invalid(error) from None
 
-    def _invalid(self, error: InvalidProviderAnswerError) -> RefusedError:
+    def _invalid(self, error: InvalidProviderResponseError) -> RefusedError:
         _LOG.warning(
             "a provider of single sign-on gave an invalid answer",
             provider=self.provider.name,

@@ -43,7 +43,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.OVERLOADED: "overloaded",
     ErrorKind.UNAVAILABLE: "unavailable",
     ErrorKind.DEADLINE_EXCEEDED: "took too long",
-    ErrorKind.BAD_ANSWER: "bad answer",
+    ErrorKind.BAD_RESPONSE: "bad answer",
     ErrorKind.INTERNAL: "internal error",
 }
 _CODES: Mapping[Code, str] = {

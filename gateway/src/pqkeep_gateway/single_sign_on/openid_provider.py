@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from pqkeep_gateway.people.identity_providers import (
     Claims,
-    InvalidProviderAnswerError,
+    InvalidProviderResponseError,
     Metadata,
     claims_of,
     lacks_personal_claims,
@@ -43,7 +43,7 @@ _LOG = logger(__name__)
 
 SECONDS = 5.0
 """For one request and its answer."""
-MAX_ANSWER = 64 * 1024
+MAX_RESPONSE = 64 * 1024
 """Bytes of a body."""
 AT_ONCE = 8
 """Requests that may wait for the provider."""
@@ -105,7 +105,7 @@ class OpenIdProvider:
         self._metadata: Metadata | None = None
         self._distance = Distance.THIS_MACHINE
         self._metadata_until = 0.0
-        self._latest = Cached[Metadata | InvalidProviderAnswerError | None](
+        self._latest = Cached[Metadata | InvalidProviderResponseError | None](
             self._current,
             None,
             name=f"the single sign-on provider {provider.name}",
@@ -116,11 +116,11 @@ class OpenIdProvider:
     async def metadata(self) -> Metadata:
         """Return the discovery document's, at most METADATA_SECONDS old.
 
-        Raises UnavailableError, InvalidProviderAnswerError.
+        Raises UnavailableError, InvalidProviderResponseError.
         """
         found = await self._latest.get()
-        if isinstance(found, InvalidProviderAnswerError):
-            raise InvalidProviderAnswerError(str(found))
+        if isinstance(found, InvalidProviderResponseError):
+            raise InvalidProviderResponseError(str(found))
         if found is None:
             raise UnavailableError
         return found
@@ -128,7 +128,7 @@ class OpenIdProvider:
     async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Claims:
         """Exchange an authorization code for the claims about a person, which nobody checked yet.
 
-        Raises UnavailableError, InvalidProviderAnswerError.
+        Raises UnavailableError, InvalidProviderResponseError.
         """
         metadata = await self.metadata()
         form = {
@@ -139,11 +139,11 @@ class OpenIdProvider:
         }
         headers = dict(_FORM)
         self._authenticate(metadata, form, headers)
-        answer, _ = await self._ask("POST", metadata.token_endpoint, headers, urlencode(form))
+        response, _ = await self._ask("POST", metadata.token_endpoint, headers, urlencode(form))
         try:
-            tokens = decode_json(answer, _Tokens)
+            tokens = decode_json(response, _Tokens)
         except MalformedDocumentError:
-            raise InvalidProviderAnswerError("token endpoint's answer") from None
+            raise InvalidProviderResponseError("token endpoint's answer") from None
         claims = claims_of(tokens.id_token)
         endpoint = metadata.userinfo_endpoint
         is_usable = tokens.access_token.isascii() and tokens.access_token.isprintable()
@@ -157,7 +157,7 @@ class OpenIdProvider:
         """Give up what waits."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _current(self) -> Metadata | InvalidProviderAnswerError:
+    async def _current(self) -> Metadata | InvalidProviderResponseError:
         now = asyncio.get_running_loop().time()
         if self._metadata is None or now >= self._metadata_until:
             self._metadata = None
@@ -167,7 +167,7 @@ class OpenIdProvider:
                 self._distance = Distance.THIS_MACHINE  # the operator chose where the issuer is
                 document, distance = await self._ask("GET", url, {})
                 self._metadata, self._distance = metadata_of(document, issuer), distance
-            except InvalidProviderAnswerError as error:
+            except InvalidProviderResponseError as error:
                 return error
             self._metadata_until = now + METADATA_SECONDS
         return self._metadata
@@ -193,7 +193,7 @@ class OpenIdProvider:
     ) -> tuple[bytes, Distance]:
         """Return the body of an answer with status 200, and how far away it is from.
 
-        Raises UnavailableError, OverloadedError, InvalidProviderAnswerError.
+        Raises UnavailableError, OverloadedError, InvalidProviderResponseError.
         """
         if not self._free.acquire(blocking=False):
             raise OverloadedError
@@ -204,7 +204,7 @@ class OpenIdProvider:
         asked.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(self._seconds):
-                status, answer = await asyncio.shield(asked)
+                status, response = await asyncio.shield(asked)
         except (OSError, HTTPException, ValueError) as error:  # TimeoutError is an OSError
             connection.cut()
             _LOG.warning(
@@ -214,14 +214,14 @@ class OpenIdProvider:
             )
             raise UnavailableError from None
         except _TooNearError:
-            raise InvalidProviderAnswerError("address of an endpoint") from None
+            raise InvalidProviderResponseError("address of an endpoint") from None
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise UnavailableError
         if status != HTTPStatus.OK:
-            raise InvalidProviderAnswerError(f"status {status}")
-        if len(answer) > MAX_ANSWER:
-            raise InvalidProviderAnswerError("size of an answer")
-        return answer, connection.distance
+            raise InvalidProviderResponseError(f"status {status}")
+        if len(response) > MAX_RESPONSE:
+            raise InvalidProviderResponseError("size of an answer")
+        return response, connection.distance
 
     def _in_thread(
         self,
@@ -266,8 +266,8 @@ class _Connection:
         try:
             self._connect()
             self._http.request(method, self._target, body, sent)
-            with self._http.getresponse() as answer:
-                return answer.status, answer.read(MAX_ANSWER + 1)
+            with self._http.getresponse() as response:
+                return response.status, response.read(MAX_RESPONSE + 1)
         finally:
             self._http.close()
 

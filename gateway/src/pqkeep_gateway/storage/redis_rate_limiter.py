@@ -56,7 +56,7 @@ _PROBLEMS: Mapping[str, WriteProblem] = {
     "NOPERM": WriteProblem.FORBIDDEN,
     "The user executing the script": WriteProblem.FORBIDDEN,
     "BUSY": WriteProblem.LOCKED,  # by a script
-    "LOADING": WriteProblem.NO_ANSWER,
+    "LOADING": WriteProblem.NO_RESPONSE,
 }
 """What an answer of the server means, by a word that it has. Before version 7 the word of what a
 script was refused is in the middle of a sentence."""
@@ -249,14 +249,14 @@ def _password(file: Path | None) -> str | None:
     return None if file is None else read_secret_text(file, "Redis password")
 
 
-async def _in_time(answer: Awaitable[Any]) -> Any:
+async def _in_time(response: Awaitable[Any]) -> Any:
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        return await answer
+        return await response
 
 
-async def _available(answer: Awaitable[Any]) -> Any:
+async def _available(response: Awaitable[Any]) -> Any:
     try:
-        return await answer
+        return await response
     except _FAILURES as error:
         raise _unavailable(error) from None
 
@@ -276,7 +276,7 @@ def problem_of(error: Exception) -> WriteProblem:
     if isinstance(error, ResponseError):
         found = _WORD.search(f"{error.status_code} {error}")
         return _PROBLEMS[found[1]] if found else WriteProblem.FAILED
-    return WriteProblem.NO_ANSWER
+    return WriteProblem.NO_RESPONSE
 
 
 def _permanent_problem(error: Exception) -> str | None:

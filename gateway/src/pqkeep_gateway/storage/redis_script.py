@@ -26,7 +26,7 @@ class _Call(NamedTuple):
 
 class _Waiting(NamedTuple):
     call: _Call
-    answer: asyncio.Future[tuple[Any, int]]
+    response: asyncio.Future[tuple[Any, int]]
 
 
 class RedisScript:
@@ -57,11 +57,11 @@ class RedisScript:
         message that fails is the failure of what waits behind it, too: a server that hangs would
         have each message wait as long as the first one.
         """
-        answer: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(_Call(keys, arguments), answer))
+        response: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(_Call(keys, arguments), response))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
-        return await answer
+        return await response
 
     async def close(self) -> None:
         """Give the connection back."""
@@ -78,7 +78,7 @@ class RedisScript:
                 equal.setdefault(call, []).append(waiter)
             try:
                 async with asyncio.timeout(self._timeout_seconds):
-                    answers = await self._answers(
+                    responses = await self._responses(
                         [(call, len(waiters)) for call, waiters in equal.items()]
                     )
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
@@ -90,24 +90,24 @@ class RedisScript:
                             waiter.set_exception(error)
                     self._waiting = []
                 return
-            for waiters, answer in zip(equal.values(), answers, strict=True):
+            for waiters, response in zip(equal.values(), responses, strict=True):
                 for place, waiter in enumerate(waiters):
                     if waiter.done():
                         continue  # who asked waits no more
-                    if isinstance(answer, ResponseError):
-                        waiter.set_exception(answer)
+                    if isinstance(response, ResponseError):
+                        waiter.set_exception(response)
                     else:
-                        waiter.set_result((answer, place))
+                        waiter.set_result((response, place))
 
-    async def _answers(self, calls: Sequence[tuple[_Call, int]]) -> list[Any]:
-        answers = await self._ask(calls)
-        unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    async def _responses(self, calls: Sequence[tuple[_Call, int]]) -> list[Any]:
+        responses = await self._ask(calls)
+        unknown = [n for n, response in enumerate(responses) if isinstance(response, NoScriptError)]
         if unknown:  # the server has been started again, and has done nothing with these
             await self._redis.script_load(self._text)
             again = await self._ask([calls[n] for n in unknown])
-            for n, answer in zip(unknown, again, strict=True):
-                answers[n] = answer
-        return answers
+            for n, response in zip(unknown, again, strict=True):
+                responses[n] = response
+        return responses
 
     async def _ask(self, calls: Sequence[tuple[_Call, int]]) -> list[Any]:
         connection = await self._open()
@@ -117,13 +117,13 @@ class RedisScript:
             for (keys, arguments), times in calls
         ]
         await connection.send_packed_command(packed, check_health=False)
-        answers: list[Any] = []
+        responses: list[Any] = []
         for _ in calls:
             try:
-                answers.append(await connection.read_response())
+                responses.append(await connection.read_response())
             except ResponseError as refusal:
-                answers.append(refusal)
-        return answers
+                responses.append(refusal)
+        return responses
 
     async def _open(self) -> Connection:
         """Return the connection, or another one if the server has hung up meanwhile."""

@@ -15,12 +15,12 @@ class SqlUsage:
         """Use an open database."""
         self._engine = engine
 
-    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
         """Count operations, all or none, in one step; none if the allowance has not as many left."""
         row = {"tenant_id": tenant, "month": month, "operations": 0}
         more = (
             _of(tenant, month)
-            .where(USAGE.c.operations <= allowance - operations)
+            .where(USAGE.c.operations <= quota - operations)
             .values(operations=USAGE.c.operations + operations)
         )
         async with transaction(self._engine) as connection:

@@ -35,13 +35,13 @@ def build(grants: Plans, directory: Path | None = None) -> Policy:
     text = "\n".join([ours.joinpath("operations.cedar").read_text(), *_own(directory)])
     names = _names(text, schema)
     asked = questions()
-    answers = cedarpy.is_authorized_batch(
+    responses = cedarpy.is_authorized_batch(
         [_request(question) for question in asked], text, _entities(grants), schema
     )
     return Policy(
         {
-            question: _decision(question, answer, names)
-            for question, answer in zip(asked, answers, strict=True)
+            question: _decision(question, response, names)
+            for question, response in zip(asked, responses, strict=True)
         }
     )
 
@@ -85,17 +85,17 @@ def _names(text: str, schema: str) -> Mapping[str, str]:
 
 
 def _decision(
-    question: Question, answer: cedarpy.AuthzResult, names: Mapping[str, str]
+    question: Question, response: cedarpy.AuthzResult, names: Mapping[str, str]
 ) -> Decision:
     asked = ", ".join(part for part in question if part is not None)
-    if answer.diagnostics.errors:
+    if response.diagnostics.errors:
         raise ConfigError(f"a policy fails on {asked}")
-    policy = " and ".join(sorted(names[key] for key in answer.diagnostics.reasons))
+    policy = " and ".join(sorted(names[key] for key in response.diagnostics.reasons))
     if not policy:
         raise ConfigError(f"no policy says anything about {asked}")
     if len(policy) > MAX_NAME:
         raise ConfigError(f"the names of the policies about {asked} are too long")
-    return Allowed(policy) if answer.decision is cedarpy.Decision.Allow else Denied(policy)
+    return Allowed(policy) if response.decision is cedarpy.Decision.Allow else Denied(policy)
 
 
 def _request(question: Question) -> dict[str, Any]:

@@ -183,7 +183,7 @@ class Deletions:
         request = ScheduleDestruction(tenant=tenant, at=at)
         found = (await self._shards.execute(request, attribution)).destruction
         if found is None:
-            raise KeyServiceError(ErrorKind.BAD_ANSWER)
+            raise KeyServiceError(ErrorKind.BAD_RESPONSE)
         return found
 
     async def _follow(self, tenant: TenantId, found: Destruction) -> Tenant:

@@ -114,7 +114,7 @@ class AuditService:
         """How many searches wait for their turn."""
         return self._searches.waiting
 
-    async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
+    async def respond(self, request: AnyAuditRequest) -> AnyAuditResult:
         """Return the result of a request. Raises KeyServiceError."""
         try:
             return await self._answer(request)

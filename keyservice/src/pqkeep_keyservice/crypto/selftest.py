@@ -54,18 +54,18 @@ def require(schemes: SignatureSchemes) -> None:
 
     Schemes of worker processes sign there only; here it is tested that they verify.
     """
-    answers = _read()
-    passed = {a: _holds(_kem(kem, answers[a])) for a, kem in KEMS.items()}
+    responses = _read()
+    passed = {a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()}
     for algorithm, scheme in schemes.items():
         signs = not scheme.holds_interpreter_lock
-        passed[algorithm] = _holds(_signature(scheme, answers[algorithm], signs=signs))
+        passed[algorithm] = _holds(_signature(scheme, responses[algorithm], signs=signs))
     _require(passed)
 
 
 def require_kems() -> None:
     """Test what a worker process of KEMs runs. Raises SelfTestError."""
-    answers = _read()
-    _require({a: _holds(_kem(kem, answers[a])) for a, kem in KEMS.items()})
+    responses = _read()
+    _require({a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()})
 
 
 def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
@@ -74,12 +74,12 @@ def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
     A worker that signs tests it with the fastest scheme. The others would take seconds, and every
     signature is verified before it is released anyway.
     """
-    answers = _read()
+    responses = _read()
     _require(
         {
             algorithm: _holds(
                 _signature(
-                    scheme, answers[algorithm], signs=signs and algorithm is FASTEST_IN_WORKERS
+                    scheme, responses[algorithm], signs=signs and algorithm is FASTEST_IN_WORKERS
                 )
             )
             for algorithm, scheme in schemes.items()
@@ -90,18 +90,18 @@ def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
 
 def run(schemes: SignatureSchemes) -> Mapping[Algorithm, bool]:
     """Test everything, with a fresh signature of each scheme; return what passed."""
-    answers = _read()
+    responses = _read()
     return {
-        **{a: _holds(_kem(kem, answers[a])) for a, kem in KEMS.items()},
-        **{a: _holds(_signature(s, answers[a], signs=True)) for a, s in schemes.items()},
+        **{a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()},
+        **{a: _holds(_signature(s, responses[a], signs=True)) for a, s in schemes.items()},
     }
 
 
 def _read() -> Mapping[str, KnownAnswers]:
     text = files(__package__).joinpath("selftest.json").read_text()
     return {
-        algorithm: {name: b64decode(value) for name, value in answers.items()}
-        for algorithm, answers in json.loads(text).items()
+        algorithm: {name: b64decode(value) for name, value in responses.items()}
+        for algorithm, responses in json.loads(text).items()
     }
 
 

@@ -70,7 +70,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
 def _own_recorded(run: Run[S]) -> Operation[S]:
     """Return an operation whose record says where the key is, if it is the tenant's."""
 
-    async def answer(request: S, context: Context) -> OperationResult:
+    async def respond(request: S, context: Context) -> OperationResult:
         public_key = request.public_key or b""
         own = await _find_own(request, public_key, context.parts)
         try:
@@ -83,7 +83,7 @@ def _own_recorded(run: Run[S]) -> Operation[S]:
             return done
         return structs.replace(done, keyring=own.keyring, version=own.version)
 
-    return answer
+    return respond
 
 
 @_own_recorded

@@ -157,7 +157,7 @@ async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: 
     return context
 
 
-async def answer(request: AnyRequest, parts: Parts, deadline: float) -> OperationResult:
+async def respond(request: AnyRequest, parts: Parts, deadline: float) -> OperationResult:
     """Return what the operation returns. Raises what it and ``loaded_context`` raise."""
     row = row_of(request)
     context = await loaded_context(request, row, parts, deadline)

@@ -54,7 +54,7 @@ Arguments = TypeVarTuple("Arguments")
 class DatabaseUnavailableError(Exception):
     """The database does not answer now. Whether a write was committed is unknown."""
 
-    def __init__(self, message: str = "", problem: WriteProblem = WriteProblem.NO_ANSWER) -> None:
+    def __init__(self, message: str = "", problem: WriteProblem = WriteProblem.NO_RESPONSE) -> None:
         super().__init__(message)
         self.problem = problem
 

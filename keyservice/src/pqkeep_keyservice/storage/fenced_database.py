@@ -32,7 +32,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
-ANSWER_SECONDS = 4.0
+RESPONSE_SECONDS = 4.0
 """For one transaction. The gateway waits ten seconds for an answer."""
 OPEN_SECONDS = 30.0
 """For the checks and the migrations, once the lock is held."""
@@ -136,7 +136,7 @@ class FencedDatabase:
         self._lock = asyncio.Lock()
         self._follows: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.Task[None] | None = None
-        self._problem = WriteProblem.NO_ANSWER
+        self._problem = WriteProblem.NO_RESPONSE
         """Why the last session was given up, or none could be opened."""
 
     @classmethod
@@ -252,7 +252,7 @@ class FencedDatabase:
             if session is None:
                 raise DatabaseUnavailableError(problem=self._problem)
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with asyncio.timeout(RESPONSE_SECONDS):
                     yield session
             except self._server.refusals:
                 raise  # the server refused the statement, and the session is still usable
@@ -335,7 +335,7 @@ class FencedDatabase:
         if do is Do.ASK_FOR_LOCK:
             return await self._ask_for_lock(session)
         if do is Do.LOOK_AT_HOLDER:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 if not await session.end_silent_holder():
                     return writer.holder_heard()
             _LOG.warning("ended the session of a key service that was silent", seconds=HELD_SECONDS)
@@ -345,7 +345,7 @@ class FencedDatabase:
         return await self._begin_epoch(session)
 
     async def _ask_for_lock(self, session: Session) -> Decision:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(RESPONSE_SECONDS):
             is_free = await session.take_lock()
         if is_free:
             return self.writer.lock_got()

@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, Rows, T
 from pqkeep_keyservice.storage.fenced_database import (
-    ANSWER_SECONDS,
+    RESPONSE_SECONDS,
     FencedDatabase,
     LostEpochError,
 )
@@ -53,7 +53,7 @@ LOCK = 0x7071_6B65_6570_0001
 LOCK_SECONDS = 15.0
 """How long a command waits for the lock: as long as a server needs to notice that the machine which
 held it is gone; see SESSION."""
-BUSY_SECONDS = ANSWER_SECONDS
+BUSY_SECONDS = RESPONSE_SECONDS
 """How long the server may be at work on one statement of the session: as long as a transaction may
 take."""
 CONNECT_SECONDS = 3.0
@@ -147,7 +147,7 @@ class PostgresqlServer:
         session = PostgresqlSession(self.name, connection, driver)
         try:
             connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 await connection.run_sync(_check_server, self.name)
         except BaseException:
             await session.abandon()

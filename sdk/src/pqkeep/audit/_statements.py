@@ -162,9 +162,9 @@ def read_saved(value: object, formats: Formats = FORMATS) -> Iterator[Statement]
     if "type" in fields:
         yield _read_typed(fields, formats)
     elif "data" in fields:
-        yield from _read_answer(_Fields(fields.value("data"), is_exact=False))
+        yield from _read_response(_Fields(fields.value("data"), is_exact=False))
     else:
-        yield from _read_answer(fields)
+        yield from _read_response(fields)
 
 
 def _read_typed(fields: "_Fields", formats: Formats) -> Statement:
@@ -179,7 +179,7 @@ def _read_typed(fields: "_Fields", formats: Formats) -> Statement:
     return read(fields)
 
 
-def _read_answer(fields: "_Fields") -> Iterator[Statement]:
+def _read_response(fields: "_Fields") -> Iterator[Statement]:
     if "checkpoints" in fields:
         for checkpoint in fields.values("checkpoints"):
             yield _checkpoint(_Fields(checkpoint, is_exact=False))

@@ -36,7 +36,7 @@ from pqkeep.cli.options import (
     Shard,
     To,
 )
-from pqkeep.errors import MalformedAnswerError, how_to_install
+from pqkeep.errors import MalformedResponseError, how_to_install
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def _newer(file: BinaryIO) -> str:
 
 
 def _range(line: bytes) -> str:
-    """Return which records a line counts. Raises MalformedAnswerError."""
+    """Return which records a line counts. Raises MalformedResponseError."""
     from pqkeep.audit import MalformedError, parse  # noqa: PLC0415 - few exports have such a line
 
     with suppress(MalformedError):
@@ -287,7 +287,7 @@ def _range(line: bytes) -> str:
                 return f"{first} to {last}"
             case _:
                 pass
-    raise MalformedAnswerError("the export ends with a line that is damaged")
+    raise MalformedResponseError("the export ends with a line that is damaged")
 
 
 def _row(key: "AuditKey") -> KeyRow:

@@ -20,7 +20,7 @@ from pqkeep.errors import (
     ConflictError,
     DecryptionError,
     InvalidRequestError,
-    MalformedAnswerError,
+    MalformedResponseError,
     NotFoundError,
     PermissionDeniedError,
     PolicyDeniedError,
@@ -113,7 +113,7 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
         "correct what is named; address and API key are stored by pqkeep login, or set as "
         "PQKEEP_URL and PQKEEP_API_KEY",
     ),
-    MalformedAnswerError: Ending(
+    MalformedResponseError: Ending(
         OTHER, "see that the address is a pqkeep service's: pqkeep status"
     ),
     ConflictError: Ending(OTHER, "choose another name, or go on with what is there"),

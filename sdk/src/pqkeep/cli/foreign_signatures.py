@@ -196,7 +196,7 @@ def _is_valid_there(
             message = _message(invocation, file, read, LARGEST)
             items = [{"message": message, "context": read.context or None}] * len(keys)
             many = client.signatures.verify_many
-        answers = many(
+        responses = many(
             [
                 {**item, "signature": read.signature, "key_version": key.key_version}
                 for item, key in zip(items, keys, strict=True)
@@ -204,10 +204,10 @@ def _is_valid_there(
             **common,
         )
         failures: list[PqkeepError] = []
-        for key, answer in zip(keys, answers, strict=True):
-            if isinstance(answer, PqkeepError):
-                failures.append(answer)
-            elif answer:
+        for key, response in zip(keys, responses, strict=True):
+            if isinstance(response, PqkeepError):
+                failures.append(response)
+            elif response:
                 return True, {"key_version": key.key_version}
     if len(failures) == len(keys):  # such as a key that is disabled
         raise failures[0]

@@ -141,5 +141,5 @@ def _api_key(invocation: Invocation) -> str:
 def _ask(what: str, next_step: str, *, is_hidden: bool) -> str:
     if not sys.stdin.isatty():
         raise Refusal(f"the {what} is missing, and there is no terminal to ask for it", next_step)
-    answer: str = typer.prompt(f"The service's {what}", hide_input=is_hidden, err=True)
-    return answer.strip()
+    response: str = typer.prompt(f"The service's {what}", hide_input=is_hidden, err=True)
+    return response.strip()

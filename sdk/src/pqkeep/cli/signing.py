@@ -254,8 +254,8 @@ def _verify(
         if file == STANDARD:
             raise Refusal("standard input has no FILE.sig", "name it: --signature FILE")
         signature = _signature_file(file)
-    answer = asked.get(file)  # read once: another file may be there by now
-    if answer is None:
+    response = asked.get(file)  # read once: another file may be there by now
+    if response is None:
         found, data = _found(invocation, signature)
         if not isinstance(found, inputs.Document):
             checked = foreign_signatures.check(
@@ -269,14 +269,14 @@ def _verify(
             return
         said, by_keyring = documents.read(data, _kind(found, use, signature), signature)
     else:
-        said, by_keyring = answer[:2]
+        said, by_keyring = response[:2]
     is_valid = (
         named.algorithm in {None, said.algorithm}
         and named.key_version in {None, said.key_version}
         and named.keyring in {None, by_keyring or documents.DEFAULT_KEYRING}
         and (
-            succeeded(answer.is_valid)
-            if answer is not None
+            succeeded(response.is_valid)
+            if response is not None
             else _is_valid(invocation, file, said, by_keyring, public_key)
             if isinstance(said, HashSignature)
             else context_signatures.is_valid(invocation, file, said, by_keyring, use, public_key)

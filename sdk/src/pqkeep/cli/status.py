@@ -13,7 +13,7 @@ from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import Tenant
 from pqkeep.errors import (
     AuthenticationError,
-    MalformedAnswerError,
+    MalformedResponseError,
     PolicyDeniedError,
     PqkeepError,
     UnavailableError,
@@ -71,7 +71,7 @@ def _next_step(failure: PqkeepError) -> str | None:
     match failure:
         case AuthenticationError():
             return "store another API key: pqkeep login"
-        case MalformedAnswerError():
+        case MalformedResponseError():
             return "correct the address: pqkeep login, or PQKEEP_URL"
         case UnavailableError():
             return (

@@ -21,7 +21,7 @@ from pqkeep.local._encryption import (
     encrypt_for_service,
     encrypt_stream,
 )
-from pqkeep.local._header import DEFAULT_ROOM, MOST_RECIPIENTS, Decapsulate, Header, read_header
+from pqkeep.local._header import DEFAULT_CAPACITY, MOST_RECIPIENTS, Decapsulate, Header, read_header
 from pqkeep.local._local import Local
 from pqkeep.local._primitives import encapsulate
 from pqkeep.local._re_encryption import re_encrypt, re_encrypt_file, re_encrypt_stream
@@ -29,8 +29,8 @@ from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient, WrappedFileKey
 from pqkeep.local._streams import FilePath, Reader, Writer
 
 __all__ = [
+    "DEFAULT_CAPACITY",
     "DEFAULT_KEYRING",
-    "DEFAULT_ROOM",
     "MOST_RECIPIENTS",
     "AsyncLocal",
     "Decapsulate",

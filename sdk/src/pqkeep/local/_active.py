@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from pqkeep.compliance import Rules
-from pqkeep.errors import InvalidRequestError, MalformedAnswerError
+from pqkeep.errors import InvalidRequestError, MalformedResponseError
 from pqkeep.local._header import Opened
 from pqkeep.local._primitives import KEMS, canonical, encapsulate
 from pqkeep.local._re_encryption import Change
@@ -68,12 +68,12 @@ def asked(keyring: str) -> str | None:
 def as_recipient(key: Key, algorithm: str, keyring: str | None = None) -> Recipient:
     """Take a key that the service gave for an algorithm, whatever it calls it itself.
 
-    Raises MalformedAnswerError if it is no such key.
+    Raises MalformedResponseError if it is no such key.
     """
     try:
         encapsulate(public_key=key.public_key, algorithm=algorithm, key_version=key.key_version)
     except ValueError:
-        raise MalformedAnswerError(
+        raise MalformedResponseError(
             "the answer's key is none of the algorithm", field="public_key"
         ) from None
     return Recipient(

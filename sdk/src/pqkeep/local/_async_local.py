@@ -25,7 +25,7 @@ from pqkeep.local._active import (
     target_of,
 )
 from pqkeep.local._encryption import decrypted_segments, encrypt_for_service, encrypted
-from pqkeep.local._header import DEFAULT_ROOM, SKIPPED, Header, Opened, read_header, refusal
+from pqkeep.local._header import DEFAULT_CAPACITY, SKIPPED, Header, Opened, read_header, refusal
 from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
 from pqkeep.local._rewriting import changeable
@@ -59,7 +59,7 @@ class AsyncLocal:
         algorithm: str | None = None,
         keyring: str | None = None,
         recipients: Collection[Recipient] = (),
-        room: int = 0,
+        capacity: int = 0,
     ) -> bytes:
         """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
 
@@ -68,7 +68,7 @@ class AsyncLocal:
         """
         to = await self._recipients(algorithm, keyring, recipients)
         return await _in_thread(
-            lambda stop: b"".join(stop.before(encrypted(BytesIO(plaintext), to, room=room)))
+            lambda stop: b"".join(stop.before(encrypted(BytesIO(plaintext), to, capacity=capacity)))
         )
 
     async def encrypt_stream(
@@ -79,12 +79,12 @@ class AsyncLocal:
         algorithm: str | None = None,
         keyring: str | None = None,
         recipients: Collection[Recipient] = (),
-        room: int = DEFAULT_ROOM,
+        capacity: int = DEFAULT_CAPACITY,
     ) -> None:
         """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed."""
         to = await self._recipients(algorithm, keyring, recipients)
         await _in_thread(
-            lambda stop: write_all(writer, stop.before(encrypted(reader, to, room=room)))
+            lambda stop: write_all(writer, stop.before(encrypted(reader, to, capacity=capacity)))
         )
 
     async def encrypt_file(
@@ -95,7 +95,7 @@ class AsyncLocal:
         algorithm: str | None = None,
         keyring: str | None = None,
         recipients: Collection[Recipient] = (),
-        room: int = DEFAULT_ROOM,
+        capacity: int = DEFAULT_CAPACITY,
         replace: bool = False,
     ) -> None:
         """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
@@ -106,7 +106,7 @@ class AsyncLocal:
         with await _in_thread(lambda _: Path(source).open("rb")) as reader:
             await _in_thread(
                 lambda stop: save(
-                    target, stop.before(encrypted(reader, to, room=room)), replace=replace
+                    target, stop.before(encrypted(reader, to, capacity=capacity)), replace=replace
                 )
             )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 from pqkeep.errors import DecryptionError, UnreadableInputError
-from pqkeep.local._header import DEFAULT_ROOM, Decapsulate, new_header, open_header, read_header
+from pqkeep.local._header import DEFAULT_CAPACITY, Decapsulate, new_header, open_header, read_header
 from pqkeep.local._primitives import AESGCM, KEMS, NONCE_SIZE, TAG_SIZE, InvalidTag, encapsulate
 from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient, new_file_key
 from pqkeep.local._streams import FilePath, Reader, Writer, in_pieces, save, write_all
@@ -69,12 +69,12 @@ LARGEST_PLAINTEXT = 1024 * 1024
 """How much the service decrypts at once."""
 
 
-def encrypt(plaintext: bytes, *, recipients: Sequence[Recipient], room: int = 0) -> bytes:
+def encrypt(plaintext: bytes, *, recipients: Sequence[Recipient], capacity: int = 0) -> bytes:
     """Encrypt data that is in memory. There is no room for more recipients, unless ``room``.
 
     Raises ValueError for no recipients, more than 32, or an invalid public key.
     """
-    return b"".join(encrypted(BytesIO(plaintext), recipients, room=room))
+    return b"".join(encrypted(BytesIO(plaintext), recipients, capacity=capacity))
 
 
 def encrypt_stream(
@@ -82,13 +82,13 @@ def encrypt_stream(
     writer: Writer,
     *,
     recipients: Sequence[Recipient],
-    room: int = DEFAULT_ROOM,
+    capacity: int = DEFAULT_CAPACITY,
 ) -> None:
     """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed.
 
     Raises what ``encrypt`` does, and OverflowError for more than a pebibyte.
     """
-    write_all(writer, encrypted(reader, recipients, room=room))
+    write_all(writer, encrypted(reader, recipients, capacity=capacity))
 
 
 def encrypt_file(
@@ -96,7 +96,7 @@ def encrypt_file(
     target: FilePath,
     *,
     recipients: Sequence[Recipient],
-    room: int = DEFAULT_ROOM,
+    capacity: int = DEFAULT_CAPACITY,
     replace: bool = False,
 ) -> None:
     """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
@@ -104,7 +104,7 @@ def encrypt_file(
     Raises what ``encrypt_stream`` does, OSError, and FileExistsError unless ``replace``.
     """
     with Path(source).open("rb") as reader:
-        save(target, encrypted(reader, recipients, room=room), replace=replace)
+        save(target, encrypted(reader, recipients, capacity=capacity), replace=replace)
 
 
 def encrypt_for_service(
@@ -145,10 +145,10 @@ def encrypt_for_service(
     )
 
 
-def encrypted(reader: Reader, recipients: Sequence[Recipient], *, room: int) -> Iterator[bytes]:
+def encrypted(reader: Reader, recipients: Sequence[Recipient], *, capacity: int) -> Iterator[bytes]:
     """Yield encrypted data piece by piece. Recipients are checked before the first is asked for."""
     file_key = new_file_key()
-    header = new_header(file_key, recipients, room=room)
+    header = new_header(file_key, recipients, capacity=capacity)
     return chain((header,), encrypted_segments(reader, file_key.data_key()))
 
 

@@ -44,7 +44,7 @@ CHECKSUM_SIZE = 48
 LARGEST_SLOT = 65536
 BLOCK = 4096
 """Where there are two slots, each is a multiple of this, which no disk writes in parts."""
-DEFAULT_ROOM = 4
+DEFAULT_CAPACITY = 4
 _PREFIX_SIZE = len(MAGIC) + 1 + 1 + 4
 _RECIPIENTS_AT = _PREFIX_SIZE + 8 + 1
 _END_SIZE = MAC_SIZE + CHECKSUM_SIZE
@@ -67,7 +67,7 @@ class Layout:
         """Return what each slot begins with."""
         return MAGIC + bytes((FORMAT, self.slots)) + self.slot_size.to_bytes(4, "big")
 
-    def has_room_for(self, recipients: Sequence[WrappedFileKey]) -> bool:
+    def has_capacity_for(self, recipients: Sequence[WrappedFileKey]) -> bool:
         """Whether they fit into a slot, and it can be replaced without a copy of the file."""
         return self.slots > 1 and _needed(recipients) <= self.slot_size
 
@@ -96,28 +96,28 @@ class Header:
         return file_key
 
 
-def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, room: int) -> bytes:
+def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, capacity: int) -> bytes:
     """Return the header of a new file.
 
     Raises ValueError for no recipients, too many, one twice, an invalid public key or too much
     room.
     """
     wrapped = changed_recipients((), file_key, add=recipients)
-    layout = layout_for(wrapped, room=room)
+    layout = layout_for(wrapped, capacity=capacity)
     return slot_for(file_key, wrapped, layout=layout, sequence=1) * layout.slots
 
 
-def layout_for(recipients: Sequence[WrappedFileKey], *, room: int) -> Layout:
+def layout_for(recipients: Sequence[WrappedFileKey], *, capacity: int) -> Layout:
     """Return a layout with room for so many recipients, or as many as there are.
 
     Without any room there is one slot, as long as it must be. Raises ValueError for too much.
     """
-    if not 0 <= room <= MOST_RECIPIENTS:
+    if not 0 <= capacity <= MOST_RECIPIENTS:
         raise ValueError(f"there is room for 0 to {MOST_RECIPIENTS} recipients")
     needed = _needed(recipients)
-    if not room:
+    if not capacity:
         return Layout(1, needed)
-    wanted = max(needed, _SMALLEST_SLOT + room * LARGEST_RECIPIENT)
+    wanted = max(needed, _SMALLEST_SLOT + capacity * LARGEST_RECIPIENT)
     return Layout(2, -(-wanted // BLOCK) * BLOCK)
 
 

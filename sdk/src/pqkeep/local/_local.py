@@ -21,7 +21,7 @@ from pqkeep.local._encryption import (
     encrypt_for_service,
     encrypted,
 )
-from pqkeep.local._header import DEFAULT_ROOM, Opened, open_header, read_header
+from pqkeep.local._header import DEFAULT_CAPACITY, Opened, open_header, read_header
 from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
 from pqkeep.local._rewriting import changeable
@@ -51,7 +51,7 @@ class Local:
         algorithm: str | None = None,
         keyring: str | None = None,
         recipients: Collection[Recipient] = (),
-        room: int = 0,
+        capacity: int = 0,
     ) -> bytes:
         """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
 
@@ -59,7 +59,7 @@ class Local:
         too.
         """
         to = self._recipients(algorithm, keyring, recipients)
-        return b"".join(encrypted(BytesIO(plaintext), to, room=room))
+        return b"".join(encrypted(BytesIO(plaintext), to, capacity=capacity))
 
     def encrypt_stream(
         self,
@@ -69,11 +69,11 @@ class Local:
         algorithm: str | None = None,
         keyring: str | None = None,
         recipients: Collection[Recipient] = (),
-        room: int = DEFAULT_ROOM,
+        capacity: int = DEFAULT_CAPACITY,
     ) -> None:
         """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed."""
         to = self._recipients(algorithm, keyring, recipients)
-        write_all(writer, encrypted(reader, to, room=room))
+        write_all(writer, encrypted(reader, to, capacity=capacity))
 
     def encrypt_file(
         self,
@@ -83,7 +83,7 @@ class Local:
         algorithm: str | None = None,
         keyring: str | None = None,
         recipients: Collection[Recipient] = (),
-        room: int = DEFAULT_ROOM,
+        capacity: int = DEFAULT_CAPACITY,
         replace: bool = False,
     ) -> None:
         """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
@@ -92,7 +92,7 @@ class Local:
         """
         with Path(source).open("rb") as reader:
             to = self._recipients(algorithm, keyring, recipients)
-            save(target, encrypted(reader, to, room=room), replace=replace)
+            save(target, encrypted(reader, to, capacity=capacity), replace=replace)
 
     def encrypt_for_service(
         self,

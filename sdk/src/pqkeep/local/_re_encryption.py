@@ -118,8 +118,8 @@ def changed_pieces(
     """Yield encrypted data, of which the header was read, with other recipients."""
     recipients = change.applied(header, opened)
     layout = header.layout
-    if not layout.has_room_for(recipients):
-        layout = layout_for(recipients, room=len(recipients) if layout.slots > 1 else 0)
+    if not layout.has_capacity_for(recipients):
+        layout = layout_for(recipients, capacity=len(recipients) if layout.slots > 1 else 0)
     slot = slot_for(opened.file_key, recipients, layout=layout, sequence=header.sequence + 1)
     return chain((slot * layout.slots,), iter(lambda: read_up_to(reader, PIECE), b""))
 

@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from shutil import copyfileobj
 
-from pqkeep.local._header import DEFAULT_ROOM, Header, layout_for, slot_for
+from pqkeep.local._header import DEFAULT_CAPACITY, Header, layout_for, slot_for
 from pqkeep.local._recipients import FileKey, WrappedFileKey
 from pqkeep.local._streams import FilePath
 from pqkeep.new_files import new_file
@@ -52,7 +52,7 @@ def replace_recipients(
 
     Raises BlockingIOError if another file has taken its place meanwhile, which stays as it is.
     """
-    if header.layout.has_room_for(recipients):
+    if header.layout.has_capacity_for(recipients):
         slot = slot_for(file_key, recipients, layout=header.layout, sequence=header.sequence + 1)
         _write(file, header, slot)
         _require_in_place(file, _path_of(file))
@@ -101,7 +101,7 @@ def _write(file: FileIO, header: Header, slot: bytes) -> None:
 def _copy(
     file: FileIO, header: Header, file_key: FileKey, recipients: Sequence[WrappedFileKey]
 ) -> None:
-    layout = layout_for(recipients, room=max(len(recipients), DEFAULT_ROOM))
+    layout = layout_for(recipients, capacity=max(len(recipients), DEFAULT_CAPACITY))
     slot = slot_for(file_key, recipients, layout=layout, sequence=header.sequence + 1)
     file.seek(header.layout.size)
     path = _path_of(file)

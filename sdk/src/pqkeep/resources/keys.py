@@ -233,7 +233,7 @@ def _key(data: Data, named: str | None = None) -> Key:
 
 
 def import_key_in(data: Data) -> ImportKey:
-    """Return the import key in an answer. Raises MalformedAnswerError."""
+    """Return the import key in an answer. Raises MalformedResponseError."""
     return ImportKey(
         import_key_id=data.text("import_key_id"),
         public_key=data.binary("public_key"),

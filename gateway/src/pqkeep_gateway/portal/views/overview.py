@@ -154,9 +154,9 @@ def _attention(usage: Section, members: Section, me: Section) -> Iterator[Attent
             text = f"{others} other member{'s have' if others > 1 else ' has'} no second factor."
             yield Attention(text, "/team", "See who")
     if usage.data:
-        used, allowance = usage.data.operations_used, usage.data.operations_per_month
-        if used and allowance and used >= NEARLY_USED * allowance:
-            text = f"{used:,} of this month's {allowance:,} operations are used."
+        used, quota = usage.data.operations_used, usage.data.operations_per_month
+        if used and quota and used >= NEARLY_USED * quota:
+            text = f"{used:,} of this month's {quota:,} operations are used."
             yield Attention(text, "/billing", "See plans")
         text = used_up(usage)
         if text:

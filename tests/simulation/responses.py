@@ -15,7 +15,7 @@ UNKNOWN = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.DEADLINE_EXCEEDED, ErrorKi
 NEVER = frozenset(
     {
         ErrorKind.INTERNAL,
-        ErrorKind.BAD_ANSWER,
+        ErrorKind.BAD_RESPONSE,
         ErrorKind.UNSUPPORTED,
         ErrorKind.TOO_LARGE,
         ErrorKind.DECRYPTION_FAILED,
@@ -27,14 +27,14 @@ NEVER = frozenset(
 """Nothing that is asked for here deserves these."""
 
 
-def is_unknown(answer: object) -> bool:
+def is_unknown(response: object) -> bool:
     """Return whether an answer leaves open what was done."""
-    return isinstance(answer, ErrorKind) and answer in UNKNOWN
+    return isinstance(response, ErrorKind) and response in UNKNOWN
 
 
-def is_temporary(answer: object) -> bool:
+def is_temporary(response: object) -> bool:
     """Return whether another answer may follow when the same is asked for again."""
-    return is_unknown(answer) or answer is ErrorKind.TENANT_MOVED
+    return is_unknown(response) or response is ErrorKind.TENANT_MOVED
 
 
 def is_active(versions: Versions, version: int | None) -> bool:
@@ -65,9 +65,9 @@ def _is_missing(versions: Versions, version: int) -> bool:
     return version > len(versions)
 
 
-def require_plaintext(plaintext: bytes, answer: object) -> None:
+def require_plaintext(plaintext: bytes, response: object) -> None:
     """Check what was decrypted, if anything was. Raises FindingError."""
-    if isinstance(answer, Decrypted) and answer.plaintext != plaintext:
+    if isinstance(response, Decrypted) and response.plaintext != plaintext:
         raise FindingError("plaintexts", "a ciphertext decrypts to something else")
 
 

@@ -15,7 +15,7 @@ from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.storage.schema import USAGE
 from pqkeep_gateway.storage.tenants import Tenant
 from pqkeep_gateway.storage.usage import SqlUsage
-from pqkeep_gateway.tenancy.allowance import COUNTED, Allowances, AllowanceUsedUpError
+from pqkeep_gateway.tenancy.quota import COUNTED, Quotas, QuotaUsedUpError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -39,7 +39,7 @@ class Month:
     def __init__(self, engine: AsyncEngine, tenant: Tenant) -> None:
         self.now = NEW_YEAR
         self.usage = SqlUsage(engine)
-        self.allowances = Allowances(self.usage, PER_MONTH, lambda: self.now)
+        self.quotas = Quotas(self.usage, PER_MONTH, lambda: self.now)
         self.tenant = tenant.id
         self._engine = engine
 
@@ -53,7 +53,7 @@ class Month:
         principal = ApiKeyPrincipal(
             self.tenant, entitlements or Entitlements(Tier.FREE), 1, suspended=False
         )
-        return await self.allowances.spend(principal, operation, work)
+        return await self.quotas.spend(principal, operation, work)
 
     async def rows(self) -> dict[str, int]:
         """Return what is counted of the tenant, by month."""
@@ -81,7 +81,7 @@ async def test_so_many_and_no_more(month: Month) -> None:
         return "done"
 
     for _ in range(2):
-        with pytest.raises(AllowanceUsedUpError):
+        with pytest.raises(QuotaUsedUpError):
             await month.spend(work)
     assert begun == []
     assert await month.rows() == {"2027-01": ALLOWANCE}
@@ -92,7 +92,7 @@ async def test_it_is_exact_under_concurrency(month: Month) -> None:
     """Of forty at once as many are done as the allowance has, never more or fewer."""
     outcomes = await asyncio.gather(*(month.spend() for _ in range(40)), return_exceptions=True)
     assert outcomes.count("done") == ALLOWANCE
-    assert sum(isinstance(outcome, AllowanceUsedUpError) for outcome in outcomes) == 40 - ALLOWANCE
+    assert sum(isinstance(outcome, QuotaUsedUpError) for outcome in outcomes) == 40 - ALLOWANCE
     assert await month.rows() == {"2027-01": ALLOWANCE}
 
 
@@ -105,7 +105,7 @@ async def test_what_fails_is_given_back_under_concurrency(month: Month) -> None:
         raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
 
     outcomes = await asyncio.gather(*(month.spend(fail) for _ in range(40)), return_exceptions=True)
-    assert all(isinstance(outcome, KeyServiceError | AllowanceUsedUpError) for outcome in outcomes)
+    assert all(isinstance(outcome, KeyServiceError | QuotaUsedUpError) for outcome in outcomes)
     assert await month.rows() == {"2027-01": 0}
 
 
@@ -148,7 +148,7 @@ async def test_a_month_begins_at_midnight_in_utc(month: Month) -> None:
     month.now = NEW_YEAR_S_EVE
     for _ in range(ALLOWANCE):
         await month.spend()
-    with pytest.raises(AllowanceUsedUpError):
+    with pytest.raises(QuotaUsedUpError):
         await month.spend()
     month.now = NEW_YEAR
     assert await month.spend() == "done"
@@ -188,7 +188,7 @@ async def test_an_ended_subscription_has_free_s_allowance(month: Month) -> None:
     ended = Entitlements(Tier.ENTERPRISE, Subscription.ENDED)
     for _ in range(ALLOWANCE - 1):
         await month.spend(entitlements=ended)
-    with pytest.raises(AllowanceUsedUpError):
+    with pytest.raises(QuotaUsedUpError):
         await month.spend(entitlements=ended)
     assert await month.spend(entitlements=Entitlements(Tier.ENTERPRISE)) == "done"
 
@@ -204,7 +204,7 @@ async def test_operations_with_keys_count_and_upkeep_does_not(
     for _ in range(ALLOWANCE - counts):
         await month.spend()
     if counts:
-        with pytest.raises(AllowanceUsedUpError):
+        with pytest.raises(QuotaUsedUpError):
             await month.spend(operation=operation)
     else:
         assert await month.spend(operation=operation) == "done"
@@ -246,7 +246,7 @@ class Unreachable(SqlUsage):
     def __init__(self, *, taking: bool) -> None:
         self._taking = taking
 
-    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
         """Count, if it can be reached."""
         if not self._taking:
             raise UnavailableError
@@ -266,23 +266,23 @@ FREE = ApiKeyPrincipal(TenantId(uuid4()), Entitlements(Tier.FREE), 1, suspended=
 
 async def test_without_a_count_nothing_is_done() -> None:
     """Where usage is out of reach the work is not begun: it fails closed."""
-    allowances = Allowances(Unreachable(taking=False), PER_MONTH, lambda: NEW_YEAR)
+    quotas = Quotas(Unreachable(taking=False), PER_MONTH, lambda: NEW_YEAR)
 
     async def work() -> str:
         pytest.fail("it was begun")
 
     with pytest.raises(UnavailableError):
-        await allowances.spend(FREE, Operation.ENCRYPT, work)
+        await quotas.spend(FREE, Operation.ENCRYPT, work)
 
 
 async def test_a_failure_is_told_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
     """Where it cannot be released the caller hears why the work failed, and the log the rest."""
-    allowances = Allowances(Unreachable(taking=True), PER_MONTH, lambda: NEW_YEAR)
+    quotas = Quotas(Unreachable(taking=True), PER_MONTH, lambda: NEW_YEAR)
 
     async def fail() -> str:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
 
     with pytest.raises(KeyServiceError):
-        await allowances.spend(FREE, Operation.DECRYPT, fail)
+        await quotas.spend(FREE, Operation.DECRYPT, fail)
     assert "stay counted in the allowance" in caplog.text
     assert "2027-01" in caplog.text

@@ -14,14 +14,14 @@ from typing import Generic, Self, TypeVar
 
 import httpx2
 
-from pqkeep._call import AnswerForm
+from pqkeep._call import ResponseForm
 from pqkeep._data import Data, json_object, strict_json
-from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
+from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedResponseError, PqkeepError
 from pqkeep.new_files import new_file
 
 R = TypeVar("R")
 
-MAX_ANSWER = 64 * 1024 * 1024
+MAX_RESPONSE = 64 * 1024 * 1024
 """Bytes of an answer in memory."""
 LAST_LINE = 4096
 """Bytes that the last line of a file has at most."""
@@ -40,7 +40,7 @@ class InMemory(Generic[R]):
         request_id: str,
         read: Callable[[Data], R],
         *,
-        form: AnswerForm = "envelope",
+        form: ResponseForm = "envelope",
     ) -> None:
         """Wait for the answer's body. An error is in the envelope always."""
         self._form = form
@@ -50,9 +50,9 @@ class InMemory(Generic[R]):
         self._body = bytearray()
 
     def take(self, piece: bytes) -> None:
-        """Take the next bytes. Raises MalformedAnswerError where they are too many."""
+        """Take the next bytes. Raises MalformedResponseError where they are too many."""
         self._body += piece
-        if len(self._body) > MAX_ANSWER:
+        if len(self._body) > MAX_RESPONSE:
             raise self._malformed()
 
     def end(self) -> R:
@@ -114,7 +114,7 @@ class InMemory(Generic[R]):
             message = f"the address leads elsewhere{place}: if that is the service, use its address"
         elif form := _form_of(self._body, self._response):
             message = f"{message}: {form}"
-        return MalformedAnswerError(
+        return MalformedResponseError(
             message,
             status=self._response.status_code,
             request_id=self._request_id,
@@ -178,10 +178,10 @@ class Saved(Generic[R]):
         self._count(piece)
 
     def end(self) -> R:
-        """Return what the last line says. Raises MalformedAnswerError if it is not the end."""
+        """Return what the last line says. Raises MalformedResponseError if it is not the end."""
         said = _parsed(self._tail.rstrip().rpartition(b"\n")[2])
         if said.get("type") != "end":
-            raise MalformedAnswerError("the file has no end", request_id=self._request_id)
+            raise MalformedResponseError("the file has no end", request_id=self._request_id)
         return self._read(Data({**said, "records": self._ended}, self._request_id))
 
     def _count(self, piece: bytes) -> None:
@@ -197,7 +197,7 @@ class Saved(Generic[R]):
 _END = b'\n{"type":"end"'
 
 
-Answer = InMemory[R] | Saved[R]
+ResponseReader = InMemory[R] | Saved[R]
 """An answer that is coming in."""
 
 

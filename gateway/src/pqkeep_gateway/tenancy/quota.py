@@ -20,11 +20,11 @@ COUNTED = USES
 """Operations with keys. Managing keys is free, so that nobody puts a rotation off."""
 
 
-class AllowanceUsedUpError(Exception):
+class QuotaUsedUpError(Exception):
     """The month's allowance is used up."""
 
 
-class Allowances:
+class Quotas:
     """Counts operations that succeed, for the tiers that have an allowance."""
 
     def __init__(
@@ -41,12 +41,12 @@ class Allowances:
         operation: Operation,
         work: Callable[[], Awaitable[T]],
     ) -> T:
-        """Do a piece of work and count one operation, unless it fails. Raises AllowanceUsedUpError.
+        """Do a piece of work and count one operation, unless it fails. Raises QuotaUsedUpError.
 
         It is reserved before and released after a failure, so that many at once never exceed the
         allowance. A gateway that is killed in between leaves one too many counted.
         """
-        if self._allowance(principal, operation) is None:
+        if self._quota(principal, operation) is None:
             return await work()
 
         async def counted() -> tuple[T, int]:
@@ -63,14 +63,14 @@ class Allowances:
     ) -> T:
         """Do a piece of work that is so many operations, and count those that it says succeeded.
 
-        Raises AllowanceUsedUpError before anything is done, if there are not as many left.
+        Raises QuotaUsedUpError before anything is done, if there are not as many left.
         """
-        allowance = self._allowance(principal, operation)
-        if allowance is None:
+        quota = self._quota(principal, operation)
+        if quota is None:
             return (await work())[0]
         month = self._month()
-        if not await self._usage.reserve(principal.tenant, month, allowance, many):
-            raise AllowanceUsedUpError
+        if not await self._usage.reserve(principal.tenant, month, quota, many):
+            raise QuotaUsedUpError
         succeeded = 0
         try:
             result, succeeded = await work()
@@ -81,16 +81,16 @@ class Allowances:
 
     async def used(self, tenant: TenantId, entitlements: Entitlements) -> tuple[int, int] | None:
         """Return how much is used of the month's allowance, and it; None where there is none."""
-        allowance = self._operations[entitlements.effective_tier]
-        if allowance is None:
+        quota = self._operations[entitlements.effective_tier]
+        if quota is None:
             return None
-        return await self._usage.used(tenant, self._month()), allowance
+        return await self._usage.used(tenant, self._month()), quota
 
     def counts(self, principal: TenantPrincipal, operation: Operation) -> bool:
         """Return whether an operation is counted against the month's allowance."""
-        return self._allowance(principal, operation) is not None
+        return self._quota(principal, operation) is not None
 
-    def _allowance(self, principal: TenantPrincipal, operation: Operation) -> int | None:
+    def _quota(self, principal: TenantPrincipal, operation: Operation) -> int | None:
         """Return a tenant's operations a month; None where this one is not counted."""
         if operation not in COUNTED:
             return None
