@@ -136,7 +136,7 @@ async def test_without_encryption_on_this_machine(plain: MailServer, pepper: Pep
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("response", "expected"),
     [
         ("550 5.1.1 ada@example.com is unknown", MailRejectedError),
         ("450 4.2.1 later", MailDeferredError),

@@ -178,7 +178,7 @@ def test_without_mail_it_is_said_what_is_missing(
             assert refused.status_code == 403
             error = refused.json()["error"]
             assert error["error_code"] == "ERR_FORBIDDEN_001"
-            assert "not set up to send e-mail" in error["message"]
+            assert "e-mail is not configured" in error["message"]
         fields = {"token": token, "password": PASSWORD}
         assert client.post("/auth/accept-invitation", json=fields).status_code == 201
         until_none_waits(gateway)

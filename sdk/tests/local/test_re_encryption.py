@@ -182,7 +182,7 @@ def test_data_and_streams(kyber: Pair, other: Pair) -> None:
             assert len(data) - len(before) == (0 if capacity else 1213 + len("payments.cards") - 7)
 
 
-@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.parametrize("capacity", [0, 1])
 def test_a_header_without_room(
     kyber: Pair, other: Pair, third: Pair, tmp_path: Path, capacity: int
 ) -> None:
@@ -435,7 +435,7 @@ def test_what_says_nothing_of_a_key_is_raised_at_once(kyber: Pair, other: Pair) 
         decrypt(file, decapsulate=decapsulate)
 
 
-@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.parametrize("capacity", [0, 1])
 def test_a_file_that_took_its_place_meanwhile(
     kyber: Pair, other: Pair, tmp_path: Path, capacity: int
 ) -> None:
