@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import sqlite3
+import subprocess
+import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,6 +26,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "cryptography.md"
 EXAMPLE = re.compile(
     r"^<!-- example: ([a-z-]+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
+
+
+SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -129,3 +135,28 @@ def public_keys(service: Service) -> Mapping[Algorithm, bytes]:
         algorithm: service.read("/kms/keys/generate", "public_key", algorithm=algorithm)
         for algorithm in Algorithm
     }
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str, Mapping[str, str]], str]:
+    """Run commands in the folder of the test; return what they write. They must succeed."""
+
+    def run(script: str, environment: Mapping[str, str]) -> str:
+        ended = subprocess.run(
+            ["/bin/bash", "-eo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env={
+                "PATH": f"{sysconfig.get_path('scripts')}:{os.defpath}",
+                "HOME": str(tmp_path),
+                "NO_PROXY": "*",
+                **environment,
+            },
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert ended.returncode == 0, (script, ended.stdout, ended.stderr)
+        return ended.stdout
+
+    return run

@@ -5,10 +5,7 @@ What cannot run here stands in a table with the reason.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,31 +93,6 @@ def commands(page: str) -> list[str]:
         )
         for fence in fences
     ]
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Callable[[str, Mapping[str, str]], str]:
-    """Run commands in the folder of the test; return what they write. They must succeed."""
-
-    def run(script: str, environment: Mapping[str, str]) -> str:
-        ended = subprocess.run(
-            ["/bin/bash", "-eo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env={
-                "PATH": f"{sysconfig.get_path('scripts')}:{os.defpath}",
-                "HOME": str(tmp_path),
-                "NO_PROXY": "*",
-                **environment,
-            },
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=SECONDS,
-        )
-        assert ended.returncode == 0, (script, ended.stdout, ended.stderr)
-        return ended.stdout
-
-    return run
 
 
 def replaced(script: str, places: Mapping[str, str]) -> str:

@@ -1,0 +1,285 @@
+"""Every command and program of every page runs in a test, or stands here with the reason.
+
+The pages for users are in test_documents_in_order.py, those for operators and auditors in
+test_operators_pages.py. The others are run here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import mldsa
+from tests.docs.test_operators_pages import replaced
+from tests.fixtures.installation import Installation
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    {
+        *(file for file in ROOT.glob("*.md") if file.name != "CHANGELOG.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy").rglob("*.md"),
+    }
+)
+FENCE = re.compile(r"^( *)```([a-z]+)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+SHOWN = {"text"}
+"""The language of what programs print, and of formats."""
+Shell = Callable[[str, Mapping[str, str]], str]
+
+RUN: Mapping[str, str] = {
+    "README.md sh": "test_documents_in_order.py::test_everything_in_order",
+    "CONTRIBUTING.md sh": "test_operators_pages.py::test_targets_of_make_exist",
+    "deploy/README.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/api.md bash": "test_every_snippet.py::test_requests_of_the_api_page",
+    "docs/api.md json": "test_every_snippet.py::test_requests_of_the_api_page",
+    "docs/audit.md json": "test_documented_audit.py::test_the_example_of_a_record_has_that_leaf",
+    "docs/audit.md sh": "test_operators_pages.py::test_audit_in_order",
+    "docs/cli.md sh": "test_documents_in_order.py::test_everything_in_order",
+    "docs/configuration.md sh": "test_every_snippet.py::test_configuration_in_order",
+    "docs/cryptography.md python": "test_documented_cryptography.py::test_the_programs_are_all_there",
+    "docs/first-change.md diff": "test_first_change.py::test_the_page_works_in_one_try",
+    "docs/first-change.md python": "test_first_change.py::test_the_page_works_in_one_try",
+    "docs/first-change.md sh": "test_first_change.py::test_the_page_works_in_one_try",
+    "docs/formats.md console": "test_every_snippet.py::test_formats_in_order",
+    "docs/formats.md python": "test_every_snippet.py::test_formats_in_order",
+    "docs/installation.md sh": "test_every_snippet.py::test_installation_in_order",
+    "docs/installation.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/installation.md yaml": "test_every_snippet.py::test_yaml_is_what_its_reader_takes",
+    "docs/local-encryption.md python": "test_documents_in_order.py::test_everything_in_order",
+    "docs/local-format.md python": "../../sdk/tests/local/test_documentation.py::",
+    "docs/migrate.md python": "test_documents_in_order.py::test_everything_in_order",
+    "docs/observability.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/observability.md yaml": "test_every_snippet.py::test_yaml_is_what_its_reader_takes",
+    "docs/operations.md sh": "test_operators_pages.py::test_operations_in_order",
+    "docs/operations.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/performance.md sh": "test_operators_pages.py::test_targets_of_make_exist",
+    "docs/runbooks.md sh": "test_every_snippet.py::test_runbooks_in_order",
+    "docs/scaling.md sh": "test_operators_pages.py::test_shards_in_order",
+    "docs/scaling.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/sdk.md python": "test_documents_in_order.py::test_everything_in_order",
+    "docs/sdk.md toml": "../../sdk/tests/test_documentation.py::",
+    "docs/single-sign-on.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/testing.md sh": "test_operators_pages.py::test_targets_of_make_exist",
+    "docs/tls.md sh": "test_every_snippet.py::test_renewal_in_order",
+    "docs/tls.md toml": "test_operators_pages.py::test_settings_of_a_page_are_settings",
+    "docs/try.md python": "test_documents_in_order.py::test_everything_in_order",
+    "docs/try.md sh": "test_documents_in_order.py::test_everything_in_order",
+}
+"""A page and a language, and the test that runs these snippets."""
+
+NOT_HERE: Mapping[str, str] = {
+    "docs/operations.md sql": "a superuser of a server: tests/backup has the same role",
+}
+"""Snippets that no test runs, with the reason."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "sha256sum": "needs wheels: make debian13",
+    "-m venv": "needs wheels: make debian13",
+    "/opt/pqkeep": "needs wheels: make debian13",
+    "tar --extract": "needs wheels: make debian13",
+    "cd dist": "needs wheels: make debian13",
+    "pqkeepd init": "makes users of the system: make debian13",
+    "install -o": "needs these users: make debian13",
+    "install -m": "needs systemd: make debian13",
+    "install -d": "needs root: make debian13",
+    "systemctl": "needs systemd: make debian13",
+    "kubectl": "needs a cluster",
+    "helm install": "needs a cluster; make deploycheck renders the chart",
+    "cd /var/lib": "is the folder for kubectl",
+    "openssl pkey": "needs OpenSSL 3.5: make debian13",
+    "openssl genpkey": "needs OpenSSL 3.5: make debian13",
+    "s_client": "needs TLS: make debian13",
+}
+"""Commands of the pages below that do not run here, by a part of them."""
+
+
+def snippets(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield language and text of each snippet of a page, without its indentation."""
+    for indentation, language, text in FENCE.findall(page.read_text()):
+        yield language, re.sub(rf"^{indentation}", "", text, flags=re.MULTILINE)
+
+
+def commands(name: str) -> list[str]:
+    """Return the commands of a page that run here, one text for each snippet."""
+    return [
+        "".join(
+            command.removeprefix("$ ")
+            for command in re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n", text)
+            if not any(part in command for part in ELSEWHERE)
+        )
+        for language, text in snippets(ROOT / "docs" / name)
+        if language in {"sh", "console", "bash"}
+    ]
+
+
+def test_every_snippet_is_run_or_has_a_reason() -> None:
+    """Each snippet of each page is in one of the two tables, and the tables have no others."""
+    found = {
+        f"{page.relative_to(ROOT)} {language}"
+        for page in PAGES
+        for language, _ in snippets(page)
+        if language not in SHOWN
+    }
+    assert found == RUN.keys() | NOT_HERE.keys()
+
+
+@pytest.mark.parametrize("test", sorted({*RUN.values()}))
+def test_the_named_test_exists(test: str) -> None:
+    """A test that is said to run snippets is in its file."""
+    file, name = test.split("::")
+    assert f"def {name}" in (Path(__file__).parent / file).read_text()
+
+
+def environment_of(installation: Installation, api_key: str) -> dict[str, str]:
+    """Return the two variables that every command reads."""
+    return {"PQKEEP_URL": installation.base_url, "PQKEEP_API_KEY": api_key}
+
+
+def test_requests_of_the_api_page(installation: Installation, shell: Shell) -> None:
+    """The page's command and requests succeed, and the response has the fields that it shows."""
+    tenant = installation.new_tenant()
+    batch, results, moved = (
+        json.loads(text)
+        for language, text in snippets(ROOT / "docs" / "api.md")
+        if language == "json"
+    )
+    source = {"algorithm": moved["algorithm"]}
+    tenant.post("/kms/keys/generate", source, status=201)
+    moved["ciphertext"] = tenant.post("/kem/encrypt", {"plaintext": "AAAA", **source})["ciphertext"]
+    (command,) = commands("api.md")
+    said = json.loads(shell(command, environment_of(installation, tenant.api_key)))
+    assert said["data"]["ciphertext"]
+    tenant.post("/kms/keys/generate", {"algorithm": batch["algorithm"]}, status=201)
+    given = tenant.post("/kem/encrypt/batch", batch)
+    for shown, item in zip(results["results"], given["results"], strict=True):
+        assert shown.keys() == item.keys()
+        assert shown.get("error") == item.get("error")
+        assert shown.get("data", {}).keys() == item.get("data", {}).keys()
+    tenant.post("/kms/keyrings", {"name": moved["to"]["keyring"]}, status=201)
+    tenant.post("/kms/keys/generate", moved["to"], status=201)
+    assert tenant.post("/kem/re-encrypt", moved)["ciphertext"]
+
+
+def test_formats_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
+    """A public key is written as PEM, and a private key in a file is imported, from Python too."""
+    pem = mldsa.MLDSA65PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    by_command, by_program = installation.new_tenant(), installation.new_tenant()
+    (program,) = (
+        text for language, text in snippets(ROOT / "docs" / "formats.md") if language == "python"
+    )
+    public_key, imported = commands("formats.md")
+    (tmp_path / "key.pem").write_bytes(pem)
+    (tmp_path / "program.py").write_text(program)
+    environment = environment_of(installation, by_command.api_key)
+    shell(imported, environment)
+    shell("python program.py", environment_of(installation, by_program.api_key))
+    shell(f"rm key.pem\n{public_key}", environment)
+    assert b"BEGIN PUBLIC KEY" in (tmp_path / "key.pem").read_bytes()
+
+
+def test_configuration_in_order(installation: Installation, shell: Shell) -> None:
+    """Settings are checked, and variables of the environment that the page shows are taken."""
+    settings = installation.data / "gateway" / "settings.toml"
+    places = {r"\bDIR\b": str(installation.data), r"\bFILE\b": str(settings)}
+    check, variables = commands("configuration.md")
+    shell(replaced(check, places), {})
+    shell(f"{variables}\npqkeepd config check {settings}", {})
+
+
+@pytest.mark.timeout(300)
+def test_runbooks_in_order(
+    start: Callable[..., Installation], shell: Shell, tmp_path: Path
+) -> None:
+    """A backup is restored, a stolen API key revoked and an operator removed by the runbooks."""
+    installation = start()
+    tenant = installation.new_tenant()
+    root_key = installation.data / "keyservice" / "root.key"
+    made = shell(
+        "pqkeepd recovery-key create --private recovery.private --public recovery.public\n"
+        f"pqkeepd operator add ada --data {installation.data}\n"
+        f"pqkeepd backup --data {installation.data} --recovery-key recovery.public --to backup\n",
+        {},
+    )
+    (newest,) = re.findall(r"\b\d+\.\d+\b", made)
+    places = {
+        r"\bNEWDIR\b": "restored",
+        r"\bDIR\b": str(installation.data),
+        r"\bFILE\b": "backup",
+        r"\bNUMBER\b": newest,
+        r"\bNAME\b": "ada",
+        r"\bTENANT\b": tenant.tenant_id,
+        r"\bVERSION\b": "1",
+        r"--root-key root.key": f"--root-key {root_key}",
+    }
+    environment = environment_of(installation, installation.ready["operator_key"])
+    for script in commands("runbooks.md"):
+        said = shell(replaced(script, places), environment)
+    assert "ada" not in said
+    assert tenant.ask("GET", "/kms/keys").status_code == 401
+
+
+def test_renewal_in_order(shell: Shell, tmp_path: Path) -> None:
+    """The hook for certbot copies certificate and key with their modes, and reloads the gateways."""
+    for name in ("live", "gateway", "bin"):
+        (tmp_path / name).mkdir()
+    for name in ("privkey.pem", "fullchain.pem"):
+        (tmp_path / "live" / name).write_text(name)
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.write_text('#!/bin/sh\necho "$@" >> reloaded\n')
+    systemctl.chmod(0o700)
+    places = {"/var/lib/pqkeep/gateway": "gateway", "-o pqkeep-gateway -g pqkeep-gateway ": ""}
+    scripts = [text for language, text in snippets(ROOT / "docs" / "tls.md") if language == "sh"]
+    ran = [script for script in scripts if "s_client" not in script]
+    for script in ran:
+        shell(
+            f"PATH=$PWD/bin:$PATH\n{replaced(script, places)}",
+            {"RENEWED_LINEAGE": str(tmp_path / "live")},
+        )
+    assert (tmp_path / "gateway" / "key.pem").stat().st_mode & 0o777 == 0o400
+    assert len((tmp_path / "reloaded").read_text().splitlines()) == len(ran)
+
+
+def test_installation_in_order(installation: Installation, shell: Shell, tmp_path: Path) -> None:
+    """A certificate, a tenant, an API key and an owner are made as the page says."""
+    tenant = installation.new_tenant()
+    operator_key = tmp_path / "operator.key"
+    operator_key.write_text(installation.ready["operator_key"])
+    operator_key.chmod(0o400)
+    places = {
+        "https://HOST:8443": installation.base_url,
+        r"\bHOST\b": "keep.example.org",
+        r"\bpqo_…": installation.ready["operator_key"],
+        r"\bID\b": tenant.tenant_id,
+    }
+    for script in commands("installation.md"):
+        said = shell(replaced(script, places), {})
+        assert '"error"' not in said
+    assert (tmp_path / "fullchain.pem").read_text().startswith("-----BEGIN CERTIFICATE-----")
+
+
+def test_yaml_is_what_its_reader_takes() -> None:
+    """The chart has the values that the page sets, and Prometheus the files that it names."""
+    (values,) = (
+        yaml.safe_load(text)
+        for language, text in snippets(ROOT / "docs" / "installation.md")
+        if language == "yaml"
+    )
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "pqkeep" / "values.yaml").read_text())
+    assert values["gateway"].keys() <= chart["gateway"].keys()
+    (prometheus,) = (
+        yaml.safe_load(text)
+        for language, text in snippets(ROOT / "docs" / "observability.md")
+        if language == "yaml"
+    )
+    for file in prometheus["rule_files"]:
+        assert (ROOT / "deploy" / "observability" / file).is_file()
+    assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"]
