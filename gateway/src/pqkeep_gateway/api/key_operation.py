@@ -168,9 +168,9 @@ class KeyOperation:
     target: "Callable[[ApiCall, KeyringName, Algorithm], TargetUse] | None" = None
     """Returns the use of a second key, from the keyring and algorithm of the first."""
     outcomes: frozenset[ErrorKind] = frozenset()
-    """Refusals of the key service that ``answer`` receives instead of a result."""
+    """Refusals of the key service that ``response`` receives instead of a result."""
     handler: Callable[[KeyCall], Awaitable[KeyResponse | Existing]] | None = None
-    """Replaces ``ask`` and ``answer`` if one request is not enough."""
+    """Replaces ``ask`` and ``response`` if one request is not enough."""
     name: str = field(kw_only=True)
     example: KeyResponse = field(kw_only=True)
     fields: tuple[Field[Any], ...] = field(kw_only=True)
