@@ -59,9 +59,9 @@ async def test_a_task_cancelled_within_a_statement(file: Path, engine: AsyncEngi
     assert _names(file) == [file.name]
 
 
-@pytest.mark.parametrize("turns", range(40))
-async def test_a_task_cancelled_while_it_connects(file: Path, turns: int) -> None:
-    """A connection that is not in the pool yet is closed too, whenever its task is cancelled."""
+@pytest.mark.parametrize("moment", ["do_connect", "connect"])
+async def test_a_task_cancelled_while_it_connects(file: Path, moment: str) -> None:
+    """A connection that is not in the pool yet is closed, too."""
     engine = await open_database(str(file))
 
     async def work() -> None:
@@ -72,9 +72,15 @@ async def test_a_task_cancelled_while_it_connects(file: Path, turns: int) -> Non
             pass
 
     task = asyncio.create_task(work())
-    for _ in range(turns):
-        await asyncio.sleep(0.0005)
-    task.cancel()
+    connecting = asyncio.Event()
+
+    def cancel(*_: object) -> None:
+        connecting.set()
+        task.cancel()
+
+    sa.event.listen(engine.sync_engine, moment, cancel, insert=True)
     await asyncio.wait([task])
+    assert connecting.is_set()
+    assert task.cancelled()
     await close_database(engine)
     assert _names(file) == [file.name]
