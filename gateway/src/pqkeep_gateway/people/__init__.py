@@ -1,1 +1,1 @@
-"""People: who they are, how they sign in. Rules only: no web framework, no database."""
+"""Rules for users: accounts, sign-in and sessions. No web framework, no database."""

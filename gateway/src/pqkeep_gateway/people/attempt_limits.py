@@ -1,4 +1,4 @@
-"""How often a password or a code may be tried, and how much mail may be asked for."""
+"""Limits on attempts at passwords and codes, and on requested mail."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,33 +15,33 @@ from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
 ATTEMPTS = Limit(10, 15 * MINUTE)
-"""Failures: of a password from one address, of an account's code, or of one session's step-up."""
+"""Failed attempts at a password from one address, an account's code, or one session's step-up."""
 ATTEMPTS_PER_SOURCE = Limit(300, 15 * MINUTE)
-"""Failures from one address, which may be shared by a whole company."""
+"""Failed attempts from one address. A whole company may share it."""
 DELAYS = (0, 5, 20, 60)
-"""Seconds between two passwords of one account, from all addresses where it is not known."""
+"""Seconds between two password attempts at one account, from all unknown networks together."""
 ATTEMPTS_PER_DELAY = Limit(20, HOUR)
-"""Failures until the next delay holds; the last one holds for as long as they go on."""
+"""Failed attempts until the next delay applies. The last delay has no end while attempts go on."""
 USED_CODES = Limit(20, 15 * MINUTE)
-"""Codes that were used already, which are no guesses. More of them count as failures: each costs
-the service as much as a wrong one."""
+"""Used codes that are not counted as guesses. More of them count as failed attempts, because each
+costs the service as much as a wrong code."""
 MAIL_PER_ACCOUNT = Limit(5, 15 * MINUTE)
-"""Codes to somebody with the password, and invitations."""
+"""Codes after a correct password, and invitations."""
 MAIL_BY_ANYBODY = Limit(2, 30 * MINUTE)
-"""Password resets and sign-ups: whenever one is refused, there was one that is still valid.
+"""Password resets and sign-ups. When one is refused, an earlier one is still valid.
 
-It is the same where the account is known and elsewhere, so that it does not tell which.
+Known and unknown networks have the same limit, so that a refusal does not tell which one it is.
 """
 MAIL_PER_SOURCE = Limit(60, 15 * MINUTE)
 INVITATIONS_PER_TENANT = Limit(60, HOUR)
 
 
 class UsedError(Exception):
-    """What was shown is right, and was used already: nobody guessed it."""
+    """The code is correct but was used before, so it is not a guess."""
 
 
 class KnownNetworks:
-    """Tells in which networks an account is known; sign-ins and password resets make them so."""
+    """The networks from which an account signed in or reset its password."""
 
     def __init__(self, store: SqlKnownNetworks, pepper: Pepper, clock: Clock) -> None:
         self._store = store
@@ -49,25 +49,25 @@ class KnownNetworks:
         self._clock = clock
 
     async def is_known(self, email: str, source_address: str) -> bool:
-        """Return whether an account is known in a network, whether it exists or not."""
+        """Return whether the address is in a known network. The account need not exist."""
         digest = network_digest(self._pepper, email, source_address)
         return await self._store.is_known(digest, date_of(self._clock()) - LIFETIME)
 
 
 def network_digest(pepper: Pepper, email: str, source_address: str) -> bytes:
-    """Return the 32 bytes that stand for an account's network."""
+    """Return a 32-byte digest of an account and its network."""
     key = email_key(email).encode("utf-8", "surrogatepass")
     return pepper.derive(Purpose.KNOWN_NETWORK, key, network_of(source_address).encode())
 
 
 class AttemptLimits:
-    """Counts failed attempts, and mail that is asked for.
+    """Counts failed attempts and requested mail.
 
-    Each kind of attempt is counted where only whoever makes it is stopped. Passwords are counted by
-    account and address. Where the account is known nothing else counts; from everywhere else
-    together, passwords are delayed more and more, and never stopped. Codes, for which the password
-    is known, are counted by account, and step-ups by session. The rate limiter is given no e-mail
-    address, only a digest of it.
+    A limit stops the attacker, not the owner of the account. Password attempts are counted by
+    account and address. In a known network nothing else is counted. Attempts from unknown networks
+    share a growing delay, and are never stopped. Attempts at a code need the password, and are
+    counted by account. Step-ups are counted by session. The rate limiter gets a digest in place of
+    the e-mail address.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class AttemptLimits:
 
     @asynccontextmanager
     async def password(self, email: str, source_address: str) -> AsyncIterator[bool]:
-        """Count an attempt at a password, unless the block succeeds.
+        """Count a password attempt, unless the block succeeds.
 
-        Yields whether the account is known at the address. Raises TooManyAttemptsError.
+        Yields whether the address is in a known network. Raises TooManyAttemptsError.
         """
         account, network = self._account(email), network_of(source_address)
         here = f"passwords at {account} from {network}", ATTEMPTS
@@ -115,7 +115,10 @@ class AttemptLimits:
         return self._attempt((f"step-ups of {session}", ATTEMPTS))
 
     async def count_mail(self, email: str, source_address: str) -> None:
-        """Count one message that anybody can ask for. Raises TooManyAttemptsError."""
+        """Count one message that can be requested without signing in.
+
+        Raises TooManyAttemptsError.
+        """
         account, network = self._account(email), network_of(source_address)
         if await self._known_networks.is_known(email, source_address):
             await self._count((f"mail to {account} from {network}", MAIL_BY_ANYBODY))
@@ -126,7 +129,7 @@ class AttemptLimits:
     async def count_code(self, email: str, source_address: str) -> None:
         """Count one code by e-mail. Raises TooManyAttemptsError.
 
-        Separate from other mail, so that nobody uses the limit up without knowing the password.
+        Other mail does not use up this limit, so only a person with the password can.
         """
         account, network = self._account(email), network_of(source_address)
         is_known = await self._known_networks.is_known(email, source_address)
@@ -134,7 +137,7 @@ class AttemptLimits:
         await self._count((f"codes to {account}{place}", MAIL_PER_ACCOUNT))
 
     async def count_invitation(self, email: str, tenant: TenantId) -> None:
-        """Count one invitation by a person. Raises TooManyAttemptsError."""
+        """Count one invitation by a user. Raises TooManyAttemptsError."""
         await self._count(
             (f"invitations of {tenant}", INVITATIONS_PER_TENANT),
             (f"invitations to {self._account(email)}", MAIL_PER_ACCOUNT),
@@ -152,10 +155,10 @@ class AttemptLimits:
 
     @asynccontextmanager
     async def _attempt(self, *limits: tuple[str, Limit], delayed: str = "") -> AsyncIterator[None]:
-        """Count before the block, so that many at once are bounded too; uncount if it succeeds.
+        """Count before the block, so that concurrent attempts are limited. Uncount on success.
 
-        What is refused does not count, nor what nobody had the time to try, nor codes that were
-        used already, up to USED_CODES.
+        A refused attempt, an attempt during overload, and the first USED_CODES used codes do not
+        count either.
         """
         entered: list[str] = []
         try:
@@ -182,11 +185,11 @@ class AttemptLimits:
 
     async def _enter_delayed(self, subject: str, entered: list[str]) -> None:
         *growing, delay = DELAYS
-        for each in growing:
-            stage = f"{subject} after {each} s"
+        for seconds in growing:
+            stage = f"{subject} after {seconds} s"
             if await self._rate_limiter.enter(stage, ATTEMPTS_PER_DELAY) is None:
                 entered.append(stage)
-                delay = each
+                delay = seconds
                 break
         if delay > 0:
             await self._enter([(f"{subject} every {delay} s", Limit(1, delay))], entered)

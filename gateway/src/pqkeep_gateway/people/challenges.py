@@ -1,6 +1,6 @@
 """Challenges: sign-ins with a correct password that still need a code.
 
-Whoever knows the password gets a challenge token, and shows it again with the code.
+A correct password gives a challenge token. The client sends it again with the code.
 """
 
 from datetime import timedelta
@@ -17,7 +17,7 @@ LIFETIME = timedelta(minutes=5)
 
 
 class Factor(StrEnum):
-    """Where the required code comes from."""
+    """The source of the required code."""
 
     APP = "app"
     EMAIL = "email"
@@ -27,18 +27,18 @@ class SecondFactorRequiredError(Exception):
     """The password was correct; a code is required too."""
 
     def __init__(self, token: str, factor: Factor) -> None:
-        """Carry the challenge's token, and where the code comes from."""
+        """Take the challenge's token, and the source of the code."""
         super().__init__()
         self.token = token
         self.factor = factor
 
 
 class InvalidChallengeError(Exception):
-    """The token belongs to no challenge, or to one that has expired or was answered."""
+    """The token is unknown, or its challenge has expired or was used."""
 
 
 class Challenges:
-    """Decides who needs a code, and issues and finds challenges. Tokens are stored as digests."""
+    """Decides which accounts need a code, and issues challenges. Tokens are stored as digests."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Challenges:
         self._sends_mail = sends_mail
 
     def required_factor(self, account: Account) -> Factor | None:
-        """Return where the code comes from that an account needs beside its password.
+        """Return the source of the code that an account needs, or None.
 
-        An account that chose codes by e-mail needs one even where no mail can be sent: it cannot
-        sign in then.
+        An account that chose codes by e-mail needs one even if this service sends no mail. It
+        cannot sign in then.
         """
         if account.has_mfa:
             return Factor.APP
@@ -72,7 +72,7 @@ class Challenges:
     async def issue(
         self, account: Account, factor: Factor, source_address: str
     ) -> SecondFactorRequiredError:
-        """Return what to raise after a correct password. Raises AccountChangedError."""
+        """Return the error to raise after a correct password. Raises AccountChangedError."""
         token = new_credential(CredentialKind.CHALLENGE)
         now = date_of(self._clock())
         digest = self._pepper.digest(token)
@@ -82,7 +82,7 @@ class Challenges:
         return SecondFactorRequiredError(token, factor)
 
     async def find(self, token: str, source_address: str) -> tuple[bytes, Account]:
-        """Return a pending challenge's digest, and whose it is.
+        """Return a pending challenge's digest, and its account.
 
         Raises InvalidChallengeError, TooManyUnknownCredentialsError.
         """
@@ -97,6 +97,6 @@ class Challenges:
         return digest, await self._users.get(user)
 
     async def remove(self, digest: bytes) -> None:
-        """Use a challenge up. Raises InvalidChallengeError if another request did."""
+        """Use up a challenge. Raises InvalidChallengeError if another request used it first."""
         if not await self._store.remove(digest):
             raise InvalidChallengeError

@@ -1,7 +1,7 @@
-"""What a client is called in the list of a person's sessions, from its header User-Agent.
+"""Client names in a user's list of sessions, from the header User-Agent.
 
-Anyone can send any header: the name helps people to recognize their own sessions, and nothing is
-decided by it. It is letters, digits and a few marks, whatever was sent.
+Clients can send any header. The name only helps users to recognize their own sessions. It has
+letters, digits and a few punctuation marks.
 """
 
 import re
@@ -19,7 +19,8 @@ _BROWSERS = (
     ("Chrome", "Chrome"),
     ("Safari", "Safari"),
 )
-"""Parts of the header and the browsers that send them; each also sends those of some further down."""
+"""Parts of the header, and the browsers that send them. The first match counts: Edge sends
+``Chrome`` and ``Safari``, too."""
 _SYSTEMS = (
     ("Android", "Android"),
     ("iPhone", "iOS"),
@@ -33,13 +34,13 @@ _first_product = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}", re.ASCII).match
 
 
 def stored_user_agent(header: bytes) -> str:
-    """Return the printable characters of a header, so many of them as are stored."""
+    """Return the first MAX_USER_AGENT printable characters of a header."""
     text = header.decode("latin-1")
-    return "".join(each for each in text if each.isprintable())[:MAX_USER_AGENT]
+    return "".join(character for character in text if character.isprintable())[:MAX_USER_AGENT]
 
 
 def client_name(user_agent: str) -> str | None:
-    """Return a browser and its system, or else the first product's name; None where there is none."""
+    """Return the browser and its system, else the first product's name, else None."""
     browser = _named(_BROWSERS, user_agent)
     if browser is None:
         product = _first_product(user_agent)

@@ -1,9 +1,9 @@
-"""Passwords of twelve characters and more that attackers try first.
+"""Passwords of twelve or more characters that attackers try first.
 
-That long, people make them of one or two common passwords with digits before or behind, of a run of
-the keyboard, or of a repetition; in capitals or not, with punctuation, and with signs for letters.
-The common passwords are a published list, of which a digest of each is kept: see
-requirements/common-passwords, which runs this file as a program.
+People make such passwords of one or two common passwords with digits before or after, of a keyboard
+run, or of a repetition. They add capitals and punctuation, and write signs for letters. The common
+passwords are a published list, stored as digests. The script requirements/common-passwords runs
+this file to make them.
 """
 
 import sys
@@ -30,7 +30,7 @@ CONTEXT_WORDS = frozenset(
         "vault",
     ]
 )
-"""Words of this service and its field, which are not in the list (NIST SP 800-63B, 5.1.1.2)."""
+"""Words of this service and its field, in addition to the list (NIST SP 800-63B, 5.1.1.2)."""
 
 RUNS = (
     "0123456789",
@@ -47,16 +47,17 @@ RUNS = (
     "q1w2e3r4t5y6u7i8o9p0",
 )
 FEW_CHARACTERS = 2
-"""So many different characters are too few."""
+"""A password with this many different characters, or fewer, is common."""
 SHORTEST = 8
-"""Of what is left without punctuation: where that is shorter, the punctuation is the password."""
+"""Characters without punctuation. A shorter text is mostly punctuation, and is not checked."""
 LONGEST = 64
-"""No pair of entries with digits is longer."""
+"""Characters of the longest pair of listed passwords with digits."""
 LONGEST_REPEATED = 64
-"""Characters of what is repeated: nobody tries more, and one of 1,024 can have 18 in NFKC."""
+"""Characters of a repeated part: attackers try no longer ones. The limit also bounds the work,
+because NFKC can make 18 characters of one, and a password may have 1,024."""
 SHORTEST_WORD = 3
 DIGEST_SIZE = 6
-"""Bytes kept of a word: of 20,000 words one in ten billion others is taken for one."""
+"""Bytes of a word's digest. With 20,000 words, one in ten billion other words is taken for one."""
 PAIR_ENDINGS = ("", "1", "123")
 
 _LETTERS = str.maketrans("@4301!5$7+", "aaeoiisstt")
@@ -64,10 +65,10 @@ _PUNCTUATION = "!?.,;:#*-_+&%$@ "
 
 
 def is_common(password: str) -> bool:
-    """Return whether a password is one of those that are tried first."""
+    """Return whether attackers try this password first."""
     text = password.lower()
     stripped = text.strip(_PUNCTUATION)
-    forms = {text, stripped, "".join(each for each in stripped if each not in _PUNCTUATION)}
+    forms = {text, stripped, "".join(sign for sign in stripped if sign not in _PUNCTUATION)}
     return any(
         len(set(form)) <= FEW_CHARACTERS
         or _is_run(form)
@@ -82,7 +83,7 @@ def _is_run(text: str) -> bool:
 
 
 def _is_repetition(text: str) -> bool:
-    """Return whether a text repeats something short, the last time perhaps in part."""
+    """Return whether a text repeats a short part. The last repetition may be incomplete."""
     longest = min(len(text) // 2, LONGEST_REPEATED)
     return any(
         text[:size] == text[size : 2 * size] and text[size:] == text[:-size]
@@ -91,7 +92,7 @@ def _is_repetition(text: str) -> bool:
 
 
 def _is_composed(text: str) -> bool:
-    """Return whether a text is one or two common passwords, with digits or without."""
+    """Return whether a text is one or two common passwords, with or without digits."""
     if not SHORTEST <= len(text) <= LONGEST:
         return False
     words = common_words()
@@ -117,19 +118,19 @@ def _is_pair(text: str) -> bool:
 
 
 def _are_digits(text: str) -> bool:
-    """Return whether a text is what people add to a word: a few digits, a year, or nothing."""
+    """Return whether a text is empty, a few digits, a year or a run of digits."""
     is_short = len(text) <= len("2026")
     return not text or (text.isdecimal() and (is_short or text in "1234567890"))
 
 
 def _with_letters(text: str) -> str:
-    """Return a text with letters for the signs that stand for them, except in the digits at its end."""
+    """Replace signs by the letters that they stand for, except in the digits at the end."""
     stem = text.rstrip("0123456789")
     return stem.translate(_LETTERS) + text[len(stem) :]
 
 
 class Words:
-    """A set of words, by digests: SHA-256, cut to six bytes, one after the other."""
+    """A set of words, stored as SHA-256 digests of six bytes each."""
 
     def __init__(self, digests: bytes, more: Iterable[str] = ()) -> None:
         self._digests = frozenset(
@@ -144,18 +145,18 @@ class Words:
 
 
 def digest(word: str) -> bytes:
-    """Return what is kept of a word (6 bytes)."""
+    """Return a word's SHA-256 digest, cut to 6 bytes."""
     return sha256(word.encode("utf-8", "surrogatepass")).digest()[:DIGEST_SIZE]
 
 
 @cache
 def common_words() -> Words:
-    """Return the common passwords that others are made of."""
+    """Return the listed passwords and the context words."""
     return Words(files(__package__).joinpath("common_passwords.bin").read_bytes(), CONTEXT_WORDS)
 
 
 if __name__ == "__main__":
     lines = {line.strip() for line in sys.stdin}
     sys.stdout.buffer.writelines(
-        sorted(digest(each) for each in lines if len(each) >= SHORTEST_WORD)
+        sorted(digest(line) for line in lines if len(line) >= SHORTEST_WORD)
     )

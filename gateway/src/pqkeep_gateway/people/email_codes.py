@@ -1,8 +1,8 @@
-"""Codes by e-mail: the second factor of people without an authenticator app.
+"""Codes by e-mail: the second factor of users without an authenticator app.
 
 A code belongs to one challenge, which needs the password, and expires with it. It is stored as a
-digest under the pepper, accepted once, and void after five attempts. Where there is an authenticator
-app, no code by e-mail replaces it.
+digest under the pepper. It is accepted once, and becomes invalid after five attempts. A code by
+e-mail never replaces an authenticator app.
 """
 
 from datetime import timedelta
@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 5
 
 
 class AuthenticatorRequiredError(Exception):
-    """The account needs its authenticator's code; none is sent by e-mail."""
+    """The account has an authenticator, so no code is sent by e-mail."""
 
 
 class EmailCodes:
@@ -98,9 +98,9 @@ class EmailCodes:
     async def choose(
         self, principal: SessionPrincipal, attribution: Attribution, *, wanted: bool
     ) -> None:
-        """Turn codes at each sign-in on or off, and end the user's other sessions.
+        """Switch codes by e-mail on or off, and end the user's other sessions.
 
-        Codes are without effect while there is an authenticator.
+        While the user has an authenticator, the setting has no effect.
         """
         account = await self._users.get(principal.user)
         kind = MailKind.SECOND_FACTOR_ADDED if wanted else MailKind.SECOND_FACTOR_REMOVED

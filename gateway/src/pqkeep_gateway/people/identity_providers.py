@@ -1,8 +1,8 @@
-"""Providers of single sign-on by OpenID Connect: what they must answer, and whom that signs in.
+"""Checks of an OpenID Connect provider's responses, and the person that they name. No I/O.
 
-Without I/O. An ID token comes from the token endpoint itself, over TLS, so that the server is
-checked in place of the token's signature (OpenID Connect Core 1.0, section 3.1.3.7, no. 6): what its
-header says is not read. Nothing of a claim is shown to anybody.
+An ID token comes from the token endpoint, over TLS. TLS authenticates the server in place of the
+token's signature (OpenID Connect Core 1.0, section 3.1.3.7, no. 6), so the token's header is not
+read. No page or message shows the value of a claim.
 """
 
 import hmac
@@ -21,9 +21,9 @@ from pqkeep_gateway.storage.identities import Identity, Provider, VerifiedPerson
 from pqkeep_protocol.documents import MalformedDocumentError, decode_json
 
 LIFETIME = timedelta(minutes=10)
-"""How long a person may take at the provider."""
+"""The time for a sign-in at the provider."""
 SKEW_SECONDS = 60
-"""By how much the provider's clock may differ."""
+"""The accepted difference of the provider's clock."""
 _PARTS = 3
 _BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 
@@ -31,11 +31,11 @@ Claims = Mapping[str, object]
 
 
 class InvalidProviderResponseError(Exception):
-    """A provider's answer is not what OpenID Connect requires. The message names the part."""
+    """A provider's response violates OpenID Connect. The message names the wrong part."""
 
 
 class Metadata(Struct, frozen=True):
-    """What a provider says of itself (OpenID Connect Discovery 1.0, section 3)."""
+    """A provider's metadata (OpenID Connect Discovery 1.0, section 3)."""
 
     issuer: str
     authorization_endpoint: str
@@ -46,10 +46,10 @@ class Metadata(Struct, frozen=True):
 
 
 def metadata_of(document: bytes, issuer: str) -> Metadata:
-    """Return what a discovery document says. Raises InvalidProviderResponseError.
+    """Return a discovery document's metadata. Raises InvalidProviderResponseError.
 
-    Its issuer must be the one in the settings, byte for byte, and its endpoints https; of an issuer
-    on this machine they may be on this machine.
+    The issuer must equal the one in the settings, byte for byte. Endpoints must use https. If the
+    issuer uses http, endpoints on this machine may, too.
     """
     try:
         metadata = decode_json(document, Metadata)
@@ -62,15 +62,15 @@ def metadata_of(document: bytes, issuer: str) -> Metadata:
         metadata.token_endpoint,
         metadata.userinfo_endpoint or metadata.token_endpoint,
     )
-    if not all(_is_endpoint(each, issuer) for each in endpoints):
+    if not all(_is_endpoint(endpoint, issuer) for endpoint in endpoints):
         raise InvalidProviderResponseError("endpoint in the discovery document")
     return metadata
 
 
 def base64url(text: str) -> bytes:
-    """Return what a text is the base64url of, without padding (RFC 7515). Raises ValueError.
+    """Decode base64url without padding (RFC 7515). Raises ValueError.
 
-    The standard library leaves out characters that are none of it.
+    The standard library would skip invalid characters.
     """
     if not _BASE64URL.issuperset(text):
         raise ValueError("not base64url")
@@ -89,7 +89,7 @@ def claims_of(id_token: str) -> Claims:
 
 
 class _IdToken(Struct, frozen=True):
-    """The claims that decide whether an ID token is for us, and for this sign-in."""
+    """The claims that bind an ID token to this client and this sign-in."""
 
     iss: str
     sub: Annotated[str, Meta(min_length=1, max_length=255)]
@@ -102,7 +102,7 @@ class _IdToken(Struct, frozen=True):
 
 
 def verified(claims: Claims, provider: Provider, nonce: str, now: float) -> VerifiedPerson:
-    """Return whom an ID token is about (OpenID Connect Core 1.0, section 3.1.3.7).
+    """Check an ID token, and return its person (OpenID Connect Core 1.0, section 3.1.3.7).
 
     Raises InvalidProviderResponseError.
     """
@@ -134,15 +134,15 @@ def verified(claims: Claims, provider: Provider, nonce: str, now: float) -> Veri
 
 
 def lacks_personal_claims(claims: Claims, provider: Provider) -> bool:
-    """Return whether an ID token leaves out what the UserInfo endpoint may tell."""
+    """Return whether an ID token has no e-mail address or no groups; UserInfo may have them."""
     return "email" not in claims or provider.groups_claim not in claims
 
 
 def with_userinfo(claims: Claims, userinfo: bytes, provider: Provider) -> Claims:
     """Return an ID token's claims with the e-mail address and groups of UserInfo (section 5.3).
 
-    They are taken where the ID token has none. Raises InvalidProviderResponseError where UserInfo is
-    about somebody else.
+    The ID token's own values take precedence. Raises InvalidProviderResponseError if UserInfo is
+    about another person.
     """
     try:
         more = decode_json(userinfo, dict[str, object])
@@ -152,7 +152,7 @@ def with_userinfo(claims: Claims, userinfo: bytes, provider: Provider) -> Claims
         raise InvalidProviderResponseError("sub of UserInfo")
     names = [provider.groups_claim] if provider.groups_claim not in claims else []
     if "email" not in claims:
-        names += ["email", "email_verified"]  # of the same source, both
+        names += ["email", "email_verified"]  # both from the same source
     return {**claims, **{name: more.get(name) for name in names}}
 
 
@@ -166,7 +166,7 @@ def _email_in(claims: Claims, provider: Provider) -> str | None:
 def _groups_in(claims: Claims, provider: Provider) -> frozenset[str]:
     groups = claims.get(provider.groups_claim)
     listed = groups if isinstance(groups, list) else [groups]
-    return frozenset(each for each in listed if isinstance(each, str))
+    return frozenset(group for group in listed if isinstance(group, str))
 
 
 def _is_endpoint(url: str, issuer: str) -> bool:

@@ -1,4 +1,4 @@
-"""Invitations: how somebody becomes a member of a tenant's team."""
+"""Invitations to a tenant's team."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,7 +30,7 @@ from pqkeep_protocol.messages import Attribution
 
 LIFETIME = timedelta(days=7)
 OPERATOR = "The operator"
-"""The inviter in a mail, where it is not a person."""
+"""The inviter's name in the mail, if an operator invites."""
 
 _INVITE: Mapping[Role, AuditEvent] = {
     Role.OWNER: AuditEvent.INVITE_OWNER,
@@ -73,9 +73,9 @@ class Invitations:
         by: Principal,
         attribution: Attribution,
     ) -> Invitation:
-        """Invite somebody to a role; an earlier invitation to the same address ends.
+        """Invite a person to a role. It replaces an earlier invitation to the same address.
 
-        Raises what Team.require_authority raises, EmailTakenError, TooManyAttemptsError.
+        Raises EmailTakenError, TooManyAttemptsError, and the errors of Team.require_authority.
         """
         if by.user is not None:
             await self._attempts.count_invitation(email, tenant)
@@ -133,7 +133,7 @@ class Invitations:
     ) -> None:
         """Make an invitation's token invalid.
 
-        Raises InvitationNotFoundError, and what Team.require_authority raises.
+        Raises InvitationNotFoundError, and the errors of Team.require_authority.
         """
         withdrawn = event(attribution, tenant, AuditEvent.WITHDRAW_INVITATION)
         await self._store.remove(tenant, invitation, by, withdrawn)

@@ -1,7 +1,7 @@
-"""Forgotten passwords: whoever reads mail to the account's address may choose a new one.
+"""Forgotten passwords: a mailed token allows a new one.
 
-The answer does not tell whether an account has the address. A reset ends every session and begins
-none: an account with a second factor needs it as before.
+The response is the same for known and unknown addresses. A reset ends every session and begins
+none, so an account with a second factor still needs it to sign in.
 """
 
 from datetime import timedelta
@@ -51,8 +51,8 @@ class PasswordResets:
     async def begin(self, email: str, attribution: Attribution) -> None:
         """Send a token to an address. Raises TooManyAttemptsError.
 
-        For an unknown address, and where there are no passwords, the same work is done, but the
-        mail is discarded when it is due.
+        For an unknown address, or a tenant without passwords, the work is the same, but the mail
+        is discarded when it is due.
         """
         await self._attempts.count_mail(email, attribution.source_address)
         account = await self._users.find_by_email(email)

@@ -1,7 +1,8 @@
-"""Passwords: which are accepted, how they are stored, and how many are hashed at a time.
+"""Passwords: rules, storage, and the queue for hashing.
 
-They are stored as Argon2id (RFC 9106) of a digest under the pepper, so that a copy of the database
-is not enough to guess them. The digest contains the user's id: a hash is good for one user only.
+The stored hash is Argon2id (RFC 9106) of a digest under the pepper. A copy of the database is
+therefore not enough to guess passwords. The digest includes the user's id, so a hash works for one
+user only.
 """
 
 import asyncio
@@ -40,30 +41,30 @@ T = TypeVar("T")
 
 MIN_LENGTH = 12
 MAX_LENGTH = 1024
-"""Characters, before normalisation. There are no rules of composition (NIST SP 800-63B)."""
+"""Characters, before normalisation. There are no composition rules (NIST SP 800-63B)."""
 
 THREADS = 2
-"""One is for strangers: who signs in where the account is not known, or has only a mailed token. The
-other is for people who are signed in or known: no flood of strangers keeps them waiting."""
+"""One thread is for strangers: sign-ins from unknown networks, and requests with a mailed token. The
+other is for signed-in users and known networks, so that a flood of strangers does not delay them."""
 MAX_WAITING = 64
-"""Hashes that may wait for each thread, of all addresses together; see FairQueue."""
+"""Waiting hashes for each thread, from all addresses together; see FairQueue."""
 
 
-_NOBODY = UserId(UUID(int=0))
+_NO_USER = UserId(UUID(int=0))
 
 
 class InvalidPasswordError(Exception):
-    """The password cannot be chosen. The message says why, for the person who chose it."""
+    """The new password breaks a rule. The message names the rule, for the user."""
 
 
 class PasswordsDisabledError(Exception):
-    """The people of this tenant sign in by a provider, and have no passwords here."""
+    """The tenant's users sign in at a provider, and have no passwords here."""
 
 
 class Passwords:
-    """Hashes and verifies passwords, in threads of its own, in turns by source address.
+    """Hashes and verifies passwords in its own threads. Source networks take turns.
 
-    If too much waits, the last of the address with the most raises OverloadedError.
+    If the queue is full, the newest request of the network with the most raises OverloadedError.
     """
 
     def __init__(
@@ -86,17 +87,17 @@ class Passwords:
         return self._of_strangers.waiting + self._of_known.waiting
 
     def hash_of(self, account: Account | None) -> str | None:
-        """Return the hash that an account may sign in by, if there is one."""
+        """Return the hash for signing in; None if the account has no password or may not use it."""
         if account is None or not self.are_enabled(account.user.tenant):
             return None
         return account.password_hash
 
     def are_enabled(self, tenant: TenantId) -> bool:
-        """Return whether a tenant's people may have passwords."""
+        """Return whether a tenant's users may have passwords."""
         return tenant not in self._disabled_for
 
     def require_enabled(self, tenant: TenantId) -> None:
-        """Raise PasswordsDisabledError unless a tenant's people may have passwords."""
+        """Raise PasswordsDisabledError unless a tenant's users may have passwords."""
         if not self.are_enabled(tenant):
             raise PasswordsDisabledError
 
@@ -118,7 +119,7 @@ class Passwords:
         )
 
     def is_outdated(self, password_hash: str | None) -> bool:
-        """Return whether there is a hash, with other costs than new ones have."""
+        """Return whether the hash has other costs than new hashes. False for None."""
         return password_hash is not None and self._hasher.check_needs_rehash(password_hash)
 
     async def verify(
@@ -129,17 +130,17 @@ class Passwords:
         *,
         is_stranger: bool = False,
     ) -> bool:
-        """Return whether it is an account's password. Raises OverloadedError.
+        """Return whether the password is the account's. Raises OverloadedError.
 
-        ``is_stranger``: the account is not known at the address. Where there is no account, or it
-        has no password, that takes as long.
+        ``is_stranger``: the address is in no known network of the account. Without an account or a
+        password hash, the check takes as long.
         """
         return await self._in_thread(
             source_address, lambda: self._verify(account, password), is_stranger=is_stranger
         )
 
     def close(self) -> None:
-        """Cancel what waits for a thread."""
+        """Cancel waiting hashes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _verify(self, account: Account | None, password: str) -> bool:
@@ -147,7 +148,7 @@ class Passwords:
         if password_hash is not None and not _is_acceptable(password_hash):
             _LOG.error("a password hash was not written by a gateway: it is ignored")
             password_hash = None
-        user = _NOBODY if account is None else account.user.id
+        user = _NO_USER if account is None else account.user.id
         try:
             self._hasher.verify(password_hash or self._dummy_hash, self._digest(user, password))
         except VerifyMismatchError:
@@ -184,9 +185,9 @@ def hasher(costs: PasswordCosts) -> PasswordHasher:
 
 
 def _is_acceptable(password_hash: str) -> bool:
-    """Return whether a stored hash is Argon2id's, with costs that settings can ask for.
+    """Return whether a stored hash is Argon2id, with costs within the limits of the settings.
 
-    Otherwise one row, with a password tried at it, would take all memory or a thread for hours.
+    Without this check, a forged row could use all memory, or occupy a thread for hours.
     """
     try:
         costs = extract_parameters(password_hash)
@@ -201,15 +202,15 @@ def _is_acceptable(password_hash: str) -> bool:
 
 
 def require_valid(password: str) -> None:
-    """Raise InvalidPasswordError unless a password can be chosen."""
+    """Raise InvalidPasswordError if a new password breaks a rule."""
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise InvalidPasswordError(f"must have {MIN_LENGTH} to {MAX_LENGTH} characters")
     if is_common(_normalised(password)):
-        raise InvalidPasswordError("is one of those that are tried first")
+        raise InvalidPasswordError("is a common password that attackers try first")
 
 
 def _dummy_hash(hasher: PasswordHasher) -> str:
-    """Return a hash with the usual costs that no password has, without computing one."""
+    """Return a random hash with the usual costs, which matches no password."""
     costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
     salt, digest = (
         b64encode(secrets.token_bytes(size)).decode().rstrip("=")
@@ -219,12 +220,12 @@ def _dummy_hash(hasher: PasswordHasher) -> str:
 
 
 def _normalised(password: str) -> str:
-    """Return one form for what different keyboards send (NFKC, as in NIST SP 800-63B)."""
+    """Return the NFKC form, which is the same for all keyboards (NIST SP 800-63B)."""
     return unicodedata.normalize("NFKC", password)
 
 
 class PasswordChange:
-    """Replaces passwords of people who are signed in."""
+    """Replaces passwords of signed-in users."""
 
     def __init__(
         self,
@@ -241,7 +242,7 @@ class PasswordChange:
     async def change(
         self, principal: SessionPrincipal, password: str, attribution: Attribution
     ) -> None:
-        """Replace a password and end every session of its user.
+        """Replace a password, and end every session of the user.
 
         Raises InvalidPasswordError, PasswordsDisabledError.
         """

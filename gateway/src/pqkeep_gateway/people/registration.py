@@ -1,7 +1,7 @@
-"""Self-service sign-up: an e-mail address first, and a tenant once the address is confirmed.
+"""Self-service sign-up: a user confirms an e-mail address, and then creates a tenant.
 
-The answer does not tell whether an account has the address; the mail tells its owner. The password
-is chosen by whoever got the mail, so nobody can prepare an account for somebody else.
+The response is the same for known and unknown addresses; only the mail tells. The recipient of the
+mail chooses the password, so an attacker cannot prepare an account for another person.
 """
 
 from datetime import timedelta
@@ -49,7 +49,7 @@ class Registration:
     async def begin(self, email: str, attribution: Attribution) -> None:
         """Send a token to an address. Raises TooManyAttemptsError.
 
-        For an address that has an account the same work is done, but the mail contains no token.
+        If the address has an account, the work is the same, but the mail contains no token.
         """
         await self._attempts.count_mail(email, attribution.source_address)
         now = date_of(self._clock())
@@ -72,7 +72,7 @@ class Registration:
         """Create a tenant and its owner, and begin a session.
 
         Raises InvalidRegistrationTokenError, TooManyUnknownCredentialsError, NameTakenError,
-        EmailTakenError, InvalidPasswordError; all of them leave the registration as it was.
+        EmailTakenError, InvalidPasswordError. After an error the token is still valid.
         """
         if kind_of(token) is not CredentialKind.REGISTRATION:
             raise InvalidRegistrationTokenError

@@ -1,7 +1,7 @@
-"""Second factors: time-based codes (TOTP, RFC 6238) and recovery codes, each accepted once.
+"""Second factors: time-based codes (TOTP, RFC 6238) and recovery codes. A code is accepted once.
 
-The TOTP secret is stored nowhere: it is derived from the pepper and a salt, so that a copy of the
-database is not enough to make codes.
+The TOTP secret is not stored. It is derived from the pepper and a salt, so a copy of the database
+is not enough to compute codes.
 """
 
 import base64
@@ -27,7 +27,7 @@ from pqkeep_protocol.messages import Attribution
 ISSUER = "pqkeep"
 STEP_SECONDS = 30
 DRIFT = (0, -1, 1)
-"""Time steps by which an authenticator's clock may differ."""
+"""Accepted differences of an authenticator's clock, in time steps."""
 RECOVERY_CODES = 10
 _SALT_SIZE = 16
 _SECRET_SIZE = 20
@@ -39,25 +39,25 @@ class WrongCodeError(Exception):
 
 
 class UsedCodeError(WrongCodeError, UsedError):
-    """The code is the authenticator's; it or a later one was accepted before."""
+    """The code is correct, but it or a later one was accepted before."""
 
     def __init__(self, wait: int) -> None:
-        """Carry the seconds until the authenticator shows a code that can be accepted."""
+        """Take the seconds until the authenticator shows a fresh code."""
         super().__init__()
         self.wait = wait
 
 
 class WrongPresentPasswordError(WrongCodeError):
-    """The password that a step-up takes in place of a code is wrong."""
+    """The password for a step-up is wrong."""
 
 
 class NotEnrolledError(Exception):
-    """The account has no authenticator, or none that waits to be confirmed."""
+    """The account has no authenticator, or no enrollment to confirm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """What an authenticator app needs."""
+    """The secret for an authenticator app, as text and as a URI."""
 
     secret: str = field(repr=False)
     uri: str = field(repr=False)
@@ -83,7 +83,7 @@ class SecondFactors:
         self._clock = clock
 
     async def enroll(self, principal: SessionPrincipal) -> Enrollment:
-        """Begin to enroll an authenticator; ``confirm`` puts it into force.
+        """Begin to enroll an authenticator. ``confirm`` completes the enrollment.
 
         Raises AlreadyEnrolledError.
         """
@@ -98,9 +98,9 @@ class SecondFactors:
     async def confirm(
         self, principal: SessionPrincipal, code: str, attribution: Attribution
     ) -> tuple[str, ...]:
-        """Put an authenticator into force, and end the user's other sessions.
+        """Complete an enrollment, and end the user's other sessions.
 
-        Returns its recovery codes, stored as digests only.
+        Returns the recovery codes. Only their digests are stored.
 
         Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
         """
@@ -112,7 +112,7 @@ class SecondFactors:
             if not await self._accept_totp(account, code):
                 raise WrongCodeError
         codes = tuple(_new_recovery_code() for _ in range(RECOVERY_CODES))
-        digests = [self._recovery_digest(principal.user, each) for each in codes]
+        digests = [self._recovery_digest(principal.user, recovery) for recovery in codes]
         enabled = event(attribution, principal.tenant, AuditEvent.ENABLE_MFA)
         mail = self._new_mail(MailKind.SECOND_FACTOR_ADDED, account)
         if not await self._store.confirm(principal, salt, digests, mail, enabled):
@@ -160,7 +160,7 @@ class SecondFactors:
         raise WrongCodeError
 
     async def _accept_totp(self, account: Account, code: str) -> bool:
-        """Return whether a code is the authenticator's, and accept it once. Raises UsedCodeError."""
+        """Return whether a code is correct, and accept it once. Raises UsedCodeError."""
         salt = account.totp_salt
         code = typed_code(code)
         if salt is None or not (code.isascii() and code.isdigit()):
@@ -168,7 +168,7 @@ class SecondFactors:
         totp, seconds = self._totp(account.user.id, salt), int(self._clock())
         now = seconds // STEP_SECONDS
         used = None
-        for step in (now + each for each in DRIFT):
+        for step in (now + drift for drift in DRIFT):
             if hmac.compare_digest(totp.generate_otp(step), code):
                 if await self._store.save_totp_step(account.user.id, salt, step):
                     return True
@@ -190,7 +190,7 @@ class SecondFactors:
 
 
 def typed_code(text: str) -> str:
-    """Return a code without the white space and dashes that it is shown, copied or typed with."""
+    """Return a code without white space and dashes."""
     return "".join(text.split()).translate(_DASHES)
 
 

@@ -1,12 +1,11 @@
-"""Sessions of people who have signed in.
+"""Sessions of signed-in users.
 
-Two opaque tokens belong to a session. The access token authenticates requests for 15 minutes; the
-refresh token is exchanged once for a new pair. A refresh token that is used a second time has been
-copied, and ends its session for everybody (RFC 9700, section 4.14.2), unless it is the same client
-again within GRACE: two tabs of one browser, or a repetition of a request whose answer was lost.
-They get the same pair, which is derived from the token that was exchanged, the pepper and a salt:
-there is never a second pair in force. However often it is refreshed, a session ends after its
-lifetime.
+A session has two opaque tokens. The access token authenticates requests for 15 minutes. The refresh
+token is exchanged once for a new pair. Its second use means that it was copied, and ends the session
+(RFC 9700, section 4.14.2). There is one exception: the same client may repeat the exchange within
+GRACE, from a second tab, or after a lost response. It gets the same pair, derived from the exchanged
+token, the pepper and a salt, so there is never a second valid pair. A session ends after its
+lifetime, even if it is refreshed.
 """
 
 import secrets
@@ -67,7 +66,7 @@ class Sessions:
         clock: Clock,
         lifetime: timedelta,
     ) -> None:
-        """Take when a session ends, however often it is refreshed."""
+        """Take the lifetime of a session. A refresh does not extend it."""
         self._store = store
         self._lookups = lookups
         self._pepper = pepper
@@ -86,7 +85,7 @@ class Sessions:
     ) -> Tokens:
         """Begin a session of an authenticated user. Raises AccountChangedError.
 
-        ``signed_in``: what the audit log says of it, and by which policy.
+        ``signed_in``: the operation and the policy for the audit log.
         """
         user = account.user
         now = date_of(self._clock())
@@ -112,7 +111,7 @@ class Sessions:
         return tokens
 
     async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
-        """Return the principal for an access token.
+        """Return the principal of an access token; None if it is not valid.
 
         Raises TooManyUnknownCredentialsError.
         """
@@ -180,7 +179,7 @@ class Sessions:
             self._lookups.accept(digest)
 
     def _successors(self, refresh_token: str, salt: bytes) -> Tokens:
-        """Return the tokens that take the place of a refresh token's pair."""
+        """Return the tokens that replace a refresh token's pair."""
         access, refresh = (
             new_credential(
                 kind,

@@ -1,4 +1,4 @@
-"""Signing in with a password and, where one is required, a second factor."""
+"""Sign-in with a password and, if required, a second factor."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ from pqkeep_protocol.messages import Attribution
 
 
 class WrongPasswordError(Exception):
-    """No account has this e-mail address and this password."""
+    """The e-mail address or the password is wrong."""
 
 
 class SignIn:
-    """Begins sessions of people who prove who they are."""
+    """Begins sessions after a correct password and code."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SignIn:
         """Begin a session, unless a code is required too.
 
         Raises WrongPasswordError, SecondFactorRequiredError, TooManyAttemptsError. An unknown
-        address costs the same work as a wrong password, so that it takes as long.
+        address takes as long as a wrong password.
         """
         async with self._attempts.password(email, attribution.source_address) as is_known:
             account = await self._users.find_by_email(email)

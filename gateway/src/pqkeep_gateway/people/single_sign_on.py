@@ -1,9 +1,9 @@
-"""Single sign-on by OpenID Connect: the authorization code flow with PKCE, and what it leads to.
+"""Single sign-on by OpenID Connect: the authorization code flow with PKCE.
 
-What is begun is stored in no database, but in a cookie of the browser that began it. State, nonce
-and PKCE verifier are derived from that cookie under the pepper, so that the state that comes back
-authenticates the cookie, and belongs to this browser and this provider. Once a person has signed in
-the state is used up, in the same transaction.
+A started flow is stored in a cookie of its browser, not in the database. State, nonce and PKCE
+verifier are derived from the cookie under the pepper. The returned state therefore authenticates the
+cookie, and binds it to this browser and this provider. The transaction that signs the person in also
+uses up the state.
 """
 
 import hmac
@@ -56,33 +56,33 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 BEGINNINGS = Limit(120, MINUTE)
-"""Sign-ins that are begun or come back from one address, on each gateway."""
+"""Flows begun or finished from one address, on each gateway."""
 REAUTHENTICATION_LIFETIME = timedelta(minutes=5)
-"""How long a session that has come back from the provider may step up, once."""
+"""The time for one step-up after the provider's callback."""
 MAX_COOKIE = 2048
 _SECRET_SIZE = 32
 _UNRECORDED = frozenset({Refusal.EXPIRED, Refusal.UNAVAILABLE})
-"""Refusals at which no provider has vouched for anybody: anyone could fill the log."""
+"""Refusals before the provider named a person. Recording them would let strangers fill the log."""
 
 
 class ProviderRequests(NamedTuple):
     """Requests to a provider. Both raise UnavailableError and InvalidProviderResponseError."""
 
     metadata: Callable[[], Awaitable[Metadata]]
-    """Returns what the provider says of itself."""
+    """Returns the provider's metadata."""
     exchange: Callable[[str, str, str], Awaitable[Claims]]
     """Returns unchecked claims for an authorization code, a verifier and the redirect URI."""
 
 
 class Beginning(RedactedRepr, Struct, frozen=True):
-    """Where the browser goes, and the cookie that it takes along."""
+    """The provider's URL for the browser, and the cookie of the flow."""
 
     url: str
     cookie: str
 
 
 class CallbackQuery(RedactedRepr, Struct, frozen=True):
-    """What the provider sends back by the browser; empty where it is missing."""
+    """The query of the provider's callback. A missing parameter is empty."""
 
     state: str = ""
     code: str = ""
@@ -93,17 +93,17 @@ class CallbackQuery(RedactedRepr, Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Somebody who is signed in now, or a session that has stepped up."""
+    """The result of a callback: a new session, or a step-up of an existing one."""
 
     next: str
     tokens: Tokens | None
-    """Of a new session; None for a step-up."""
+    """The new session's tokens; None for a step-up."""
     reauthentication: str = field(default="", repr=False)
-    """Of a step-up: the token with which the session steps up once. It goes into a cookie."""
+    """The token for one step-up, for a cookie; empty for a sign-in."""
 
 
 class _Started(RedactedRepr, Struct, frozen=True, array_like=True):
-    """What the cookie has."""
+    """The content of the cookie."""
 
     provider: str
     at: int
@@ -115,7 +115,7 @@ class _Started(RedactedRepr, Struct, frozen=True, array_like=True):
 
 
 class SingleSignOn:
-    """Signs people in by one provider."""
+    """Sign-ins and step-ups at one provider."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class SingleSignOn:
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Take the budget that all providers share."""
+        """Take the budget; all providers share it."""
         self.provider = provider
         self._requests = requests
         self._store = store
@@ -179,9 +179,9 @@ class SingleSignOn:
         attribution: Attribution,
         user_agent: bytes = b"",
     ) -> Arrived:
-        """Sign in whoever comes back from the provider, or let a session step up once.
+        """Sign in the person whom the provider names, or let a session step up once.
 
-        Raises RefusedError, after it was recorded if the provider had vouched for anybody.
+        Raises RefusedError. If the provider had named a person, the refusal is recorded first.
         """
         self._count(attribution.source_address)
         started = self._started(cookie, query.state)
@@ -233,7 +233,7 @@ class SingleSignOn:
     async def _session_of(
         self, account: Account, attribution: Attribution, user_agent: bytes
     ) -> Tokens:
-        """Begin a session. A second factor is the provider's business."""
+        """Begin a session. The provider is responsible for a second factor."""
         return await self._sessions.begin(
             account,
             attribution,
@@ -258,7 +258,7 @@ class SingleSignOn:
         return token
 
     def _started(self, cookie: str, state: str) -> _Started:
-        """Return what was begun in this browser, with this state. Raises RefusedError."""
+        """Return the flow that this browser began with this state. Raises RefusedError."""
         is_ours = 0 < len(cookie) <= MAX_COOKIE and hmac.compare_digest(
             self._derived("state", cookie).encode(), state.encode("utf-8", "surrogatepass")
         )
@@ -271,7 +271,7 @@ class SingleSignOn:
         return started
 
     async def _claims(self, cookie: str, query: CallbackQuery, redirect_uri: str) -> Claims:
-        """Return what the provider says about a person. Raises RefusedError."""
+        """Return the provider's claims about a person. Raises RefusedError."""
         metadata = await self._metadata()
         names_issuer = query.issuer or metadata.authorization_response_iss_parameter_supported
         if names_issuer and query.issuer != self.provider.issuer:
@@ -330,7 +330,7 @@ class SingleSignOn:
         return "-".join(("provider", self.provider.name, *reason))
 
     def _derived(self, name: str, cookie: str) -> str:
-        """Return 43 characters that only this pepper and this cookie lead to."""
+        """Return 43 characters derived from the pepper, the name and the cookie."""
         text = cookie.encode("utf-8", "surrogatepass")
         return _text(self._pepper.derive(Purpose.SINGLE_SIGN_ON, name.encode(), text))
 

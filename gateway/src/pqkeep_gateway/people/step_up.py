@@ -1,16 +1,17 @@
-"""Step-up authentication: proving again who one is, just before a sensitive action.
+"""Step-up authentication: a user authenticates again before a sensitive action.
 
-A token is reserved before the action and released if the action certainly had no effect, so that of
-many concurrent requests only one acts. An action that succeeds, or whose outcome is unknown, uses
-the token up. If the gateway stops in between, the token stays reserved and is of no more use.
+A step-up gives a token for one action. The token is reserved before the action, so that only one of
+several concurrent requests acts. If the action certainly had no effect, the token is released. If
+it succeeds or its outcome is unknown, the token is used up. If the gateway stops during the action,
+the token stays reserved and cannot be used again.
 
-A token that was used up by a request with an Idempotency-Key is accepted from that request again,
-so that a client that got no answer can ask for the first one.
+A request with an Idempotency-Key may be repeated with its used token. A client that lost the
+response can so get it again.
 
-A step-up can also leave a proof, which covers a session's sensitive actions for five minutes, except
-those that need a step-up of their own (``pqkeep_gateway.access.callers``). The proof is a token in a
-cookie of its own. What is stored is a digest of token, session, user, role and end: the proof ends
-with the session and with a change of the role, and a copy of the access token does not have it.
+A step-up can also give a proof. It covers the session's sensitive actions for five minutes, except
+those that always need their own step-up (``pqkeep_gateway.access.callers``). The proof is a token in
+its own cookie, so a copy of the access token does not include it. The database has a digest of
+token, session, user, role and end: the proof ends with the session, and when the role changes.
 """
 
 import hmac
@@ -49,7 +50,7 @@ LIFETIME = timedelta(seconds=300)
 
 @dataclass(frozen=True, slots=True)
 class SteppedUp:
-    """What a step-up gives."""
+    """The tokens that a step-up gives."""
 
     token: str = field(repr=False)
     """For one action."""
@@ -58,11 +59,11 @@ class SteppedUp:
 
 
 class StepUpRequiredError(Exception):
-    """There is no proof, or it has expired, was used, is reserved, or is another user's."""
+    """The step-up token is missing, expired, used, reserved, or another user's."""
 
 
 class StepUp:
-    """Issues tokens, and accepts each for one action. They are stored as digests."""
+    """Issues tokens, and accepts a token for one action. Tokens are stored as digests."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class StepUp:
         self._clock = clock
 
     async def needs_code(self, principal: SessionPrincipal) -> bool:
-        """Return whether a token takes a code (True) or the password (False)."""
+        """Return whether a step-up needs a code (True) or the password (False)."""
         return (await self._users.get(principal.user)).has_mfa
 
     async def issue(
@@ -98,7 +99,7 @@ class StepUp:
     ) -> SteppedUp:
         """Step up by a correct code or, without an authenticator, a correct password.
 
-        ``for_session``: whether to leave a proof that covers the session. Raises WrongCodeError,
+        ``for_session``: also give a proof that covers the session. Raises WrongCodeError,
         UsedCodeError, WrongPresentPasswordError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
@@ -121,9 +122,10 @@ class StepUp:
         *,
         for_session: bool = False,
     ) -> SteppedUp | None:
-        """Step up with the token that the callback of the person's provider gave, once.
+        """Step up once, with the token from the provider's callback.
 
-        Not for people with an authenticator: their code is needed. None: the token is not valid.
+        Returns None if the token is not valid, or the user has an authenticator: then a code is
+        required.
         """
         if kind_of(reauthentication) is not CredentialKind.REAUTHENTICATION:
             return None
@@ -141,7 +143,7 @@ class StepUp:
         return await self._step_up(principal, attribution, for_session=for_session)
 
     async def covers(self, principal: SessionPrincipal, proof: str) -> bool:
-        """Return whether a session's proof is this one, and has not expired."""
+        """Return whether the proof is the session's, and has not expired."""
         if kind_of(proof) is not CredentialKind.PROOF:
             return False
         granted = await self._store.find_proof(principal.session)
@@ -185,9 +187,9 @@ class StepUp:
         had_no_effect: Callable[[Exception], bool],
         idempotency: Idempotency | None = None,
     ) -> T:
-        """Act, and use a token up unless the action failed without effect.
+        """Run the action, and use up the token unless the action failed without effect.
 
-        An action with an Idempotency-Key acts once and then gives its first result again. Raises
+        An action with an Idempotency-Key runs once; a repetition gets its first result. Raises
         StepUpRequiredError, IdempotencyKeyReusedError.
         """
         if kind_of(token) is not CredentialKind.STEP_UP:
@@ -215,13 +217,13 @@ class StepUp:
 def reauthentication_digest(
     pepper: Pepper, session: SessionId, user: UserId, until: datetime, token: str
 ) -> bytes:
-    """Return what is stored (32 bytes) of a token that a provider's callback gives a session."""
+    """Return the stored digest (32 bytes) of a token from a provider's callback."""
     end = until.isoformat().encode()
     return pepper.derive(Purpose.REAUTHENTICATION, session.bytes, user.bytes, end, token.encode())
 
 
 class StepUpMethod(StrEnum):
-    """What proves again who somebody is."""
+    """A way to authenticate again."""
 
     APP = "app"
     """A code of the authenticator app, or a recovery code."""
@@ -231,14 +233,14 @@ class StepUpMethod(StrEnum):
 
 
 class Methods(NamedTuple):
-    """A person's methods, and the name of their provider if it is among them."""
+    """A user's methods, and the provider's name if single sign-on is one of them."""
 
     methods: tuple[StepUpMethod, ...]
     provider: str | None
 
 
 class StepUpMethods:
-    """Tells how people can step up."""
+    """The step-up methods of a user."""
 
     def __init__(
         self,
@@ -253,15 +255,15 @@ class StepUpMethods:
         self._providers = tuple(providers)
 
     async def of(self, principal: SessionPrincipal) -> Methods:
-        """Return a person's methods. Who has an authenticator app needs it."""
+        """Return a user's methods. With an authenticator app, it is the only one."""
         account = await self._users.get(principal.user)
         if account.has_mfa:
             return Methods((StepUpMethod.APP,), None)
         issuers = await self._identities.issuers_of(principal.user)
         names = [
-            each.name
-            for each in self._providers
-            if each.tenant == principal.tenant and each.issuer in issuers
+            provider.name
+            for provider in self._providers
+            if provider.tenant == principal.tenant and provider.issuer in issuers
         ]
         has_password = self._passwords.hash_of(account) is not None
         by_password = (StepUpMethod.PASSWORD,) if has_password else ()

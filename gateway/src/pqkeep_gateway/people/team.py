@@ -1,7 +1,7 @@
-"""Teams: the members of a tenant, their roles, and who may change them.
+"""Teams: the members of a tenant, and their roles.
 
-Every change is decided under a lock on all members' rows: of two owners who remove each other
-concurrently one stays, and a member who was just demoted changes nothing any more.
+Every change is decided under a lock on all members' rows. If two owners remove each other
+concurrently, one stays. A member who was just demoted cannot change anything.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class TeamMembers:
     ) -> Member:
         """Change a member's role, from their next request on.
 
-        Raises what Team.require_change raises.
+        Raises the errors of Team.require_change.
         """
         events = _events(attribution, tenant, member, AuditEvent.CHANGE_ROLE, ROLE_IS[role])
         changed = await self._store.save_role(tenant, member, role, by, events)
@@ -46,7 +46,7 @@ class TeamMembers:
     ) -> None:
         """Remove a member, and end their sessions at once.
 
-        Raises what Team.require_change raises.
+        Raises the errors of Team.require_change.
         """
         events = _events(
             attribution, tenant, member, AuditEvent.REMOVE_MEMBER, AuditEvent.MEMBERSHIP_ENDED
@@ -62,6 +62,6 @@ def _events(
     action: AuditEvent,
     effect: AuditEvent,
 ) -> Sequence[Event]:
-    """Return two events, since a record names one person: who acted, and whom it affected."""
+    """Return two events, because a record names one person: the actor, and the affected member."""
     affected = attribution.by(f"user:{member}")
     return event(attribution, tenant, action), event(affected, tenant, effect)

@@ -1,8 +1,8 @@
 """Requests to one provider of single sign-on: discovery, token endpoint and UserInfo.
 
-The standard library's HTTP client blocks, so it runs in threads of the provider's own: a slow one
-holds up nobody else's. Redirects are not followed, proxies of the environment not used. A discovery
-document names no endpoint in a network that is nearer to the gateway than the provider is.
+The standard library's HTTP client blocks, so every provider has its own threads, and a slow one does
+not delay others. Redirects are not followed. Proxies of the environment are not used. An endpoint
+must not be in a network that is nearer to the gateway than the provider itself.
 """
 
 import asyncio
@@ -42,27 +42,27 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 SECONDS = 5.0
-"""For one request and its answer."""
+"""For one request and its response."""
 MAX_RESPONSE = 64 * 1024
-"""Bytes of a body."""
+"""Bytes of a response's body."""
 AT_ONCE = 8
-"""Requests that may wait for the provider."""
+"""Concurrent requests to one provider."""
 METADATA_SECONDS = 600.0
-"""How long the discovery document is believed."""
+"""The time for which the discovery document is cached."""
 RETRY_SECONDS = 5.0
-"""How often it is asked for while there is none."""
+"""The time between two attempts to load a missing discovery document."""
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class _Tokens(RedactedRepr, Struct, frozen=True):
-    """The token endpoint's answer (RFC 6749, section 5.1, and OpenID Connect Core, 3.1.3.3)."""
+    """The token endpoint's response (RFC 6749, section 5.1, and OpenID Connect Core, 3.1.3.3)."""
 
     id_token: str
     access_token: str = ""
 
 
 class Distance(IntEnum):
-    """How far away an address is."""
+    """The distance of an address from the gateway."""
 
     THIS_MACHINE = 0
     LINK = 1
@@ -71,7 +71,7 @@ class Distance(IntEnum):
 
 
 def distance_of(address: str) -> Distance:
-    """Return how far away an IP address is."""
+    """Return an IP address's distance from the gateway."""
     ip = ip_address(address)
     ip = getattr(ip, "ipv4_mapped", None) or ip
     if ip.is_loopback or ip.is_unspecified:
@@ -92,9 +92,9 @@ class OpenIdProvider:
         *,
         seconds: float = SECONDS,
     ) -> None:
-        """Take the client's secret, if it has one, and the time for one request and its answer.
+        """Take the client's secret, if any, and the time for one request and its response.
 
-        Raises ConfigError for a useless ca_file.
+        Raises ConfigError if ca_file cannot be used.
         """
         self._seconds = seconds
         self.provider = provider
@@ -114,19 +114,19 @@ class OpenIdProvider:
         )
 
     async def metadata(self) -> Metadata:
-        """Return the discovery document's, at most METADATA_SECONDS old.
+        """Return the discovery document's metadata, at most METADATA_SECONDS old.
 
         Raises UnavailableError, InvalidProviderResponseError.
         """
-        found = await self._latest.get()
-        if isinstance(found, InvalidProviderResponseError):
-            raise InvalidProviderResponseError(str(found))
-        if found is None:
+        latest = await self._latest.get()
+        if isinstance(latest, InvalidProviderResponseError):
+            raise InvalidProviderResponseError(str(latest))
+        if latest is None:
             raise UnavailableError
-        return found
+        return latest
 
     async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Claims:
-        """Exchange an authorization code for the claims about a person, which nobody checked yet.
+        """Exchange an authorization code for the unchecked claims about a person.
 
         Raises UnavailableError, InvalidProviderResponseError.
         """
@@ -143,7 +143,7 @@ class OpenIdProvider:
         try:
             tokens = decode_json(response, _Tokens)
         except MalformedDocumentError:
-            raise InvalidProviderResponseError("token endpoint's answer") from None
+            raise InvalidProviderResponseError("token endpoint's response") from None
         claims = claims_of(tokens.id_token)
         endpoint = metadata.userinfo_endpoint
         is_usable = tokens.access_token.isascii() and tokens.access_token.isprintable()
@@ -154,7 +154,7 @@ class OpenIdProvider:
         return with_userinfo(claims, userinfo, self.provider)
 
     def close(self) -> None:
-        """Give up what waits."""
+        """Cancel waiting requests."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _current(self) -> Metadata | InvalidProviderResponseError:
@@ -164,7 +164,7 @@ class OpenIdProvider:
             issuer = self.provider.issuer
             url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
             try:
-                self._distance = Distance.THIS_MACHINE  # the operator chose where the issuer is
+                self._distance = Distance.THIS_MACHINE  # the operator chose the issuer's address
                 document, distance = await self._ask("GET", url, {})
                 self._metadata, self._distance = metadata_of(document, issuer), distance
             except InvalidProviderResponseError as error:
@@ -175,7 +175,7 @@ class OpenIdProvider:
     def _authenticate(
         self, metadata: Metadata, form: dict[str, str], headers: dict[str, str]
     ) -> None:
-        """Add the client's identity, and its secret as the provider wants it (Core, section 9)."""
+        """Add the client's id, and its secret by a method of the provider (Core, section 9)."""
         client_id, methods = (
             self.provider.client_id,
             metadata.token_endpoint_auth_methods_supported,
@@ -183,28 +183,28 @@ class OpenIdProvider:
         if self._secret is None:
             form["client_id"] = client_id
         elif "client_secret_basic" in methods or "client_secret_post" not in methods:
-            both = f"{quote_plus(client_id)}:{quote_plus(self._secret)}"
-            headers["Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
+            credentials = f"{quote_plus(client_id)}:{quote_plus(self._secret)}"
+            headers["Authorization"] = f"Basic {b64encode(credentials.encode()).decode()}"
         else:
             form |= {"client_id": client_id, "client_secret": self._secret}
 
     async def _ask(
         self, method: str, url: str, headers: Mapping[str, str], body: str | None = None
     ) -> tuple[bytes, Distance]:
-        """Return the body of an answer with status 200, and how far away it is from.
+        """Return the body of a response with status 200, and the server's distance.
 
         Raises UnavailableError, OverloadedError, InvalidProviderResponseError.
         """
         if not self._free.acquire(blocking=False):
             raise OverloadedError
         connection = _Connection(url, self._tls, self._seconds, self._distance)
-        asked = asyncio.get_running_loop().run_in_executor(
+        request = asyncio.get_running_loop().run_in_executor(
             self._threads, self._in_thread, connection, method, headers, body
         )
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        request.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(self._seconds):
-                status, response = await asyncio.shield(asked)
+                status, response = await asyncio.shield(request)
         except (OSError, HTTPException, ValueError) as error:  # TimeoutError is an OSError
             connection.cut()
             _LOG.warning(
@@ -220,7 +220,7 @@ class OpenIdProvider:
         if status != HTTPStatus.OK:
             raise InvalidProviderResponseError(f"status {status}")
         if len(response) > MAX_RESPONSE:
-            raise InvalidProviderResponseError("size of an answer")
+            raise InvalidProviderResponseError("size of a response")
         return response, connection.distance
 
     def _in_thread(
@@ -241,7 +241,7 @@ class _TooNearError(Exception):
 
 
 class _Connection:
-    """One request, in a thread, which another thread can cut short."""
+    """One request, in a thread. Another thread can interrupt it."""
 
     def __init__(
         self, url: str, tls: ssl.SSLContext, seconds: float, least_distance: Distance
@@ -249,7 +249,7 @@ class _Connection:
         parts = urlsplit(url)
         host = parts.hostname or ""
         self.distance = least_distance
-        """How far away the server is; before there is a connection, the least that it may be."""
+        """The server's distance. Before the connection, the smallest accepted distance."""
         self._seconds = seconds
         self._tls = tls if parts.scheme == "https" else None
         self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
@@ -261,7 +261,7 @@ class _Connection:
         self._opened: socket.socket | None = None
 
     def ask(self, method: str, headers: Mapping[str, str], body: str | None) -> tuple[int, bytes]:
-        """Return an answer's status, and what there is of its body up to a byte more than allowed."""
+        """Return a response's status, and up to MAX_RESPONSE + 1 bytes of its body."""
         sent = {"Accept": "application/json", "User-Agent": "pqkeep", **headers}
         try:
             self._connect()
@@ -272,10 +272,10 @@ class _Connection:
             self._http.close()
 
     def _connect(self) -> None:
-        """Connect, by TLS perhaps. Raises _TooNearError before anything is sent."""
+        """Connect, with TLS for https. Raises _TooNearError before it sends anything."""
         host, port = self._http.host, self._http.port
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(address[0]) for *_, address in found]
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(address[0]) for *_, address in resolved]
         distance = min(map(distance_of, addresses))
         if distance < self.distance:
             raise _TooNearError
@@ -286,19 +286,19 @@ class _Connection:
             secured = self._tls.wrap_socket(
                 opened, server_hostname=host, do_handshake_on_connect=False
             )
-            self._http.sock = self._opened = secured  # a handshake that never ends is cut, too
+            self._http.sock = self._opened = secured  # so that cut() also ends a stuck handshake
             secured.do_handshake()
 
     def cut(self) -> None:
         """Wake the thread that waits for the provider."""
-        for each in (self._opened, self._http.sock):
-            if each is not None:
+        for connection in (self._opened, self._http.sock):
+            if connection is not None:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _first_connected(addresses: list[str], port: int, seconds: float) -> socket.socket:
-    """Return a connection to the first of these addresses that takes one. Raises OSError."""
+    """Connect to the first address that accepts. Raises OSError if none does."""
     *others, last = addresses
     for address in others:
         with suppress(OSError):
