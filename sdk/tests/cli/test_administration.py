@@ -158,7 +158,7 @@ def test_api_keys(
     revoked = result(command, "api-keys", "revoke", "2")
     assert (revoked["version"], revoked["status"]) == (2, "revoked")
     assert with_key(made["api_key"])("keys", "list").status == 3
-    assert "keep the API key" in command("api-keys", "create").err
+    assert "store the API key" in command("api-keys", "create").err
 
 
 def test_an_api_key_goes_to_a_file(command: Command, with_key: Callable[[str], Command]) -> None:

@@ -257,7 +257,7 @@ def test_the_file_is_named(made: Command) -> None:
 def test_what_to_do_next(made: Command) -> None:
     """A next step is one command that has to do with the error, and never the same command again."""
     missing = made("keys", "list", "--keyring", "absent").err.splitlines()[1]
-    assert missing.strip() == "see what there is: pqkeep keyrings list"
+    assert missing.strip() == "list what exists: pqkeep keyrings list"
     for words in (("--url", "http://127.0.0.1:1"), ()):
         ended = made.as_(PQKEEP_API_KEY="pqk_unknown", PQKEEP_API_KEY_FILE="")("status", *words)
         assert ended.status in {3, 8}

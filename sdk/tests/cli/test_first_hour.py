@@ -68,7 +68,7 @@ def test_a_key_that_is_missing(
     before = command.names()
     ended = command(*arguments)
     assert (ended.status, ended.out) == (4, b"")
-    hint = f"        generate one: pqkeep keys generate {algorithm}; or see them: pqkeep keys list"
+    hint = f"        generate a key: pqkeep keys generate {algorithm}; list keys: pqkeep keys list"
     assert ended.err.splitlines()[1] == hint
     assert command.names() == before
 

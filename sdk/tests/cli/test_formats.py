@@ -71,7 +71,10 @@ def test_an_import_key_from_the_portal(command: Command, tenant: Client) -> None
         ("no JSON", "no import key"),
         ("[" * 5000, "no import key"),
         (json.dumps({**saved, "public_key": 1}), "no import key"),
-        (json.dumps({**saved, "algorithm": "ML-DSA-87"}), "the import key is for ML-DSA-87"),
+        (
+            json.dumps({**saved, "algorithm": "ML-DSA-87"}),
+            "the import key is for the algorithm ML-DSA-87",
+        ),
     ):
         path.write_text(text)
         ended = command("keys", "import", KEY, "key.pem", "--import-key", path.name)

@@ -230,13 +230,13 @@ def test_shared_profiles(newcomer: Command, base_url: str, api_key: str) -> None
     ids=repr,
 )
 def test_an_environment_that_cannot_be_used(newcomer: Command, settings: dict[str, str]) -> None:
-    """Whatever of the environment cannot be used is named, with 2, and is no fault of the command."""
+    """Whatever of the environment cannot be used is named, with 2, and is no a bug in pqkeep."""
     usual = {"PQKEEP_URL": "https://pqkeep.example", "PQKEEP_API_KEY": "pqk_any"}
     ended = replace(newcomer, environment={**newcomer.environment, **usual, **settings})(
         "keys", "list"
     )
     assert ended.status == 2
-    assert "fault of the command" not in ended.err
+    assert "a bug in pqkeep" not in ended.err
     assert "Traceback" not in ended.err
     assert "ada" not in ended.err
     assert "secret secret" not in ended.err

@@ -69,7 +69,7 @@ def test_what_is_no_file_to_read(command: Command, tenant: Client, kind: str) ->
         ended = command(*(str(path) if word == "{}" else word for word in words))
         said = f"{name}: {ended}"
         assert ended.status in {1, 2}, said
-        assert "fault of the command" not in ended.err, said
+        assert "a bug in pqkeep" not in ended.err, said
         assert path.name in ended.err or kind == "a loop", said
         assert ended.out == b"", said
         assert command.names() == before, said
@@ -108,7 +108,7 @@ def test_an_output_that_cannot_be(filled: Command, name: str) -> None:
     for target in ("none/x", "plain/x", "folder", "/proc/x", "loop", "there", "a" * 300):
         ended = filled(*WRITING[name], "--to", target)
         assert ended.status == 1, (target, ended)
-        assert "fault of the command" not in ended.err
+        assert "a bug in pqkeep" not in ended.err
         assert target in ended.err
         assert filled.names() - {"secret"} == before
     assert (directory / "there").read_bytes() == b"there"
@@ -191,7 +191,7 @@ def test_an_output_that_is_the_input(everything: Command) -> None:
     for name, words in OVERWRITING.items():
         ended = everything(*words, "--force")
         assert (ended.status, ended.out) == (2, b""), (name, ended)
-        assert f"{words[-1]} is what is read too" in ended.err, (name, ended)
+        assert f"{words[-1]} is the input and the output" in ended.err, (name, ended)
         assert contents(everything) == before, name
     ended = everything("encapsulate", "--secret", "new", "--to", "./new")
     assert ended.status == 2
@@ -210,7 +210,10 @@ def test_a_redirection_to_the_input(everything: Command, shell: str) -> None:
         timeout=TIMEOUT,
         check=False,
     )
-    assert (ended.returncode, b"standard output is what is read too" in ended.stderr) == (2, True)
+    assert (ended.returncode, b"standard output is the input and the output" in ended.stderr) == (
+        2,
+        True,
+    )
     assert contents(everything) == before
 
 
@@ -242,7 +245,7 @@ def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
             preexec_fn=bounded,
         )
         assert ended.status in {1, 2}, (name, ended)
-        assert "fault of the command" not in ended.err, (name, ended)
+        assert "a bug in pqkeep" not in ended.err, (name, ended)
         assert kind in ended.err or name == "the API key", (name, ended)
         assert ended.out == b"", (name, ended)
         assert command.names() == before, name

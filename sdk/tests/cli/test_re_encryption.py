@@ -48,7 +48,7 @@ def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Pa
         "pqkeep: damaged is data that pqkeep encrypted locally, and was cut off within its header",
         "        get the whole file again",
         "pqkeep: gone: No such file or directory",
-        "        see that the name is right, and the directory there",
+        "        check the name, and that its directory exists",
         "text: re-encrypted",
         "b.pqk: re-encrypted",
         "3 of 5 files",
@@ -88,7 +88,7 @@ def test_what_the_service_encrypted(
     before = (command.directory / "sealed").read_bytes()
     for arguments in (("re-encrypt", "sealed"), ("recipients", "sealed")):
         ended = command(*arguments)
-        assert (ended.status, "was not encrypted locally" in ended.err) == (1, True)
+        assert (ended.status, "was encrypted by the service" in ended.err) == (1, True)
         assert "POST /kem/re-encrypt" in ended.err
     assert (command.directory / "sealed").read_bytes() == before
 
@@ -163,14 +163,14 @@ def test_text_around_encrypted_text(command: Command, tenant: Client, file: Path
     path.write_bytes(mail)
     tenant.keys.rotate("Kyber768")
     ended = command("re-encrypt", "mail")
-    assert (ended.status, "other text around" in ended.err) == (2, True)
+    assert (ended.status, "other text surrounds" in ended.err) == (2, True)
     assert path.read_bytes() == mail
     assert command("re-encrypt", "mail", "--to", "copy").status == 0
     for name in ("mail", "copy"):
         assert command("decrypt", name, "--to", "-").out == file.read_bytes()
     path.write_bytes(b"> " + mail[10:].replace(b"\n", b"\n> "))
     ended = command("decrypt", "mail", "--to", "-")
-    assert (ended.status, ended.out, "that is quoted" in ended.err) == (1, b"", True)
+    assert (ended.status, ended.out, "as in a quoted" in ended.err) == (1, b"", True)
     path.write_bytes(mail + mail)
     ended = command("decrypt", "mail", "--to", "out")
     assert (ended.status, "more than once" in ended.err) == (1, True)

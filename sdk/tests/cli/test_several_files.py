@@ -132,7 +132,7 @@ def test_what_is_refused_whole(command: Command, tenant: Client) -> None:
     """A refusal of a whole request is said of each of its files; nothing is written."""
     _files(command)
     ended = command("sign", *NAMES)
-    assert (ended.status, ended.err.count("generate one: pqkeep keys generate Dilithium3")) == (
+    assert (ended.status, ended.err.count("generate a key: pqkeep keys generate Dilithium3")) == (
         4,
         3,
     )

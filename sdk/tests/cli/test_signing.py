@@ -91,14 +91,14 @@ def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> No
     said = json.loads(path.read_bytes())
     for name, value, status, what in (
         ("format", "pqkeep/v1/wrapped-key", 1, "is pqkeep/v1/wrapped-key"),
-        ("key_version", True, 1, "its key_version is of another type"),
-        ("key_version", "1", 1, "its key_version is of another type"),
-        ("signature", 1, 1, "its signature is no string"),
-        ("signature", "AA=", 1, "its signature is no base64"),
+        ("key_version", True, 1, "key_version has the wrong type"),
+        ("key_version", "1", 1, "key_version has the wrong type"),
+        ("signature", 1, 1, "signature is not a string"),
+        ("signature", "AA=", 1, "signature is not base64"),
         ("signature", "AAAA", 1, "with 3 bytes and not 3309"),
-        ("hash_algorithm", "MD5", 1, "a hash that this version does not know"),
+        ("hash_algorithm", "MD5", 1, "an unknown kind of hash"),
         ("hash_algorithm", "SHA-384", 7, NOT_GOOD),
-        ("more", 1, 1, "a member that it must not have"),
+        ("more", 1, 1, "an unknown member"),
     ):
         path.write_text(json.dumps(said | {name: value}))
         ended = command("verify", file.name)

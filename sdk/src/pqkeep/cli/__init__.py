@@ -1,6 +1,6 @@
 """The command ``pqkeep``, from the extra ``pqkeep[cli]``. It uses the client's public names only.
 
-What takes long to load, such as HTTP, cryptography and tables, is loaded by what needs it.
+Slow modules (HTTP, cryptography, tables) are imported only by the commands that need them.
 """
 
 import sys
@@ -63,10 +63,10 @@ def pqkeep(
         ),
     ] = False,
 ) -> None:
-    """Work with pqkeep, the post-quantum cryptography service.
+    """Use pqkeep, the post-quantum cryptography service.
 
-    pqkeep COMMAND --help says more. Data and keys stay where they are: files are encrypted and
-    hashed here, and private keys never leave the service.
+    Files are encrypted and hashed on this machine, and private keys never leave the service. For
+    the options of a command, run pqkeep COMMAND --help.
     """
 
 

@@ -1,4 +1,4 @@
-"""``pqkeep api-keys``: a tenant's API keys. A new one is shown once, or written to a file."""
+"""``pqkeep api-keys``: a tenant's API keys. A new API key is shown once, or written to a file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +19,12 @@ from pqkeep.models import ApiKey, NewApiKey, Scope
 from pqkeep.new_files import PRIVATE
 
 PROPOSED = "use"
-"""What a program needs that only uses keys."""
+"""The scope of a program that only uses keys."""
 GROUPS = (PROPOSED, "encrypt-only", "decrypt-only", "verify-only", "manage-keys", "administer")
 Name = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="What you call it. The audit log has it.", show_default=False
+        metavar="NAME", help="The API key's name, which the audit log shows.", show_default=False
     ),
 ]
 Scopes = Annotated[
@@ -32,7 +32,7 @@ Scopes = Annotated[
     typer.Option(
         "--scope",
         metavar="GROUP|OPERATION",
-        help=f"What it may do: {', '.join(GROUPS)}, or an operation such as encrypt. Can be repeated.",
+        help=f"Allow operations: {', '.join(GROUPS)}, or one operation such as encrypt. Can be repeated.",
         autocompletion=lambda: list(GROUPS),
         show_default=False,
     ),
@@ -42,13 +42,13 @@ Keyrings = Annotated[
     typer.Option(
         "--keyring",
         metavar="PATTERN",
-        help="Only with this keyring, or with those that begin so: 'payments.*'. Can be repeated.",
+        help="Allow only this keyring, or a pattern such as 'payments.*'. Can be repeated.",
         show_default=False,
     ),
 ]
 AbsentKeyrings = Annotated[
     bool,
-    typer.Option("--allow-absent-keyrings", help="--keyring may name one that does not exist."),
+    typer.Option("--allow-absent-keyrings", help="Accept a --keyring that does not exist yet."),
 ]
 Algorithms = Annotated[
     list[str] | None,
@@ -56,7 +56,7 @@ Algorithms = Annotated[
         "--algorithm",
         "-a",
         metavar="NAME",
-        help="Only with this algorithm. Can be repeated.",
+        help="Allow only this algorithm. Can be repeated.",
         autocompletion=lambda: [algorithm.value for algorithm in Algorithm],
         show_default=False,
     ),
@@ -66,7 +66,7 @@ Expires = Annotated[
     typer.Option(
         metavar="TIME",
         parser=future_time,
-        help="When it ends: 90d, 12h, or a time such as 2026-11-20T17:31:10Z.",
+        help="Expiry: a span such as 90d or 12h, or a time such as 2026-11-20T17:31:10Z.",
         show_default=False,
     ),
 ]
@@ -75,7 +75,7 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="NETWORK",
-        help="Only from this network, such as 10.0.0.0/8. Can be repeated.",
+        help="Allow requests only from this network, such as 10.0.0.0/8. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -97,7 +97,7 @@ def limits(
     allow: list[str] | None,
     allow_absent_keyrings: bool,  # noqa: FBT001 - an option
 ) -> dict[str, Any]:
-    """Return the options as the client's arguments: one scope, if any of its options is there."""
+    """Return the options as arguments of the client, with at most one scope."""
     scope = None
     if scopes or keyrings or algorithms:
         scope = Scope(
@@ -115,19 +115,19 @@ def limits(
 
 
 def listed(key: ApiKey) -> ListedApiKey:
-    """Return an API key with what it may do in words."""
+    """Return an API key as a row, with its permissions in words."""
     values = {name: getattr(key, name) for name in ApiKey.__dataclass_fields__}
     may = "everything" if key.scopes is None else "; ".join(map(_words, key.scopes))
     return ListedApiKey(**values, may=may)
 
 
 def scopes_in_words(scopes: list[dict[str, Any]]) -> str:
-    """Return what the scopes of a new API key allow, as the list of API keys says it."""
+    """Return the permissions of a new API key in words, as in the list of API keys."""
     return "; ".join(_words(Scope(**scope)) for scope in scopes)
 
 
 def without_limits(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what is known of a new API key without the limits that it was not given."""
+    """Return the facts about a new API key, without unused limits."""
     left_out = {"name", "scopes", "expires_at", "allowed_addresses"}
     return {
         name: value for name, value in facts.items() if name not in left_out or value is not None
@@ -155,7 +155,7 @@ COLUMNS = {
     "revoked_at": "REVOKED",
 }
 
-app = typer.Typer(name="api-keys", help="Administer a tenant's API keys.", no_args_is_help=True)
+app = typer.Typer(name="api-keys", help="Manage a tenant's API keys.", no_args_is_help=True)
 
 To = Annotated[
     str | None,
@@ -163,7 +163,7 @@ To = Annotated[
         "--to",
         "-o",
         metavar="FILE",
-        help="Write the API key to a file of your own, and do not show it.",
+        help="Write the API key to a file that only you can read, and do not show it.",
         show_default=False,
     ),
 ]
@@ -184,9 +184,9 @@ def create(  # noqa: PLR0913 - an option each
     to: To = None,
     force: Force = False,
 ) -> None:
-    """Make one more API key. It is shown this once.
+    """Make an API key. It is shown only once.
 
-    With --keyring or --algorithm and no --scope it may use keys (--scope use).
+    With --keyring or --algorithm but without --scope, the scope is use.
     """
     asked = limits(name, scope, keyring, algorithm, expires, allow, allow_absent_keyrings)
     with invocation.connect() as client, _kept(to, force=force) as keep:
@@ -194,13 +194,13 @@ def create(  # noqa: PLR0913 - an option each
     _show_new(invocation, facts, to)
     if asked["scopes"] is None:
         invocation.note(
-            "it may do all that an API key may; with --scope use it could use keys only"
+            "the API key has every permission; to allow only the use of keys, add --scope use"
         )
 
 
 @command(app, "list")
 def list_api_keys(invocation: Invocation, *, tenant: Tenant = None) -> None:
-    """List API keys. None can be shown again."""
+    """List API keys. The keys themselves cannot be shown again."""
     with invocation.connect() as client:
         keys = client.api_keys.list(choice.tenant_id(client, tenant), details=True)
     rows = keys if invocation.is_json else tuple(map(listed, keys))
@@ -223,7 +223,7 @@ def rotate(  # noqa: PLR0913 - an option each
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="For how long the old one works; 0 is not at all.",
+            help="How long the old API key still works; 0 revokes it at once.",
             show_default=False,
         ),
     ] = None,
@@ -231,9 +231,10 @@ def rotate(  # noqa: PLR0913 - an option each
     to: To = None,
     force: Force = False,
 ) -> None:
-    """Put a new API key in the place of the one in use; as the operator, of the newest.
+    """Replace the API key that you use, or as the operator a tenant's newest one.
 
-    The old one works for a short while longer, by default 30 seconds. What no option names stays as it was. An API key can limit itself further, and no less.
+    The old API key works for 30 more seconds by default. Limits that no option names stay the
+    same. An API key can add limits to itself, but cannot remove any.
     """
     asked = limits(name, scope, keyring, algorithm, expires, allow, allow_absent_keyrings)
     with invocation.connect() as client, _kept(to, force=force) as keep:
@@ -241,17 +242,19 @@ def rotate(  # noqa: PLR0913 - an option each
         rotation = client.api_keys.rotate(own, overlap_seconds=overlap, **asked)
         facts = keep(rotation.new_key) | {"revoked_version": rotation.revoked_version}
     _show_new(invocation, facts, to)
-    invocation.note("where the old one is kept, put the new one; in a profile with pqkeep login")
+    invocation.note("replace the old API key where it is stored; in a profile, use pqkeep login")
 
 
 @command(app, "revoke")
 def revoke(
     invocation: Invocation,
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Which API key.")],
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", min=1, help="The API key's version.")
+    ],
     *,
     tenant: Tenant = None,
 ) -> None:
-    """Revoke an API key, at once and for ever."""
+    """Revoke an API key at once. This cannot be undone."""
     with invocation.connect() as client:
         revoked = client.api_keys.revoke(choice.tenant_id(client, tenant), version=version)
     show_facts(invocation, revoked)
@@ -259,9 +262,9 @@ def revoke(
 
 @contextmanager
 def _kept(to: str | None, *, force: bool) -> Iterator[Callable[[NewApiKey], dict[str, Any]]]:
-    """Yield what writes an API key to a file, if one is named, and returns what is left to show.
+    """Yield a function that stores a new API key in the named file, if any, and returns the rest.
 
-    The file is open before there is a key to lose.
+    The file is opened before the API key exists, so that the API key cannot get lost.
     """
     if to is None:
         yield lambda new: without_limits(asdict(new))
@@ -282,4 +285,4 @@ def _show_new(invocation: Invocation, facts: dict[str, Any], to: str | None) -> 
         facts = facts | {"scopes": scopes_in_words(facts["scopes"])}
     show_facts(invocation, facts)
     if to is None:
-        invocation.note("keep the API key: it is not shown again")
+        invocation.note("store the API key now: it is not shown again")

@@ -4,7 +4,7 @@
     cHFrZWVwAAIC…
     -----END PQKEEP ENCRYPTED DATA-----
 
-It protects nothing by itself: what is inside is authenticated. There may be other text around it.
+The text form protects nothing by itself: the data inside is authenticated. Other text may surround it.
 """
 
 import base64
@@ -19,7 +19,7 @@ from pqkeep.errors import UnreadableInputError
 BEGIN = f"-----BEGIN {inputs.ARMOR}-----".encode("ascii")
 END = f"-----END {inputs.ARMOR}-----".encode("ascii")
 LINE = 64
-"""Characters of a line, which are 48 bytes of data."""
+"""Characters of a line. They encode 48 bytes of data."""
 LONGEST_INTRODUCTION = 64 * 1024
 """Bytes of text that may stand before the first line."""
 _BYTES = LINE // 4 * 3
@@ -27,7 +27,7 @@ _PIECE = 64 * 1024
 
 
 class ArmorWriter:
-    """Takes data, and writes text."""
+    """Writes data as text."""
 
     def __init__(self, writer: Writer) -> None:
         """Begin the text."""
@@ -36,7 +36,7 @@ class ArmorWriter:
         writer.write(BEGIN + b"\n")
 
     def write(self, data: bytes, /) -> None:
-        """Write what makes whole lines, and keep the rest."""
+        """Write all complete lines, and buffer the rest."""
         data = self._rest + data
         end = len(data) - len(data) % _BYTES
         self._rest = data[end:]
@@ -54,32 +54,32 @@ class ArmorWriter:
 
 
 class ArmorReader:
-    """Reads text, however its lines were broken on the way, and gives data."""
+    """Reads data from text, whatever its line breaks are."""
 
     def __init__(self, reader: Source) -> None:
-        """Read up to the first line. Raises UnreadableInputError if there is none."""
+        """Read up to the first marker line. Raises UnreadableInputError if there is none."""
         self._reader = reader
         self._text = b""
         self._data = b""
         self._is_over = False
         self.is_alone = True
-        """Whether there was no other text around the data; at the end, that is known."""
+        """True if no other text surrounds the data. Known once all data was read."""
         introduction, begin, self._piece = reader.read(LONGEST_INTRODUCTION).partition(BEGIN)
         if not begin:
             raise UnreadableInputError(
-                "no text that pqkeep made of encrypted data", "name the file as it was written"
+                "not encrypted data as text from pqkeep", "name the original file"
             )
         self.is_alone = not introduction.removeprefix(codecs.BOM_UTF8).strip()
         before = introduction.replace(b"\r", b"\n").rpartition(b"\n")[2]
         if before.strip().removeprefix(codecs.BOM_UTF8):
             raise UnreadableInputError(
-                "encrypted data as text whose lines begin with something else, as those of an "
-                "e-mail that is quoted",
-                "remove what stands before each line, or save the attachment itself",
+                "encrypted data as text with quotation signs before its lines, as in a quoted "
+                "e-mail",
+                "remove the signs before each line, or save the attachment itself",
             )
 
     def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end. Raises UnreadableInputError."""
+        """Return at most ``size`` bytes, or none at the end. Raises UnreadableInputError."""
         while not self._data and not self._is_over:
             self._fill()
         data, self._data = self._data[:size], self._data[size:]
@@ -100,7 +100,7 @@ class ArmorReader:
         self._data = _decoded(text[:end])
 
     def _require_end(self, text: bytes) -> None:
-        """Require the last line, and no second beginning in what follows it."""
+        """Raise UnreadableInputError unless the last line is there and no second block follows."""
         text += self._reader.read(_PIECE)
         if not text.startswith(END):
             raise _cut() if END.startswith(text.rstrip()) else _damaged()
@@ -109,7 +109,8 @@ class ArmorReader:
             self.is_alone = self.is_alone and not rest.strip()
             if BEGIN in text:
                 raise UnreadableInputError(
-                    "text with encrypted data more than once", "put each into a file of its own"
+                    "several blocks of encrypted data in one text",
+                    "put each block into its own file",
                 )
             rest = piece = self._reader.read(_PIECE)
             text = text[-len(BEGIN) :] + piece if piece else b""
@@ -125,13 +126,13 @@ def _decoded(text: bytes) -> bytes:
 
 def _cut() -> UnreadableInputError:
     return UnreadableInputError(
-        f"encrypted data as text that was cut: it has no line {END.decode('ascii')}",
+        f"encrypted data as text without its last line {END.decode('ascii')}: it was cut",
         "get the whole file again",
     )
 
 
 def _damaged() -> UnreadableInputError:
     return UnreadableInputError(
-        "encrypted data as text that is damaged: it is no base64 between its first and last line",
-        "get the file again, as it was written",
+        "encrypted data as text that is damaged: the lines between its first and last are not base64",
+        "get the original file again",
     )

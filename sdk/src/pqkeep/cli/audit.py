@@ -1,6 +1,6 @@
-"""``pqkeep audit``: look at the audit log, and save it and what it is verified with.
+"""``pqkeep audit``: show, save and verify the audit log.
 
-What a file shows without the service is in docs/audit.md.
+docs/audit.md says which facts a saved file proves without the service.
 """
 
 import codecs
@@ -65,16 +65,16 @@ CHECKPOINTS = {
 KEYS = {"algorithm": "ALGORITHM", "key_version": "VERSION", "fingerprint": "FINGERPRINT"}
 LARGEST_PAGE = 200
 LAST_LINES = 256
-"""Bytes of an export's last two lines, if the last but one is no record."""
+"""Bytes of an export's last two lines, if the second last is not a record."""
 
 app = typer.Typer(
-    name="audit", help="Look at the audit log, save it, verify it.", no_args_is_help=True
+    name="audit", help="Show, save and verify the audit log.", no_args_is_help=True
 )
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A key of the log, as people compare it."""
+    """A key of the log, with the fingerprint for people."""
 
     algorithm: str
     key_version: int
@@ -89,7 +89,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     until: PastTime = None,
     operation: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Such as encrypt or rotate-key.", show_default=False),
+        typer.Option(metavar="NAME", help="Only this operation, such as encrypt or rotate-key.", show_default=False),
     ] = None,
     keyring: KeyringOption = None,
     algorithm: AlgorithmOption = None,
@@ -98,7 +98,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
         str | None,
         typer.Option(
             metavar="OUTCOME",
-            help="success, refused (all refusals), or the code of one.",
+            help="Only this outcome: success, refused (any refusal), or one error code.",
             show_default=False,
         ),
     ] = None,
@@ -106,25 +106,25 @@ def records(  # noqa: PLR0913 - as many filters as the log has
         str | None,
         typer.Option(
             metavar="PRINCIPAL",
-            help="Who: an e-mail address, an API key's or operator's name, or such as api-key:1.",
+            help="Only this caller: an e-mail address, a name of an API key or operator, or api-key:1.",
             show_default=False,
         ),
     ] = None,
     source_address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Where it came from.", show_default=False),
+        typer.Option(metavar="ADDRESS", help="Only this client address.", show_default=False),
     ] = None,
     request_id: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Of the request, as its answer has it.", show_default=False
+            metavar="ID", help="Only this request, by the id in its response.", show_default=False
         ),
     ] = None,
     tenant: Annotated[
         str | None,
         typer.Option(
             metavar="TENANT",
-            help="Whose records, by id or name. Operator only.",
+            help="Only this tenant, by id or name. Operator only.",
             show_default=False,
         ),
     ] = None,
@@ -132,17 +132,17 @@ def records(  # noqa: PLR0913 - as many filters as the log has
         bool,
         typer.Option(
             "--page-views/--no-page-views",
-            help="Whether to list what the portal's pages read too.",
+            help="Whether to list reads by the portal's pages, too.",
         ),
     ] = True,
     oldest_first: Annotated[
-        bool, typer.Option("--oldest-first", help="Begin with the oldest one.")
+        bool, typer.Option("--oldest-first", help="List the oldest records first.")
     ] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=0, help="How many; 0 is all.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="The most records to list; 0 lists all.")] = 20,
     log: Log = None,
     shard: Shard = None,
 ) -> None:
-    """List records, the newest first. As JSON there is one to a line."""
+    """List audit records, the newest first. JSON output has one record per line."""
     with invocation.connect() as client:
         found = client.audit.records(
             order="asc" if oldest_first else "desc",
@@ -175,7 +175,7 @@ def export(
     invocation: Invocation,
     *,
     to: Annotated[
-        str, typer.Option("--to", "-o", metavar="FILE", help="What to write; - is standard output.")
+        str, typer.Option("--to", "-o", metavar="FILE", help="The file to write; - is standard output.")
     ],
     after: Annotated[
         int | None,
@@ -183,14 +183,14 @@ def export(
             "--after",
             min=0,
             metavar="ID",
-            help="Records after this one, 0 for all, without proofs. Operator only.",
+            help="Only records after this one, or 0 for all, without proofs. Operator only.",
         ),
     ] = None,
     force: Force = False,
     log: Log = None,
     shard: Shard = None,
 ) -> None:
-    """Save the log with its proofs, for pqkeep audit verify."""
+    """Save the audit log with its proofs, for pqkeep audit verify."""
     with (
         destination(to, otherwise=to, force=force, mode=PRIVATE) as target,
         tempfile.TemporaryDirectory() as directory,
@@ -210,7 +210,7 @@ def checkpoint(
     invocation: Invocation,
     *,
     sign: Annotated[
-        bool, typer.Option("--sign", help="Have a new one signed. Operator only.")
+        bool, typer.Option("--sign", help="Sign a new checkpoint. Operator only.")
     ] = False,
     algorithm: AlgorithmOption = None,
     log: Log = None,
@@ -218,10 +218,11 @@ def checkpoint(
 ) -> None:
     """Show the newest checkpoint of each algorithm.
 
-    As JSON there is one to a line: append them to a file that the service's operator cannot write.
+    JSON output has one checkpoint per line. Append it to a file that the service's operator cannot
+    change.
     """
     if sign and log is not None:
-        raise Refusal("--sign and --log exclude each other", "name the log by --shard")
+        raise Refusal("--sign and --log cannot be combined", "name the log by --shard")
     with invocation.connect() as client:
         found = (
             (client.audit.sign_checkpoint(algorithm=algorithm, shard=shard),)
@@ -244,7 +245,7 @@ def note(
     log: Log = None,
     shard: Shard = None,
 ) -> None:
-    """Write the newest checkpoint as a signed note, which witnesses of logs can cosign."""
+    """Write the newest checkpoint as a signed note, for witnesses to cosign."""
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
         invocation.connect() as client,
@@ -254,7 +255,7 @@ def note(
 
 @command(app, "keys")
 def keys(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> None:
-    """Show the keys that checkpoints are verified with. Keep them, as JSON, for audit verify."""
+    """Show the keys that verify checkpoints. Save them as JSON for audit verify."""
     with invocation.connect() as client:
         newest = client.audit.keys(log=log, shard=shard)
         others = (
@@ -269,7 +270,7 @@ def keys(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> Non
 
 
 def _newer(file: BinaryIO) -> str:
-    """Return what an export says of records that came after its checkpoint."""
+    """Return a note on the export's records after its checkpoint, or an empty text."""
     file.seek(-min(LAST_LINES, file.seek(0, os.SEEK_END)), os.SEEK_END)
     for line in file.read().splitlines()[-2:-1]:
         if line.startswith(b'{"type":"newer"'):
@@ -296,17 +297,17 @@ def _row(key: "AuditKey") -> KeyRow:
 
 FAILED = 7
 BEGINNING = 64 * 1024
-"""Bytes of a file that are looked at first."""
+"""Bytes that are read first, to recognize a file."""
 _OTHERS = {"kty", "protected", "encryption", "import_key_id"}
-"""Names of JSON objects that are never of an audit log: keys and signatures."""
+"""Names in JSON objects of keys and signatures. No object of an audit log has them."""
 UNTRUSTED = (
-    "this shows only that the files agree with themselves: whoever made them could have made the "
-    "keys; name keys that you kept with --keys"
+    "the keys come from the files themselves, so this proves only that the files are consistent; "
+    "name your own saved keys with --keys"
 )
 
 
 class Output(StrEnum):
-    """How a result is written."""
+    """The form of a result."""
 
     TEXT = "text"
     JSON = "json"
@@ -319,8 +320,8 @@ def verify_command(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Exports of the log, and JSON lines with checkpoints, consistency proofs and keys "
-            "that were kept, also as the API answered with them.",
+            help="Exports of the audit log, and saved JSON lines or API responses with checkpoints, "
+            "consistency proofs and keys.",
             show_default=False,
         ),
     ],
@@ -329,17 +330,17 @@ def verify_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The keys to trust, kept from GET /api/v1/audit/keys. Without it the keys in the "
-            "files are taken, which shows only that the files agree with themselves.",
+            help="Your saved keys from GET /api/v1/audit/keys. Without them, the keys in the files are "
+            "used, which proves only that the files are consistent.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[Output, typer.Option(help="How to write the result.")] = Output.TEXT,
+    output: Annotated[Output, typer.Option(help="The form of the result.")] = Output.TEXT,
 ) -> None:
-    """Verify exports of the audit log, offline.
+    """Verify exports of the audit log offline.
 
-    Ends with 0 if everything is verified, 7 if anything is wrong, 1 if a file cannot be read, and 2
-    if the command is called wrongly.
+    The status is 0 if everything is verified, 7 if anything is wrong, 1 if a file cannot be read,
+    and 2 for a usage error.
     """
     from pqkeep.audit import verify  # noqa: PLC0415 - no other command needs it
 
@@ -365,9 +366,9 @@ def verify_command(
 
 
 def _require_lines(file: Path) -> None:
-    """Raise Exit for a file that has nothing of an audit log: it is read, and named.
+    """Raise Exit for a file that has nothing of an audit log, after naming it.
 
-    A file with one line of JSON is evidence, and whatever is wrong with it a finding.
+    A file with one line of JSON is evidence: anything wrong with it is a finding.
     """
     if not file.is_file():
         return  # the verification says why it cannot be read
@@ -376,14 +377,14 @@ def _require_lines(file: Path) -> None:
     if _has_json(begin):
         return
     is_whole = len(begin) < BEGINNING
-    what = inputs.describe(begin) if is_whole else "in no form that the service writes"
-    typer.echo(printable(f"pqkeep: {file} is {what}, and no JSON lines of an audit log"), err=True)
-    typer.echo("        name an export, or what was saved from the API", err=True)
+    what = inputs.describe(begin) if is_whole else "in an unknown form"
+    typer.echo(printable(f"pqkeep: {file} is {what}, not JSON lines of an audit log"), err=True)
+    typer.echo("        name an export, or a file saved from the API", err=True)
     raise typer.Exit(UNREADABLE)
 
 
 def _has_json(begin: bytes) -> bool:
-    """Return whether a file that begins so has a JSON object: on a line, or over several."""
+    """Return True if a file with this beginning has a JSON object, on one line or several."""
     from pqkeep.audit import MalformedError, NoJsonError, parse  # noqa: PLC0415 - see above
 
     text = begin.removeprefix(codecs.BOM_UTF8)
@@ -403,7 +404,7 @@ def _has_json(begin: bytes) -> bool:
 
 
 def _is_other(values: dict[str, Any]) -> bool:
-    """Return whether a JSON object is one of the client's own, a key, or a signature."""
+    """Return True if a JSON object is a key, a signature, or another object of this client."""
     is_document = isinstance(values.get("format"), str) and "type" not in values
     return is_document or bool(_OTHERS & values.keys())
 
@@ -435,7 +436,7 @@ def _show(report: "Report") -> None:
 
 
 def _facts(report: "Report") -> Iterator[tuple[str, str]]:
-    """Yield what was shown, by name."""
+    """Yield the verified facts, by name."""
     yield "log", report.log_id or "unknown"
     for log_id in reversed(report.continued):
         yield "continues", _continued(log_id)

@@ -1,4 +1,4 @@
-"""What a command works with where the user left it open: the algorithm, the key, the tenant."""
+"""Defaults of commands: the algorithm, the key and the tenant."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 KEM = Algorithm.ML_KEM_768
 SIGNATURE = Algorithm.ML_DSA_65
-"""What the service takes too."""
+"""The service has the same default."""
 ENCRYPTING = (Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024, Algorithm.X_WING)
 SIGNING = frozenset(Algorithm) - frozenset(ENCRYPTING)
 
 
 class Named(NamedTuple):
-    """Which key the options name. What is None is left to the service."""
+    """The key that the options name. The service chooses where a value is None."""
 
     algorithm: str | None
     key_version: int | None
@@ -31,13 +31,14 @@ UNNAMED = Named(None, None, None)
 
 
 def kem_algorithm(client: "Client", named: str | None) -> str:
-    """Return the algorithm to encrypt with; where none is named, the compliance profile's.
+    """Return the algorithm to encrypt with, by default the compliance profile's.
 
-    Raises Refusal for one that signs.
+    Raises Refusal for a signature algorithm.
     """
     if named in SIGNING:
         raise Refusal(
-            f"{named} signs, and does not encrypt", f"name one of {', '.join(ENCRYPTING)}"
+            f"{named} is a signature algorithm and cannot encrypt",
+            f"name one of {', '.join(ENCRYPTING)}",
         )
     if named is not None:
         return named
@@ -46,7 +47,7 @@ def kem_algorithm(client: "Client", named: str | None) -> str:
 
 
 def signature_algorithm(client: "Client", named: str | None) -> str:
-    """Return the algorithm to sign with; where none is named, the compliance profile's."""
+    """Return the algorithm to sign with, by default the compliance profile's."""
     if named is not None:
         return named
     profile = client.compliance_profile
@@ -56,12 +57,12 @@ def signature_algorithm(client: "Client", named: str | None) -> str:
 def key_version(
     client: "Client", algorithm: str, named: int | None, keyring: str | None = None
 ) -> int:
-    """Return a key version; where none is named, the active one."""
+    """Return a key version, by default that of the active key."""
     return active(client, algorithm, keyring).key_version if named is None else named
 
 
 def key(client: "Client", algorithm: str, named: int | None, keyring: str | None = None) -> Key:
-    """Return a version of a key; where none is named, the active one."""
+    """Return a key, by default the active one."""
     if named is None:
         return active(client, algorithm, keyring)
     return client.keys.get(algorithm, key_version=named, keyring=keyring)
@@ -77,27 +78,27 @@ def active(client: "Client", algorithm: str, keyring: str | None = None) -> Key:
 def generating(
     algorithm: str, key_version: int | None = None, *, keyring: str | None = None
 ) -> Iterator[None]:
-    """Say how to make the active key where it is missing, unless a version was named."""
+    """Add a hint to NotFoundError in the block: how to make the missing active key."""
     try:
         yield
     except NotFoundError as error:
         if key_version is not None:
             raise
         if keyring is None:
-            hint = f"generate one: pqkeep keys generate {algorithm}; or see them: pqkeep keys list"
+            hint = f"generate a key: pqkeep keys generate {algorithm}; list keys: pqkeep keys list"
         else:
             hint = (
-                f"generate one: pqkeep keys generate {algorithm} --keyring {keyring}; "
-                "or see them: pqkeep keyrings list, pqkeep keys list"
+                f"generate a key: pqkeep keys generate {algorithm} --keyring {keyring}; "
+                "list what exists: pqkeep keyrings list, pqkeep keys list"
             )
         raise Refusal(str(error), hint, NOT_FOUND) from None
 
 
 def tenant_id(client: "Client", named: str | None) -> str:
-    """Return a tenant's id; where none is named, that of one's own. Raises Refusal."""
+    """Return a tenant's id, by default that of the caller's tenant. Raises Refusal."""
     if named is not None:
         return named
     tenants = client.tenants.list()
     if len(tenants) != 1:
-        raise Refusal("this credential has no tenant of its own", "name the tenant by its id")
+        raise Refusal("this credential does not belong to a tenant", "name a tenant by its id")
     return tenants[0].id

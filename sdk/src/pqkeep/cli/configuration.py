@@ -1,6 +1,6 @@
-"""Which service and which credential a command uses, and where it has them from.
+"""The service and the credential of a command, with their sources.
 
-The client decides (see pqkeep.client); this follows its rules, to tell people.
+The client decides (see pqkeep.client). This module follows the same rules, to show the choice.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NOWHERE = "nowhere"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What is used, and from where; an API key is never in it."""
+    """The values in use, with their sources. It never has an API key."""
 
     url: str
     url_from: str
@@ -24,7 +24,7 @@ class Configuration:
 
 
 def configuration(invocation: Invocation) -> Configuration:
-    """Return what a command uses. Raises ConfigurationError."""
+    """Return the configuration of a command. Raises ConfigurationError."""
     url, url_from = _url(invocation)
     name = _profile_name(invocation)
     stored = None if name is None else read_profile(name)
@@ -41,7 +41,7 @@ def configuration(invocation: Invocation) -> Configuration:
 
 
 def rules(invocation: Invocation) -> Rules:
-    """Return what holds without a service too. Raises ConfigurationError."""
+    """Return the rules that need no service. Raises ConfigurationError."""
     name, stored = _profile_name(invocation), None
     if name is not None and (name != DEFAULT or profile_file().exists()):
         stored = read_profile(name)
@@ -49,7 +49,7 @@ def rules(invocation: Invocation) -> Rules:
 
 
 def _profile_name(invocation: Invocation) -> str | None:
-    """Return the profile that is read; an address from elsewhere needs none."""
+    """Return the name of the profile to read, or None if the address comes from elsewhere."""
     named = invocation.profile or environment("PQKEEP_PROFILE")
     return named or (None if _url(invocation)[0] else DEFAULT)
 

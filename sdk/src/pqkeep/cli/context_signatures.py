@@ -1,6 +1,6 @@
-"""Signatures with a context: files of any size are hashed here to a mu, which the service signs.
+"""Signatures with a context. A file of any size is hashed here to a mu, and the service signs it.
 
-They are ordinary signatures of ML-DSA over the file, which any verifier of FIPS 204 takes.
+They are ordinary ML-DSA signatures over the file, which every FIPS 204 verifier accepts.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def sign(
     chosen = choice.signature_algorithm(client, named.algorithm)
     if chosen not in ALGORITHMS:
         those = " and ".join(sorted(ALGORITHMS))
-        raise Refusal(f"{chosen} signs no file with a context", f"name one of {those}")
+        raise Refusal(f"{chosen} does not support --context", f"name one of {those}")
     with choice.generating(chosen, named.key_version, keyring=named.keyring):
         key = choice.key(client, chosen, named.key_version, named.keyring)
     asking: Asking[Signature] = Asking(
@@ -72,10 +72,10 @@ def sign(
 
 
 class Keys:
-    """The public keys that a mu is computed with, each asked for once."""
+    """The public keys for computing a mu. Each one is requested once."""
 
     def __init__(self, client: "Client") -> None:
-        """Ask nothing yet."""
+        """Send no request yet."""
         self._get = cache(client.keys.get)
 
     def verification(
@@ -89,7 +89,9 @@ class Keys:
         """Return the arguments of signatures.verify_mu for a file. Raises Refusal, PqkeepError."""
         _require_short(context)
         if said.algorithm not in ALGORITHMS:
-            raise Refusal(f"{said.algorithm} signs no file with a context", "ask whoever signed")
+            raise Refusal(
+                f"{said.algorithm} does not support a context", "ask the signer for a new signature"
+            )
         key = self._get(said.algorithm, key_version=said.key_version, keyring=keyring)
         return {
             "mu": _mu(invocation, file, key.public_key, context),
@@ -108,11 +110,11 @@ def is_valid(
     context: str | None,
     public_key: Path | None,
 ) -> bool:
-    """Return whether a signature is one over a file and the context that is expected."""
+    """Return True if a signature is valid for a file and the expected context."""
     if context is None:
         raise Refusal(
-            "the signature is for a context, and holds there only",
-            "say which you expect: --context TEXT",
+            "the signature is bound to a context",
+            "name the expected context: --context TEXT",
             NOT_VERIFIED,
         )
     _require_short(context)
@@ -149,4 +151,4 @@ def _pieces(invocation: Invocation, file: str) -> Iterator[bytes]:
 
 def _require_short(context: str) -> None:
     if len(context.encode()) > LONGEST_CONTEXT:
-        raise Refusal(f"a context has at most {LONGEST_CONTEXT} bytes", "name a shorter one")
+        raise Refusal(f"--context is longer than {LONGEST_CONTEXT} bytes", "use a shorter context")

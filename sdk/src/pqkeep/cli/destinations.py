@@ -1,4 +1,4 @@
-"""Where commands write: standard output, or a file that is there once it is whole."""
+"""Outputs of commands: standard output, or a file that appears once it is complete."""
 
 import errno
 import os
@@ -19,10 +19,10 @@ _HARMLESS = dict.fromkeys(map(ord, "\r\n\t"))
 
 
 class Writer(Protocol):
-    """What commands write to."""
+    """A destination for bytes."""
 
     def write(self, data: bytes, /) -> object:
-        """Take bytes, all of them."""
+        """Write all bytes."""
         ...
 
 
@@ -30,11 +30,11 @@ class Writer(Protocol):
 def destination(
     name: str | None, *, otherwise: str, force: bool, mode: int, read: Sequence[str] = ()
 ) -> Iterator[Writer]:
-    """Open what to write; without a name it is ``otherwise``. Raises OSError and Refusal.
+    """Open an output, by default ``otherwise``. Raises OSError and Refusal.
 
-    What is read is never written over: Refusal.
-    A pipe or a device has to be named: one that is where a new file is to be may be somebody else's,
-    who reads it.
+    A file that is also read is refused.
+    A pipe or a device must be named explicitly. One at the default path may belong to another user,
+    who could read the output.
     """
     _require_not_read(otherwise if name is None else name, read)
     if name is None and otherwise != STANDARD:
@@ -54,20 +54,20 @@ def destination(
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the result for a file goes: to a named place, or beside the file."""
+    """The output of each file: the named one, or one beside the file."""
 
     to: str | None
     suffix: str
     is_replaced: bool
 
     def of(self, file: str) -> str:
-        """Return the output of a file."""
+        """Return the name of the output for a file."""
         return self.to or self._otherwise(file)
 
     def require_free(self, file: str) -> None:
-        """Raise FileExistsError where it is there and is not to be replaced, before any work.
+        """Raise FileExistsError, before any work, if the output exists and must not be replaced.
 
-        Raises Refusal where it is the file itself.
+        Raises Refusal if the output is the file itself.
         """
         name = self.of(file)
         _require_not_read(name, (file,))
@@ -78,7 +78,7 @@ class Output:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
 
     def write(self, file: str, data: bytes) -> None:
-        """Write what anybody may read. Raises OSError and Refusal."""
+        """Write a file that all users may read. Raises OSError and Refusal."""
         with destination(
             self.to,
             otherwise=self._otherwise(file),
@@ -93,7 +93,7 @@ class Output:
 
 
 class _Terminal:
-    """Takes text only: a terminal may act on anything else."""
+    """Writes only text: a terminal may interpret other bytes as commands."""
 
     def __init__(self) -> None:
         """Begin."""
@@ -107,15 +107,15 @@ class _Terminal:
             text = "\0"
         if not text.translate(_HARMLESS).isprintable():
             raise Refusal(
-                "this would write bytes to a terminal, which may act on them",
-                "name a file with --to FILE, or insist with --to -",
+                "the output is binary, and a terminal may interpret it as commands",
+                "name a file with --to FILE, or force it with --to -",
             )
         sys.stdout.buffer.write(data)
 
 
 @contextmanager
 def file_at(path: Path, *, force: bool, mode: int) -> Iterator[BinaryIO]:
-    """Open a new file, or a device or a pipe, which is written to as it is. Raises OSError."""
+    """Open a new file, or an existing device or pipe, for writing. Raises OSError."""
     with _named(str(path)):
         if _is_special(path):
             with path.open("wb") as device:
@@ -126,7 +126,7 @@ def file_at(path: Path, *, force: bool, mode: int) -> Iterator[BinaryIO]:
 
 
 def _require_not_read(target: str, read: Sequence[str]) -> None:
-    """Raise Refusal where a regular file would be written that is read, also by another name."""
+    """Raise Refusal if the target is a regular file that is also read, even by another name."""
     written = _status(target, 1)
     if written is None or not stat.S_ISREG(written.st_mode):
         return
@@ -135,13 +135,13 @@ def _require_not_read(target: str, read: Sequence[str]) -> None:
         if status is not None and os.path.samestat(status, written):
             name = "standard output" if target == STANDARD else target
             raise Refusal(
-                f"{name} is what is read too: writing it would destroy it",
+                f"{name} is the input and the output: writing would destroy it",
                 "name another file: --to FILE",
             )
 
 
 def _status(name: str, descriptor: int) -> os.stat_result | None:
-    """Return the status of a file, or of a standard stream; None of what cannot be asked."""
+    """Return the status of a file or a standard stream, or None if it is not available."""
     try:
         return os.fstat(descriptor) if name == STANDARD else Path(name).stat()
     except (OSError, ValueError):
@@ -158,7 +158,7 @@ def _is_special(path: Path) -> bool:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Say of what is wrong with a file which one that is, by the name that the user knows."""
+    """Put the file name that the user typed into errors about that file."""
     directory = str(Path(name).parent)
     try:
         yield

@@ -14,11 +14,11 @@ from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD
 
 PIPED_WIDTH = 1000
-"""Columns where nobody looks: nothing is folded."""
+"""The width for output to a program: no line is folded."""
 
 
 def as_json(value: Any, precision: str = "milliseconds") -> Any:
-    """Return what stands for a value in JSON, as the service's API would have it."""
+    """Return a value in JSON types, as the service's API shows it."""
     match value:
         case bytes():
             return base64.b64encode(value).decode("ascii")
@@ -40,14 +40,14 @@ def show_json(value: Any) -> None:
 
 
 def show_json_line(value: Any) -> None:
-    """Write something of the audit log as one line, its times as they are signed there."""
+    """Write an object of the audit log as one line, with times in their signed form."""
     typer.echo(json.dumps(as_json(value, "microseconds")))
 
 
 def show_rows(
     invocation: Invocation, name: str, rows: Sequence[Any], columns: Mapping[str, str]
 ) -> None:
-    """Show things of one kind: as a table of some of their fields, or all of them as JSON."""
+    """Show objects of one kind: as a table of some fields, or as JSON with all fields."""
     if invocation.is_json:
         show_json({name: rows, "total": len(rows)})
     else:
@@ -55,7 +55,7 @@ def show_rows(
 
 
 def show_table(rows: Iterable[Any], columns: Mapping[str, str]) -> None:
-    """Show some fields of things, under these headings."""
+    """Show some fields of objects under these headings."""
     from rich.console import Console  # noqa: PLC0415 - it takes as long to load as all the rest
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -79,7 +79,7 @@ def show_table(rows: Iterable[Any], columns: Mapping[str, str]) -> None:
 
 
 def show_facts(invocation: Invocation, facts: Any) -> None:
-    """Show what is known of one thing: name and value in lines, or a JSON object."""
+    """Show the fields of one object: one per line, or as a JSON object."""
     if invocation.is_json:
         show_json(facts)
         return
@@ -90,7 +90,7 @@ def show_facts(invocation: Invocation, facts: Any) -> None:
 
 
 def show_written(invocation: Invocation, name: str, done: str, **facts: Any) -> None:
-    """Say what was written to a file: for people as a note, which standard output is not for."""
+    """Report a written file: as a note on standard error, or as JSON."""
     if name == STANDARD:
         return
     if invocation.is_json:

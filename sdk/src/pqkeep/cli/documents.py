@@ -1,6 +1,6 @@
-"""Small files that say themselves what they are: JSON objects with a ``format``.
+"""Small self-describing files: JSON objects with a ``format``.
 
-What is needed to verify, decrypt or unwrap is all in one. docs/cli.md has the formats.
+Each file has everything that verifying, decrypting or unwrapping needs. docs/cli.md has the formats.
 """
 
 import base64
@@ -16,17 +16,17 @@ from pqkeep.errors import UnreadableInputError
 from pqkeep.models import Ciphertext, HashSignature, Key, WrappedKey
 
 LARGEST = 2 * 1024 * 1024
-"""Bytes of the largest: 1 MiB encrypted by the service."""
+"""Bytes of the largest file: 1 MiB encrypted by the service."""
 SMALLEST_KEY = 16
-"""Bytes of the smallest key that is wrapped."""
+"""Bytes of the smallest key that can be wrapped."""
 _KEY_VERSIONS = range(1, 1 << 32)
 DEFAULT_KEYRING = "default"
-"""Of which a file says nothing."""
+"""The keyring of files that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """What is needed to encrypt without a service."""
+    """A public key and its name: all that encryption without a service needs."""
 
     public_key: bytes = field(repr=False)
     key_version: int
@@ -35,7 +35,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KemCiphertext:
-    """What the key's owner recovers a shared secret from."""
+    """A KEM ciphertext: the owner of the key recovers the shared secret from it."""
 
     kem_ciphertext: bytes = field(repr=False)
     key_version: int
@@ -44,7 +44,7 @@ class KemCiphertext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSignature:
-    """A signature over a file and a context. The context is what whoever signed said it is."""
+    """A signature over a file and a context. The signer chose the context."""
 
     signature: bytes = field(repr=False)
     key_version: int
@@ -57,7 +57,7 @@ D = TypeVar("D", bound=Document)
 
 
 class Read(NamedTuple, Generic[D]):
-    """What a file says, and the keyring of its key; None is the default one."""
+    """A file's content, and the keyring of its key. None is the default keyring."""
 
     document: D
     keyring: str | None
@@ -85,36 +85,36 @@ READ_BY: Mapping[str, str] = {
 
 
 def public_key(key: Key) -> PublicKey:
-    """Return what a key's file says."""
+    """Return the content of a key's file."""
     return PublicKey(
         public_key=key.public_key, key_version=key.key_version, algorithm=key.algorithm
     )
 
 
 def written(document: Document, keyring: str | None = None) -> bytes:
-    """Return a file's contents. It names the keyring, unless that is the default one."""
+    """Return the bytes of a file. It names the keyring unless that is the default one."""
     values = {"format": FORMATS[type(document)]} | asdict(document)
     if keyring not in {None, DEFAULT_KEYRING}:
         values["keyring"] = keyring
     binary = {name: value for name, value in values.items() if isinstance(value, bytes)}
-    for name, value in binary.items():  # to the end, where they hide nothing else
+    for name, value in binary.items():  # last, because long values would hide the others
         del values[name]
         values[name] = base64.b64encode(value).decode("ascii")
     return json.dumps(values, indent=2).encode() + b"\n"
 
 
 def is_a(data: bytes, kind: type[Document]) -> bool:
-    """Return whether a file says that it is of a kind."""
+    """Return True if a file has the format of a kind."""
     return inputs.format_of(data) == FORMATS[kind]
 
 
 def read(data: bytes, kind: type[D], name: str) -> Read[D]:
-    """Return what a file says. Raises Refusal if it is anything else."""
+    """Return the content of a file. Raises Refusal for another format."""
     with naming(name):
         other = READ_BY.get(inputs.format_of(data) or "")
         if other is not None and other != READ_BY[FORMATS[kind]]:
             raise UnreadableInputError(
-                f"{inputs.describe(data)}; {FORMATS[kind]} is needed", f"read it with {other}"
+                f"{inputs.describe(data)}; expected {FORMATS[kind]}", f"use {other} for this file"
             )
         values = dict(inputs.read_document(data, FORMATS[kind]))
         keyring = _keyring(values)
@@ -125,55 +125,56 @@ def read(data: bytes, kind: type[D], name: str) -> Read[D]:
 
 
 def _typed(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of the right types, bytes from base64. Raises UnreadableInputError."""
+    """Return checked values, with base64 decoded to bytes. Raises UnreadableInputError."""
     missing = kinds.keys() - values.keys()
     if missing:
-        raise _damaged(f"it lacks {', '.join(sorted(missing))}")
+        raise _damaged(f"{', '.join(sorted(missing))} is missing")
     if values.keys() != kinds.keys():
-        raise _damaged("it has a member that it must not have")
+        raise _damaged("it has an unknown member")
     typed = {
         name: _binary(name, value) if kinds[name] is bytes else value
         for name, value in values.items()
     }
     wrong = [name for name, value in typed.items() if type(value) is not kinds[name]]
     if wrong:
-        raise _damaged(f"its {wrong[0]} is of another type")
+        raise _damaged(f"{wrong[0]} has the wrong type")
     if typed["key_version"] not in _KEY_VERSIONS:
-        raise _damaged("its key_version is no version of a key")
+        raise _damaged("key_version must be 1 or more")
     return typed
 
 
 def _keyring(values: dict[str, Any]) -> str | None:
-    """Take the keyring out of the values. Raises UnreadableInputError."""
+    """Remove the keyring from the values and return it. Raises UnreadableInputError."""
     match values.pop("keyring", DEFAULT_KEYRING):
         case str() as keyring if keyring == DEFAULT_KEYRING:
             return None
         case str() as keyring:
             return keyring
         case _:
-            raise _damaged("its keyring is no string")
+            raise _damaged("keyring is not a string")
 
 
 def _binary(name: str, text: object) -> bytes:
     if not isinstance(text, str):
-        raise _damaged(f"its {name} is no string")
+        raise _damaged(f"{name} is not a string")
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
         pass
-    raise _damaged(f"its {name} is no base64")
+    raise _damaged(f"{name} is not base64")
 
 
 def _require_hash_signature(document: HashSignature) -> None:
     if document.hash_algorithm not in set(HashAlgorithm):
         raise UnreadableInputError(
-            "a signature over a hash that this version does not know", "ask whoever signed"
+            "a signature over an unknown kind of hash",
+            "use a newer version of pqkeep, or ask the signer",
         )
     inputs.require_signature(document.algorithm, document.signature)
 
 
 def _damaged(how: str) -> UnreadableInputError:
-    return UnreadableInputError(f"damaged: {how}", "name the file as it was written")
+    return UnreadableInputError(f"damaged: {how}", "name the original file")
 
 
 _CHECKS: Mapping[type, Callable[[Any], None]] = {
@@ -190,4 +191,4 @@ _CHECKS: Mapping[type, Callable[[Any], None]] = {
         document.algorithm, document.wrapped_key, least=SMALLEST_KEY
     ),
 }
-"""What must be true of the lengths in each kind. Each raises UnreadableInputError."""
+"""Checks of lengths, by kind. They raise UnreadableInputError."""

@@ -1,9 +1,9 @@
-"""``pqkeep encrypt`` and ``pqkeep decrypt``: data of any size, encrypted here.
+"""``pqkeep encrypt`` and ``pqkeep decrypt``: data of any size, encrypted on this machine.
 
-The service sees the data only where it is asked to encrypt it itself.
+The service sees the data only with --server-side and --envelope.
 
-Which format a file to decrypt has is seen from its beginning. What the service does for several
-files, decrypting or recovering a shared secret, is one request.
+The beginning of a file shows its format. One request decrypts, or recovers shared secrets, for
+several files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,12 +58,12 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1024 * 1024
-"""Bytes that the service encrypts at once."""
+"""The most bytes that the service encrypts in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the service is asked for."""
+    """The request to the service."""
 
     named: choice.Named
     associated_data: bytes | None
@@ -71,7 +71,7 @@ class Wanted:
 
 
 def encrypt_by_service(tally: Several, wanted: Wanted, output: Output) -> None:
-    """Have files encrypted, and write what the service made of them."""
+    """Encrypt files in the service, and write the results."""
     with tally.invocation.connect() as client:
         named = wanted.named
         chosen = choice.kem_algorithm(client, named.algorithm)
@@ -114,12 +114,12 @@ def _write(
 
 
 class Decryption:
-    """Decrypts files, with what was asked of the service for several of them before."""
+    """Decrypts files. It can ask the service for several files in one request first."""
 
     def __init__(
         self, invocation: "Invocation", client: "Client", associated_data: bytes | None
     ) -> None:
-        """Ask nothing yet."""
+        """Send no request yet."""
         self._invocation = invocation
         self._client = client
         self._associated_data = associated_data
@@ -127,9 +127,9 @@ class Decryption:
         self._recovery = Recovery(client)
 
     def ask(self, files: Sequence[str]) -> None:
-        """Ask the service for what these files need of it.
+        """Send one request for all these files.
 
-        What cannot be read, or is refused as a whole, is left to the file's own decryption.
+        Files that cannot be read, and refused requests, are left to ``write``.
         """
         ciphertexts: dict[str, Arguments] = {}
         envelopes: dict[str, Arguments] = {}
@@ -161,7 +161,7 @@ class Decryption:
             target.write(kem.decrypt(**self._ciphertext(opened, file)))
         elif self._associated_data is not None:
             raise Refusal(
-                f"{file} was encrypted here, and is bound to nothing",
+                f"{file} was encrypted locally and has no associated data",
                 "leave out --associated-data",
             )
         else:
@@ -195,7 +195,7 @@ PublicKeyFile = Annotated[
         "--public-key",
         metavar="FILE",
         help="Encrypt to this key, from pqkeep keys public-key, without a service. PEM and DER "
-        "need --key-version, and bytes alone --algorithm too.",
+        "need --key-version, raw bytes also --algorithm.",
         show_default=False,
     ),
 ]
@@ -205,7 +205,7 @@ RecipientFiles = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Let the owner of this public key decrypt too. It may be repeated.",
+        help="Let the owner of this public key decrypt, too. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -231,26 +231,31 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
     recipient: RecipientFiles = None,
     server_side: Annotated[
         bool,
-        typer.Option("--server-side", help="Let the service encrypt: at most 1,048,576 bytes."),
+        typer.Option(
+            "--server-side", help="Let the service encrypt the file, of at most 1,048,576 bytes."
+        ),
     ] = False,
     envelope: Annotated[
         bool,
-        typer.Option("--envelope", help="The same, into one text that names its key."),
+        typer.Option(
+            "--envelope",
+            help="Let the service encrypt the file into an envelope: one text that names its key.",
+        ),
     ] = False,
     associated_data: AssociatedData = None,
 ) -> None:
-    """Encrypt files here, each to FILE.pqk. The service sees nothing of them.
+    """Encrypt files on this machine, each to FILE.pqk. The service does not see them.
 
-    With --server-side or --envelope the service encrypts them, and sees them.
+    With --server-side or --envelope, the service sees the files and encrypts them.
     """
     is_there = server_side or envelope
     if is_there and (public_key is not None or recipient or armor):
         raise Refusal(
-            "--server-side and --envelope go with no --public-key, --recipient and --armor",
+            "--server-side and --envelope cannot be combined with --public-key, --recipient or --armor",
             "leave one of them out",
         )
     if associated_data is not None and not is_there:
-        raise Refusal("--associated-data is for what the service encrypts", "add --envelope")
+        raise Refusal("--associated-data works only if the service encrypts", "add --envelope")
     named = choice.Named(algorithm, key_version, keyring)
     with several(invocation, files, to) as tally:
         if is_there:
@@ -275,9 +280,9 @@ def decrypt(
     force: Force = False,
     associated_data: AssociatedData = None,
 ) -> None:
-    """Decrypt what pqkeep encrypt wrote: FILE.pqk to FILE.
+    """Decrypt files from pqkeep encrypt: FILE.pqk to FILE.
 
-    What comes out of standard output is genuine, but only the status 0 says that it is all of it.
+    Standard output gets only authenticated data, but it is complete only if the status is 0.
     """
     bound = None if associated_data is None else associated_data.encode()
     with several(invocation, files, to) as tally:
@@ -307,7 +312,7 @@ def decrypt(
 
 
 class _Keys:
-    """The keys to encrypt to, which are read once, and when they are needed."""
+    """The keys to encrypt to, read once when they are first needed."""
 
     def __init__(
         self,
@@ -316,7 +321,7 @@ class _Keys:
         named: choice.Named,
         recipients: Sequence[Path],
     ) -> None:
-        """Take what the options name."""
+        """Take the keys that the options name."""
         self._invocation = invocation
         self._public_key = public_key
         self._named = named
@@ -325,12 +330,12 @@ class _Keys:
 
     @property
     def files(self) -> Sequence[str]:
-        """The files that they are in."""
+        """The files of the keys."""
         first = () if self._public_key is None else (self._public_key,)
         return [str(path) for path in (*first, *self._recipients)]
 
     def all(self) -> Sequence[KeyInFile]:
-        """Return them, the first one of whoever encrypts."""
+        """Return the keys, the encrypting user's first."""
         if not self._found:
             used = _recipient(self._invocation, self._public_key, self._named)
             others = [key_in_file(self._invocation, path) for path in self._recipients]
@@ -394,7 +399,7 @@ def _naming_key(file: str) -> Iterator[None]:
 
 
 def _recipient(invocation: Invocation, path: Path | None, named: choice.Named) -> KeyInFile:
-    """Return the key to encrypt to: the one in a file, or else the service's active one."""
+    """Return the key to encrypt to: the one in a file, or the service's active key."""
     if path is not None:
         key = key_in_file(invocation, path, named)
         rules(invocation).kem(key.algorithm)
@@ -408,7 +413,7 @@ def _recipient(invocation: Invocation, path: Path | None, named: choice.Named) -
             "leave out --key-version: new data is encrypted to the active key",
             NOT_FOUND,
         )
-    return KeyInFile(  # for what was asked for, whatever the answer calls it
+    return KeyInFile(  # with the requested name, whatever the response calls the algorithm
         public_key=found.public_key,
         key_version=found.key_version,
         algorithm=chosen,
@@ -421,5 +426,5 @@ def _without_suffix(file: str, to: str | None) -> str:
         return STANDARD
     name = file.removesuffix(SUFFIX)
     if name == file or not Path(name).name:
-        raise Refusal(f"{file} does not end with {SUFFIX}", "name what to write: --to FILE")
+        raise Refusal(f"{file} does not end with {SUFFIX}", "name the output: --to FILE")
     return name

@@ -1,6 +1,6 @@
-"""How a command ends that could not do its work: a status for scripts, and what to do next.
+"""Failed commands: the exit status for scripts, and the next step for people.
 
-docs/cli.md has the same table. The class of an exception decides, or the nearest one above it.
+docs/cli.md has the same table. The exception's class decides, or its nearest base class.
 """
 
 import errno
@@ -33,9 +33,9 @@ from pqkeep.errors import (
 
 
 def printable(text: str) -> str:
-    """Return text without control characters; each becomes a question mark.
+    """Return text with a question mark for each control character.
 
-    What has no character in this Python's version of Unicode may have one in the terminal's.
+    Characters that are unassigned in this Python's Unicode stay: the terminal may know them.
     """
     return "".join(
         character if character.isprintable() or _is_unassigned(character) else "?"
@@ -49,7 +49,7 @@ def _is_unassigned(character: str) -> bool:
 
 OTHER = 1
 UNREADABLE = OTHER
-"""Of a file that cannot be read, or is in no form that the command takes."""
+"""The status for a file that cannot be read, or has an unknown form."""
 USAGE = 2
 NOT_AUTHENTICATED = 3
 NOT_FOUND = 4
@@ -63,10 +63,10 @@ TERMINATED = 143
 
 
 class Refusal(Exception):  # noqa: N818 - it is one
-    """The command will not do this. It says why, and what to do instead."""
+    """The command refuses to do this. It has a reason and a next step."""
 
     def __init__(self, message: str, next_step: str, status: int = USAGE) -> None:
-        """Keep what to say."""
+        """Take the reason, the next step and the exit status."""
         super().__init__(message)
         self.next_step = next_step
         self.status = status
@@ -74,7 +74,7 @@ class Refusal(Exception):  # noqa: N818 - it is one
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A status, and what to do next."""
+    """An exit status and a next step."""
 
     status: int
     next_step: str
@@ -82,55 +82,55 @@ class Ending:
 
 _ENDINGS: Mapping[type[BaseException], Ending] = {
     AuthenticationError: Ending(
-        NOT_AUTHENTICATED, "see which API key is used: pqkeep status; store another: pqkeep login"
+        NOT_AUTHENTICATED, "check the API key with pqkeep status; store another one with pqkeep login"
     ),
     NotFoundError: Ending(NOT_FOUND, "see that the name is right; see the keys: pqkeep keys list"),
     PolicyDeniedError: Ending(
         DENIED,
-        "use what the plan, the API key's scopes and the keyring's purposes allow: "
+        "check the plan, the API key's scopes and the keyring's purposes: "
         "pqkeep status, pqkeep keyrings show KEYRING",
     ),
-    PermissionDeniedError: Ending(DENIED, "use a credential that may do this, or ask the operator"),
+    PermissionDeniedError: Ending(DENIED, "use a credential with this permission, or ask the operator"),
     ComplianceError: Ending(
-        DENIED, "leave the choice to the compliance profile, or do without the profile"
+        DENIED, "leave out the algorithm, or the compliance profile"
     ),
-    RateLimitError: Ending(RATE_LIMITED, "wait a minute, and try again"),
+    RateLimitError: Ending(RATE_LIMITED, "wait a minute and try again"),
     DecryptionError: Ending(
         NOT_VERIFIED,
-        "see that it is the whole file, unchanged, that the key is your tenant's, "
-        "and --associated-data the same as when it was written",
+        "check that the file is complete and unchanged, that the key belongs to your tenant, "
+        "and that --associated-data is the same as when the file was written",
     ),
     UnwrappingError: Ending(
         NOT_VERIFIED,
-        "see that it is the whole file, unchanged, that the key is your tenant's, "
-        "and --associated-data the same as when it was written",
+        "check that the file is complete and unchanged, that the key belongs to your tenant, "
+        "and that --associated-data is the same as when the file was written",
     ),
     UnavailableError: Ending(
-        UNAVAILABLE, "see which service is used, and whether it answers: pqkeep status"
+        UNAVAILABLE, "check the service's address and whether it responds: pqkeep status"
     ),
     ConfigurationError: Ending(
         USAGE,
-        "correct what is named; address and API key are stored by pqkeep login, or set as "
+        "correct the named value; set address and API key with pqkeep login, or with "
         "PQKEEP_URL and PQKEEP_API_KEY",
     ),
     MalformedResponseError: Ending(
-        OTHER, "see that the address is a pqkeep service's: pqkeep status"
+        OTHER, "check that the address is that of a pqkeep service: pqkeep status"
     ),
-    ConflictError: Ending(OTHER, "choose another name, or go on with what is there"),
-    InvalidRequestError: Ending(OTHER, "change what is named, and try again"),
-    PqkeepError: Ending(OTHER, "try again, and tell the operator the request's id if it stays so"),
+    ConflictError: Ending(OTHER, "choose another name, or use the existing one"),
+    InvalidRequestError: Ending(OTHER, "correct the named value and try again"),
+    PqkeepError: Ending(OTHER, "try again; if it fails again, tell the operator the request id"),
     FileExistsError: Ending(OTHER, "replace it with --force, or name another file with --to"),
-    FileNotFoundError: Ending(OTHER, "see that the name is right, and the directory there"),
-    OSError: Ending(OTHER, "see that the file may be used like this, and that there is room"),
-    UnicodeEncodeError: Ending(USAGE, "type it again, in the encoding of the terminal"),
-    ImportError: Ending(OTHER, "install it, and try again"),
-    Exception: Ending(OTHER, "this is a fault of the command: please report it"),
+    FileNotFoundError: Ending(OTHER, "check the name, and that its directory exists"),
+    OSError: Ending(OTHER, "check the permissions of the file and the free space"),
+    UnicodeEncodeError: Ending(USAGE, "type the argument again in the encoding of the terminal"),
+    ImportError: Ending(OTHER, "install it and try again"),
+    Exception: Ending(OTHER, "this is a bug in pqkeep: please report it"),
 }
 
 
 @contextmanager
 def naming(file: str) -> Iterator[None]:
-    """Raise Refusal with the file's name for what cannot be read."""
+    """Turn UnreadableInputError in the block into a Refusal with the file's name."""
     try:
         yield
     except UnreadableInputError as error:
@@ -154,7 +154,7 @@ _NOT_TYPED = frozenset(
         "wrapped_private_key",
     }
 )
-"""Fields of requests that a command fills from a file: their names mean nothing to its user."""
+"""Fields that a command fills from a file. Their names mean nothing to the user."""
 
 
 _LISTED_BY = {
@@ -181,11 +181,11 @@ def about(file: str) -> Iterator[None]:
 
 
 _LONGEST = 2000
-"""Characters of what is said: a name of a file may have as many as the system lets it."""
+"""The most characters of a message: file names can be long."""
 
 
 def end(error: Exception, file: str | None = None, *, next_step: str | None = None) -> typer.Exit:
-    """Say on standard error what happened and what to do next, and return how to end.
+    """Write an error and its next step to standard error, and return the exit status.
 
     A file is named, unless the error names it.
     """
@@ -207,7 +207,7 @@ def end(error: Exception, file: str | None = None, *, next_step: str | None = No
 def _said(error: Exception) -> str:
     if isinstance(error, OSError):
         is_closed = error.errno == errno.EBADF
-        reason = "it is closed" if is_closed else error.strerror or type(error).__name__
+        reason = "closed" if is_closed else error.strerror or type(error).__name__
         return f"{error.filename}: {reason}" if error.filename else reason
     if isinstance(error, UnreadableInputError):
         return f"the input is {error.what}"
@@ -223,8 +223,8 @@ def _said(error: Exception) -> str:
     if isinstance(error, (PqkeepError, Refusal, ImportError)):
         return str(error)
     if isinstance(error, UnicodeEncodeError):
-        return "an argument or a name has bytes that are not text"
-    return f"something unexpected happened: {type(error).__name__}"  # its text may hold secrets
+        return "an argument or a file name has bytes that are not text"
+    return f"unexpected error: {type(error).__name__}"  # its text may hold secrets
 
 
 def _next_step(error: Exception, ending: Ending) -> str:
@@ -233,5 +233,5 @@ def _next_step(error: Exception, ending: Ending) -> str:
     if isinstance(error, NotFoundError) and error.field in _LISTED_BY:
         return f"see what there is: {_LISTED_BY[error.field]}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "make room, and try again"
+        return "free some disk space and try again"
     return error.next_step if isinstance(error, UnreadableInputError) else ending.next_step

@@ -1,7 +1,7 @@
-"""Signatures that say less than those of ``pqkeep sign``: JSON Web Signatures, and signatures alone.
+"""Signatures that name less than those of ``pqkeep sign``: JSON Web Signatures and raw signatures.
 
-What signed is found by the id of a key, or named by options. A signature alone is over the file
-itself, with the context of ``--context`` or an empty one, as FIPS 204 and FIPS 205 have it.
+The key is found by its id, or named by options. A raw signature is over the file itself, with the
+context of ``--context`` or an empty one, as in FIPS 204 and FIPS 205.
 """
 
 from base64 import urlsafe_b64encode
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from pqkeep.client import Client
 
 LARGEST = 1_048_576
-"""Bytes that the service verifies, and of a JWS's payload."""
+"""The most bytes of a message that the service verifies, and of a JWS's payload."""
 WITH_MU = {Algorithm.ML_DSA_65.value, Algorithm.ML_DSA_87.value}
 LARGEST_HERE = 256 * 1024 * 1024
-"""Bytes of a file that is read as a whole, for algorithms that do not hash it first."""
+"""The most bytes of a file for algorithms that need it in memory."""
 THUMBPRINT = 43
-"""Characters of a thumbprint, which is the id that pqkeep gives a key in a JWS."""
+"""Characters of a thumbprint: the key id in pqkeep's JWS."""
 MOST_KEYS = 32
-"""Keys that are tried, the newest first."""
+"""The most keys to try, the newest first."""
 PIECE = 1024 * 1024
 
 
 class Signed(NamedTuple):
-    """A signature, the name of its file, and the context that is expected."""
+    """A signature, the name of its file, and the expected context."""
 
     signature: inputs.Jws | inputs.RawSignature
     name: str
@@ -47,7 +47,7 @@ class Signed(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Whether a signature is good, by which key, and what is said of it in JSON."""
+    """The result for a signature, the key that made it, and the facts for JSON output."""
 
     is_valid: bool
     by: str
@@ -56,13 +56,13 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signature:
-    """What is to be verified."""
+    """A signature to verify."""
 
     algorithm: str
     signature: bytes
     context: bytes
     message: bytes | None
-    """None: the file itself, of any size."""
+    """The message, or None for the file itself, of any size."""
     kid: str | None
     facts: dict[str, Any]
 
@@ -74,7 +74,7 @@ def check(
     named: choice.Named,
     public_key: Path | None,
 ) -> Checked:
-    """Return whether a signature is good. Raises Refusal for what cannot be verified."""
+    """Verify a signature. Raises Refusal if it cannot be verified."""
     if signed.context is not None and len(signed.context.encode()) > LONGEST_CONTEXT:
         raise Refusal(f"a context has at most {LONGEST_CONTEXT} bytes", "name a shorter one")
     read = (
@@ -110,9 +110,11 @@ def _alone(signed: Signed, raw: inputs.RawSignature) -> _Signature:
 
 
 def _jws(invocation: Invocation, file: str, signed: Signed, jws: inputs.Jws) -> _Signature:
-    """Return a JWS over a file: the payload must be the file's content, also where the JWS has it."""
+    """Return a JWS over a file. Its payload, if it has one, must be the file's content."""
     if signed.context is not None:
-        raise Refusal(f"{signed.name} is a JSON Web Signature", "leave out --context: it has none")
+        raise Refusal(
+            f"{signed.name} is a JSON Web Signature, which has no context", "leave out --context"
+        )
     with naming(signed.name):
         algorithm = inputs.jws_algorithm(jws)
     content = whole(file, invocation, LARGEST, "verify a smaller file")
@@ -138,7 +140,7 @@ def _is_valid_offline(
     named: choice.Named,
     public_key: Path,
 ) -> tuple[bool, dict[str, Any]]:
-    """Verify with a public key; return what the key's file says of it too."""
+    """Verify with a public key. Return the result and the facts in the key's file."""
     rules(invocation).signature(read.algorithm)
     key = read_key(invocation, public_key, read.algorithm, read.kid)
     require_key_of(key, read.algorithm, public_key)
@@ -150,7 +152,7 @@ def _is_valid_offline(
         said: dict[str, Any] = {"key_version": key.key_version}
     elif named.key_version is not None or named.keyring is not None:
         raise Refusal(
-            f"{public_key} does not say which version it is, and of which keyring",
+            f"{public_key} names neither a key version nor a keyring",
             "leave out --key-version and --keyring",
         )
     else:
@@ -176,14 +178,14 @@ def _holds(invocation: Invocation, file: str, read: _Signature, public_key: byte
 def _is_valid_there(
     invocation: Invocation, file: str, signed: Signed, read: _Signature, named: choice.Named
 ) -> tuple[bool, dict[str, Any]]:
-    """Have the service verify with the tenant's keys that can have signed, the newest first."""
+    """Verify in the service with the tenant's matching keys, the newest first."""
     with invocation.connect() as client:
         keys = _candidates(client, read, named)
         if not keys:
             where = named.keyring or documents.DEFAULT_KEYRING
             raise Refusal(
-                f"{signed.name} is of no key of {inputs.title(read.algorithm)} in the keyring {where}",
-                "name the public key of whoever signed: --public-key FILE",
+                f"no {inputs.title(read.algorithm)} key in the keyring {where} can have made {signed.name}",
+                "name the signer's public key: --public-key FILE",
                 NOT_FOUND,
             )
         common = {"algorithm": read.algorithm, "keyring": named.keyring}
@@ -209,20 +211,20 @@ def _is_valid_there(
                 failures.append(response)
             elif response:
                 return True, {"key_version": key.key_version}
-    if len(failures) == len(keys):  # such as a key that is disabled
+    if len(failures) == len(keys):  # for example, a disabled key
         raise failures[0]
     return False, {"key_version": keys[0].key_version} if len(keys) == 1 else {}
 
 
 def _candidates(client: "Client", read: _Signature, named: choice.Named) -> list[Key]:
-    """Return the keys that can have made a signature, the newest first."""
+    """Return the keys that may have made a signature, the newest first."""
     keys = client.keys.list(algorithm=read.algorithm, keyring=named.keyring)
     found = [
         key
         for key in sorted(keys, key=lambda key: key.key_version, reverse=True)
         if named.key_version in {None, key.key_version}
     ]
-    if read.kid is not None and len(read.kid) == THUMBPRINT:  # others choose ids of their own
+    if read.kid is not None and len(read.kid) == THUMBPRINT:  # other programs choose their own ids
         found = [
             key for key in found if read.kid == inputs.thumbprint(key.algorithm, key.public_key)
         ]

@@ -1,4 +1,4 @@
-"""What every command is called with: where the service is, who asks, and how to answer."""
+"""The options of every command: the service, the credential, and the form of results."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ RETRIES = 5
 
 
 class Output(StrEnum):
-    """How a result is written."""
+    """The form of a result."""
 
     TABLE = "table"
     JSON = "json"
@@ -27,9 +27,9 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """The options that all commands have.
+    """The options of all commands.
 
-    There is none for an API key itself: everybody on the machine can see a command's arguments.
+    No option takes an API key itself: all users of the machine can see a command's arguments.
     """
 
     url: Annotated[
@@ -38,28 +38,30 @@ class Invocation:
     ] = None
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A profile that pqkeep login wrote.", show_default=False),
+        typer.Option(metavar="NAME", help="A profile from pqkeep login.", show_default=False),
     ] = None
     api_key_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A file with the API key.", show_default=False),
+        typer.Option(metavar="FILE", help="The file of the API key.", show_default=False),
     ] = None
     compliance_profile: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Use this profile's algorithms only: cnsa-2.0.", show_default=False
+            metavar="NAME",
+            help="Use only the algorithms of this profile: cnsa-2.0.",
+            show_default=False,
         ),
     ] = None
     output: Annotated[
-        Output, typer.Option(help="How to write results: for people, or for programs.")
+        Output, typer.Option(help="The form of results: for people or for programs.")
     ] = Output.TABLE
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No notes and no progress on standard error.")
+        bool, typer.Option("--quiet", "-q", help="Show no notes and no progress on standard error.")
     ] = False
 
     @property
     def is_json(self) -> bool:
-        """Whether a program reads the result."""
+        """True if the result is JSON."""
         return self.output is Output.JSON
 
     def connect(self, *, retries: int = RETRIES) -> "Client":
@@ -73,16 +75,19 @@ class Invocation:
         )
 
     def api_key(self) -> str | None:
-        """Return what the API key's file holds, if one is named."""
+        """Return the API key in the named file, if one is named."""
         if self.api_key_file is None:
             return None
         try:
             return read_api_key(self.api_key_file)
         except UnicodeDecodeError:
             pass  # whose message quotes the file
-        raise Refusal(f"{self.api_key_file} holds no API key", "name a file with nothing else")
+        raise Refusal(
+            f"{self.api_key_file} is not the file of an API key",
+            "name a file with only the API key",
+        )
 
     def note(self, text: str) -> None:
-        """Tell people something that is no result."""
+        """Write a note for people to standard error."""
         if not self.quiet:
             typer.echo(printable(text), err=True)

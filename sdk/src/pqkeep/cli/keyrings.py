@@ -1,4 +1,4 @@
-"""``pqkeep keyrings``: create keyrings, and say what their keys are for."""
+"""``pqkeep keyrings``: create keyrings and set the purposes of their keys."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -20,18 +20,18 @@ COLUMNS = {
 
 Name = Annotated[str, typer.Argument(metavar="KEYRING", help="A keyring, such as payments.cards.")]
 Description = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="What it is for.", show_default=False)
+    str | None, typer.Option(metavar="TEXT", help="A description for people.", show_default=False)
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A label. It may be repeated.", show_default=False),
+    typer.Option(metavar="NAME=VALUE", help="A label. Can be repeated.", show_default=False),
 ]
 Purposes = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PURPOSE",
-        help="What its keys may be used for, and nothing else: encrypt, decrypt, wrap, unwrap, "
-        "encapsulate, decapsulate, sign, verify; without it all. It may be repeated.",
+        help="Allow only this use of the keys: encrypt, decrypt, wrap, unwrap, encapsulate, "
+        "decapsulate, sign or verify. By default all are allowed. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -40,13 +40,15 @@ RotationDays = Annotated[
     typer.Option(
         metavar="N",
         min=0,
-        help="Rotate an active key by itself after so many days; 0: never.",
+        help="Rotate active keys automatically after this many days; 0 turns it off.",
         show_default=False,
     ),
 ]
 
 app = typer.Typer(
-    name="keyrings", help="Create keyrings, and say what their keys are for.", no_args_is_help=True
+    name="keyrings",
+    help="Create keyrings and set the purposes of their keys.",
+    no_args_is_help=True,
 )
 
 
@@ -75,7 +77,7 @@ def create(
     purpose: Purposes = None,
     rotation_days: RotationDays = None,
 ) -> None:
-    """Create a keyring, which has no keys yet."""
+    """Create a keyring without keys."""
     labels = _labels(label)
     with invocation.connect() as client:
         made = client.keyrings.create(
@@ -98,7 +100,7 @@ def update(
     purpose: Purposes = None,
     rotation_days: RotationDays = None,
 ) -> None:
-    """Change what is named. Labels and purposes replace all that there were."""
+    """Change a keyring. New labels or purposes replace all old ones."""
     labels = _labels(label)
     with invocation.connect() as client:
         changed = client.keyrings.update(
@@ -115,7 +117,7 @@ def _labels(given: list[str] | None) -> dict[str, str] | None:
     if not given:
         return None
     if not all("=" in label for label in given):
-        raise Refusal("a label is NAME=VALUE", "for example --label team=payments")
+        raise Refusal("--label must be NAME=VALUE", "for example --label team=payments")
     return dict(label.split("=", 1) for label in given)
 
 

@@ -1,4 +1,4 @@
-"""``pqkeep keys``: make keys, replace them, look at them."""
+"""``pqkeep keys``: generate, replace and show keys."""
 
 import json
 from dataclasses import asdict
@@ -50,7 +50,7 @@ USAGE_COLUMNS = {
 
 
 class Form(StrEnum):
-    """How a public key is written."""
+    """The form of a public key."""
 
     PQKEEP = "pqkeep"
     RAW = "raw"
@@ -60,16 +60,16 @@ class Form(StrEnum):
 
 
 LARGEST_IMPORT_KEY = 16 * 1024
-"""Bytes of a file: much more than any import key has."""
+"""Bytes. Files of import keys are much smaller."""
 LARGEST_PRIVATE_KEY = 64 * 1024
-"""Bytes of a file: much more than any private key has."""
+"""Bytes. Files of private keys are much smaller."""
 STATUSES = ("active", "retired", "disabled", "archived")
 
 OneVersion = Annotated[
     int, typer.Option("--key-version", "-k", metavar="N", min=1, help="A version of the key.")
 ]
 
-app = typer.Typer(name="keys", help="Make keys, replace them, look at them.", no_args_is_help=True)
+app = typer.Typer(name="keys", help="Generate, replace and show keys.", no_args_is_help=True)
 
 
 @command(app, "generate")
@@ -78,11 +78,11 @@ def generate(
     algorithm: AlgorithmArgument,
     *,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="If there is an active key, show that one.")
+        bool, typer.Option("--if-absent", help="Show the active key if one exists.")
     ] = False,
     keyring: KeyringOption = None,
 ) -> None:
-    """Make the first key of an algorithm, or one after all others were retired."""
+    """Generate a key of an algorithm that has no active key."""
     with invocation.connect() as client:
         _show(invocation, client.keys.generate(algorithm, keyring=keyring, if_absent=if_absent))
 
@@ -98,7 +98,7 @@ def import_private_key(
         typer.Option(
             "--import-key",
             metavar="FILE",
-            help="An import key that the portal made; without it one is asked for.",
+            help="An import key from the portal. By default, the service makes one.",
             show_default=False,
         ),
     ] = None,
@@ -108,15 +108,15 @@ def import_private_key(
         typer.Option(
             "--expect-public-key",
             metavar="FILE",
-            help="Import only if this is its public key: PEM, DER, JWK, a certificate, or bytes.",
+            help="Import only if this is the public key: PEM, DER, JWK, a certificate or raw bytes.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Import a private key as the active key: PKCS#8 as PEM or DER, a JWK, or its seed.
+    """Import a private key as the active key: PKCS#8 in PEM or DER, a JWK, or a seed.
 
-    It is wrapped here, and only the key service reads it. The fingerprint that is shown is of the
-    public key. Afterwards the key says that it was imported: whoever has the file has the key.
+    The key is wrapped on this machine, and only the key service can unwrap it. The output shows the
+    fingerprint of the public key. The key stays marked as imported, because the file is a copy of it.
     """
     from pqkeep.key_import import (  # noqa: PLC0415 - an extra that other commands do not need
         read_import_key,
@@ -135,17 +135,17 @@ def import_private_key(
         with naming(import_key):
             issued = read_import_key(saved)
         if issued.algorithm != algorithm:
-            message = f"the import key is for {issued.algorithm}"
-            raise Refusal(message, "name that algorithm, or have another import key made")
+            message = f"the import key is for the algorithm {issued.algorithm}"
+            raise Refusal(message, "name that algorithm, or get another import key")
         if keyring not in {None, issued.keyring}:
             message = f"the import key is for the keyring {issued.keyring}"
-            raise Refusal(message, "leave out --keyring, or have another import key made")
+            raise Refusal(message, "leave out --keyring, or get another import key")
     with invocation.connect() as client:
         issued = issued or client.keys.get_import_key(algorithm, keyring=keyring)
         key = client.keys.import_key(issued, wrap(issued, private_key))
     if key.public_key != private_key.public_key:
         raise Refusal(
-            "the service answered with another public key than the private key's",
+            "the service returned a public key that does not belong to the private key",
             "do not use the key, and tell the operator",
             OTHER,
         )
@@ -159,7 +159,7 @@ def rotate(
 ) -> None:
     """Replace the active key with a new one.
 
-    The old key is retired: what it encrypted or signed can still be decrypted or verified.
+    The old key is retired: it can still decrypt and verify.
     """
     with invocation.connect() as client:
         with choice.generating(algorithm, keyring=keyring):
@@ -181,7 +181,7 @@ def retire(
     key_version: OneVersion,
     keyring: KeyringOption = None,
 ) -> None:
-    """Allow no new encryption or signature with a key. What it made can still be read."""
+    """Retire a key: it can no longer encrypt or sign, but still decrypt and verify."""
     with invocation.connect() as client:
         key = client.keys.retire(algorithm, key_version=key_version, keyring=keyring)
         _show(invocation, key)
@@ -195,7 +195,7 @@ def disable(
     key_version: OneVersion,
     keyring: KeyringOption = None,
 ) -> None:
-    """Refuse every use of a key, until it is enabled."""
+    """Refuse every use of a key until it is enabled again."""
     with invocation.connect() as client:
         key = client.keys.disable(algorithm, key_version=key_version, keyring=keyring)
         _show(invocation, key)
@@ -209,7 +209,7 @@ def enable(
     key_version: OneVersion,
     keyring: KeyringOption = None,
 ) -> None:
-    """Give a disabled key the status back that it had."""
+    """Restore the earlier status of a disabled key."""
     with invocation.connect() as client:
         key = client.keys.enable(algorithm, key_version=key_version, keyring=keyring)
         _show(invocation, key)
@@ -222,15 +222,19 @@ def archive(
     *,
     key_version: OneVersion,
     keyring: KeyringOption = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Keep the key.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the destruction of the key.")
+    ] = False,
 ) -> None:
-    """Show when a key's private half is destroyed, or keep it. To archive one, use the portal."""
+    """Show when a private key will be destroyed, or cancel that. Archive keys in the portal."""
     with invocation.connect() as client:
         change = client.keys.cancel_archive if cancel else client.keys.get
         key = change(algorithm, key_version=key_version, keyring=keyring)
         _show(invocation, key)
     if key.archive_at is None:
-        invocation.note("it is not going to be archived; owners and admins archive in the portal")
+        invocation.note(
+            "the key is not scheduled for archiving; owners and admins archive in the portal"
+        )
 
 
 @command(app, "list")
@@ -240,19 +244,23 @@ def list_keys(
     algorithm: AlgorithmOption = None,
     status: Annotated[
         str | None,
-        one_of(STATUSES, metavar="STATUS", help="Only active, retired, disabled or archived ones."),
+        one_of(
+            STATUSES,
+            metavar="STATUS",
+            help="List only keys of this status: active, retired, disabled or archived.",
+        ),
     ] = None,
     keyring: KeyringOption = None,
     all_keyrings: Annotated[
-        bool, typer.Option("--all-keyrings", help="Those of every keyring.")
+        bool, typer.Option("--all-keyrings", help="List the keys of all keyrings.")
     ] = False,
     scheduled: Annotated[
-        bool, typer.Option("--scheduled", help="Only those that are going to be destroyed.")
+        bool, typer.Option("--scheduled", help="List only keys that are scheduled to be destroyed.")
     ] = False,
 ) -> None:
-    """List all keys of a keyring, or of all keyrings."""
+    """List the keys of one keyring, or of all keyrings."""
     if all_keyrings and keyring is not None:
-        raise Refusal("--all-keyrings and --keyring exclude each other", "leave one of them out")
+        raise Refusal("--all-keyrings and --keyring cannot be combined", "leave one of them out")
     with invocation.connect() as client:
         keys = client.keys.list(
             algorithm=algorithm,
@@ -271,7 +279,7 @@ def usage(
     algorithm: AlgorithmOption = None,
     keyring: KeyringOption = None,
 ) -> None:
-    """Show how often each key was used, and when last. Keys that never were are left out."""
+    """Show how often and when each key was used. Unused keys are left out."""
     with invocation.connect() as client:
         used = client.keys.list_usage(algorithm=algorithm, keyring=keyring)
     show_rows(invocation, "usage", used, USAGE_COLUMNS)
@@ -285,7 +293,7 @@ def show(
     key_version: KeyVersion = None,
     keyring: KeyringOption = None,
 ) -> None:
-    """Show a key, by itself the active one, and how much it is in use."""
+    """Show a key and its usage, by default the active key."""
     with invocation.connect() as client:
         key = choice.key(client, algorithm, key_version, keyring)
         used = client.keys.usage(algorithm, key_version=key.key_version, keyring=keyring)
@@ -310,12 +318,12 @@ def public_key(
     force: Force = False,
     form: Annotated[
         Form,
-        typer.Option("--format", help="How to write it; raw are the key's bytes only."),
+        typer.Option("--format", help="The form of the key; raw is the key's bytes."),
     ] = Form.PQKEEP,
 ) -> None:
-    """Write a public key, by itself the active one.
+    """Write a public key, by default the active key's.
 
-    As pqkeep for pqkeep encrypt --public-key; as PEM, DER or JWK for other programs.
+    Use the format pqkeep for pqkeep encrypt --public-key, and PEM, DER or JWK for other programs.
     """
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
@@ -329,7 +337,7 @@ def public_key(
 def jwks(
     invocation: Invocation, *, keyring: KeyringOption = None, to: To = None, force: Force = False
 ) -> None:
-    """Write the keys that verify signatures as a JWK Set, for verifiers of JWS."""
+    """Write the signature keys as a JWK Set, for programs that verify JWS."""
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
         invocation.connect() as client,
@@ -359,20 +367,20 @@ def _json(value: object) -> bytes:
 def _require_public_key(
     invocation: Invocation, file: str, private_key: "PrivateKey", private_file: str
 ) -> None:
-    """Raise Refusal unless a file has a private key's public key."""
+    """Raise Refusal unless a file has the public key of a private key."""
     found = read_key(invocation, Path(file), private_key.algorithm)
     algorithms = (found.algorithm,) if isinstance(found, KeyInFile) else found.algorithms
     if private_key.algorithm not in algorithms:
         raise Refusal(
-            f"{file} is a public key of {algorithms[0]}, and {private_file} a private key of "
+            f"{file} is a public key of {algorithms[0]}, but {private_file} is a private key of "
             f"{private_key.algorithm}",
             "name the public key that belongs to the private key",
             UNREADABLE,
         )
     if found.public_key != private_key.public_key:
         raise Refusal(
-            f"{private_file} has the public key with the fingerprint {private_key.fingerprint}, "
-            f"and {file} one with {sha256(found.public_key).hexdigest()}: nothing was sent",
+            f"nothing was sent: the public key of {private_file} has the fingerprint "
+            f"{private_key.fingerprint}, the one in {file} has {sha256(found.public_key).hexdigest()}",
             "name the private key that belongs to the public key",
             OTHER,
         )
@@ -389,7 +397,7 @@ def _facts(invocation: Invocation, key: Key) -> dict[str, Any]:
 
 
 def _columns(*keys: Key) -> dict[str, str]:
-    """Return the columns that keys are shown with: some of them only where a key needs them."""
+    """Return the columns of a table of keys. Some appear only if a key needs them."""
     columns = dict(COLUMNS)
     if any(key.keyring is not None for key in keys):
         columns = {"keyring": "KEYRING", **columns}

@@ -1,4 +1,4 @@
-"""``pqkeep login``: keep a service's address and an API key in a profile."""
+"""``pqkeep login``: store a service's address and an API key in a profile."""
 
 import json
 import os
@@ -26,7 +26,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def store(name: str, profile: Profile) -> None:
-    """Write a profile; the others stay, comments do not. Raises OSError and Refusal."""
+    """Write a profile. Other profiles stay, comments are lost. Raises OSError and Refusal."""
     path = profile_file()
     _require_own(path.parent)
     profiles = _stored() | {name: asdict(profile)}
@@ -36,15 +36,15 @@ def store(name: str, profile: Profile) -> None:
 
 
 def _require_own(folder: Path) -> None:
-    """Raise Refusal where a folder is, or would be made, in one of another user but root.
+    """Raise Refusal if a folder is, or would be made, in a folder of another user except root.
 
-    With sudo HOME may stay the user's, who could then not read the profile, nor use the folder.
+    With sudo, HOME may stay that of the user, who could then not read the profile or use the folder.
     """
     there = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if os.name == "posix" and there is not None and there.stat().st_uid not in {os.geteuid(), 0}:
         raise Refusal(
-            f"{there} belongs to another user, and {folder} would be yours",
-            "set HOME or XDG_CONFIG_HOME to a folder of yours, as sudo -H does",
+            f"{there} belongs to another user, so {folder} cannot be made there",
+            "set HOME or XDG_CONFIG_HOME to your own folder, as sudo -H does",
         )
 
 
@@ -55,10 +55,10 @@ def _stored() -> dict[str, dict[str, Any]]:
             profiles = tomllib.loads(file.read(LARGEST).decode("utf-8-sig")).get("profiles", {})
     except FileNotFoundError:
         return {}
-    except ValueError:  # whose message may quote the file
+    except ValueError:  # its message may quote the file
         profiles = None
     if not isinstance(profiles, dict) or not all(isinstance(v, dict) for v in profiles.values()):
-        raise Refusal(f"{path} is not as profiles are", "mend it, or move it away")
+        raise Refusal(f"{path} is not a valid file of profiles", "correct it, or move it away")
     return profiles
 
 
@@ -74,7 +74,7 @@ def _lines(profiles: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a basic string, which TOML has from JSON, but for U+007F."""
+    """Return a TOML basic string: JSON's form, except for U+007F."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -92,19 +92,20 @@ def login(
     ca_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Trust the certificates in this file only.", show_default=False
+            metavar="FILE", help="Trust only the certificates in this file.", show_default=False
         ),
     ] = None,
     allow_plain_http: Annotated[
         bool,
         typer.Option(
-            "--allow-plain-http", help="Use http:// beyond this machine: anybody can read it."
+            "--allow-plain-http", help="Allow http:// to other machines. The connection is not encrypted."
         ),
     ] = False,
 ) -> None:
-    """Keep an address and an API key in a profile.
+    """Store an address and an API key in a profile.
 
-    It is written once the service takes them. What is not given is asked for. --api-key-file - reads the API key from standard input.
+    The profile is written once the service accepts the API key. pqkeep asks for missing values. With
+    --api-key-file -, the API key is read from standard input.
     """
     name = invocation.profile or environment("PQKEEP_PROFILE") or DEFAULT
     trusted = ca_file or environment("PQKEEP_CA_FILE")
@@ -140,6 +141,6 @@ def _api_key(invocation: Invocation) -> str:
 
 def _ask(what: str, next_step: str, *, is_hidden: bool) -> str:
     if not sys.stdin.isatty():
-        raise Refusal(f"the {what} is missing, and there is no terminal to ask for it", next_step)
+        raise Refusal(f"the {what} is missing, and pqkeep cannot ask without a terminal", next_step)
     response: str = typer.prompt(f"The service's {what}", hide_input=is_hidden, err=True)
     return response.strip()

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options of several commands."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import typer
 from pqkeep.algorithms import Algorithm, HashAlgorithm
 
 STANDARD = "-"
-"""Names standard input, or standard output."""
+"""The name of standard input and standard output."""
 
 
 def _algorithms() -> list[str]:
@@ -32,7 +32,7 @@ _SPAN = re.compile(r"([1-9][0-9]{0,6}) ?([wdhms])")
 
 
 def _time(text: str, direction: int, example: str) -> datetime:
-    """Return a time, or one that is so long before now (-1) or after it (1)."""
+    """Return the time in a text: absolute, or a span before now (-1) or after now (1)."""
     given = text.strip()
     span = _SPAN.fullmatch(given.lower())
     try:
@@ -41,19 +41,19 @@ def _time(text: str, direction: int, example: str) -> datetime:
         time = datetime.fromisoformat(given.upper())
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            f"it must be {example}, a day such as 2026-11-20, or a time such as 2026-11-20T17:31:10Z"
+            f"expected {example}, a day such as 2026-11-20, or a time such as 2026-11-20T17:31:10Z"
             " or 2026-11-20T17:31+01:00"
         ) from None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
 def past_time(text: str) -> datetime:
-    """Return a time, also one that is written as a span before now: 30m, 1h, 2d or 1w."""
+    """Return a time, or the time a span such as 30m, 1h, 2d or 1w before now."""
     return _time(text, -1, "30m, 1h, 2d or 1w before now")
 
 
 def future_time(text: str) -> datetime:
-    """Return a time, also one that is written as a span from now: 12h, 90d or 1w."""
+    """Return a time, or the time a span such as 12h, 90d or 1w from now."""
     return _time(text, 1, "12h, 90d or 1w from now")
 
 
@@ -62,7 +62,7 @@ PastTime = Annotated[
     typer.Option(
         metavar="TIME",
         parser=past_time,
-        help="Such as 1h, 30m, 2d or 1w ago, 2026-11-20, or 2026-11-20T17:31:10Z. Without an offset it is UTC.",
+        help="A span before now (30m, 1h, 2d, 1w), a day, or a time such as 2026-11-20T17:31:10Z. UTC unless an offset is given.",
         show_default=False,
     ),
 ]
@@ -87,7 +87,7 @@ Shard = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Whose log: the operator's to say, where there are several shards.",
+        help="The shard of the log, if there are several. Operator only.",
         show_default=False,
     ),
 ]
@@ -95,7 +95,7 @@ Log = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="One of your logs, by its id (pqkeep audit keys), where there are several.",
+        help="The id of one of your logs, if there are several (pqkeep audit keys lists them).",
         show_default=False,
     ),
 ]
@@ -104,7 +104,7 @@ KeyringOption = Annotated[
     typer.Option(
         "--keyring",
         metavar="NAME",
-        help="The key's keyring; without it default.",
+        help="The key's keyring. The default is the keyring named default.",
         show_default=False,
     ),
 ]
@@ -116,17 +116,19 @@ KeyVersion = Annotated[
 ]
 Hash = Annotated[
     HashAlgorithm,
-    typer.Option("--hash", help="What the file is hashed with.", autocompletion=_hash_algorithms),
+    typer.Option("--hash", help="The hash algorithm.", autocompletion=_hash_algorithms),
 ]
 InputFile = Annotated[
-    str, typer.Argument(metavar="FILE", help="What to read; - is standard input.")
+    str, typer.Argument(metavar="FILE", help="The file to read; - is standard input.")
 ]
 InputFiles = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="What to read; - is standard input.")
+    list[str], typer.Argument(metavar="FILE...", help="The file to read; - is standard input.")
 ]
 OptionalInputFile = Annotated[
     str,
-    typer.Argument(metavar="[FILE]", help="What to read; - is standard input.", show_default=False),
+    typer.Argument(
+        metavar="[FILE]", help="The file to read; - is standard input.", show_default=False
+    ),
 ]
 To = Annotated[
     str | None,
@@ -134,19 +136,17 @@ To = Annotated[
         "--to",
         "-o",
         metavar="FILE",
-        help="What to write; - is standard output.",
+        help="The file to write; - is standard output.",
         show_default=False,
     ),
 ]
-Force = Annotated[
-    bool, typer.Option("--force", "-f", help="Replace the file if it is there already.")
-]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")]
 Armor = Annotated[bool, typer.Option("--armor", "-A", help="Write text instead of bytes.")]
 AssociatedData = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="What it is bound to, such as the record's name; reading needs the same.",
+        help="Bind the data to this text, such as a record's name. Decrypting needs the same text.",
         show_default=False,
     ),
 ]
@@ -155,20 +155,20 @@ SignatureContext = Annotated[
     typer.Option(
         "--context",
         metavar="TEXT",
-        help="What the signature is for (ML-DSA); verifying needs the same.",
+        help="Bind the signature to this text (ML-DSA only). Verifying needs the same text.",
         show_default=False,
     ),
 ]
 Tenant = Annotated[
     str | None,
     typer.Option(
-        "--tenant", metavar="ID", help="A tenant; without it your own.", show_default=False
+        "--tenant", metavar="ID", help="A tenant, by default your own.", show_default=False
     ),
 ]
 
 
 def one_of(values: Sequence[str], *, metavar: str, help: str) -> Any:  # noqa: A002 - Typer's name
-    """Return an option that completes these values; the service says what it takes."""
+    """Return an option that completes these values. The service checks the value."""
     return typer.Option(
         metavar=metavar, help=help, autocompletion=lambda: list(values), show_default=False
     )

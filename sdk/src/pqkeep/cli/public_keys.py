@@ -1,4 +1,4 @@
-"""Public keys in files: as ``pqkeep keys public-key`` writes them, and as other programs do."""
+"""Public keys in files from ``pqkeep keys public-key`` and from other programs."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,12 +11,12 @@ from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.sources import whole
 
 LARGEST = 256 * 1024
-"""Bytes of a file: a JWK Set with 70 keys."""
+"""The most bytes of a file: enough for a JWK Set with 70 keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyInFile:
-    """A public key, and by which name its owner finds the private one."""
+    """A public key, with the name by which its owner finds the private key."""
 
     public_key: bytes = field(repr=False)
     algorithm: str
@@ -24,22 +24,22 @@ class KeyInFile:
     keyring: str = documents.DEFAULT_KEYRING
 
     def is_named(self, algorithm: str, key_version: int, keyring: str | None) -> bool:
-        """Return whether this is the key's name; without a keyring it is in the default one."""
+        """Return True if this is the key's name. Without a keyring, it is the default one."""
         own = (self.algorithm, self.key_version, self.keyring)
         return own == (algorithm, key_version, keyring or documents.DEFAULT_KEYRING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAlone:
-    """A public key of which its file does not say which version it is."""
+    """A public key from a file without a key version."""
 
     public_key: bytes = field(repr=False)
     algorithms: tuple[str, ...]
-    """What it can be a key of: one, unless it is the bytes alone."""
+    """The possible algorithms: exactly one, unless the file has only the key's bytes."""
 
 
 def key_in_file(invocation: Invocation, path: Path, named: Named = UNNAMED) -> KeyInFile:
-    """Return the key in a file; what the file leaves out must be said. Raises Refusal."""
+    """Return the key in a file. Options must name what the file leaves out. Raises Refusal."""
     key = read_key(invocation, path, named.algorithm)
     algorithm, key_version, keyring = named
     if isinstance(key, KeyAlone):
@@ -50,10 +50,11 @@ def key_in_file(invocation: Invocation, path: Path, named: Named = UNNAMED) -> K
                 f"{path} is a key of {key.algorithms[0]}, which signs", "name a key that encrypts"
             )
         if key_version is None:
-            raise Refusal(f"{path} does not say which key it is", "add --key-version")
+            raise Refusal(f"{path} does not name the key's version", "add --key-version")
         return KeyInFile(
             public_key=key.public_key,
-            algorithm=algorithm or key.algorithms[0],  # no two that encrypt have keys of one size
+            algorithm=algorithm
+            or key.algorithms[0],  # no two encryption algorithms have keys of the same size
             key_version=key_version,
             keyring=keyring or documents.DEFAULT_KEYRING,
         )
@@ -69,9 +70,9 @@ def key_in_file(invocation: Invocation, path: Path, named: Named = UNNAMED) -> K
 def read_key(
     invocation: Invocation, path: Path, algorithm: str | None = None, kid: str | None = None
 ) -> KeyInFile | KeyAlone:
-    """Return the key in a file, with what the file says of it.
+    """Return the key in a file, with its name if the file has one.
 
-    Where there are several it is the one of an algorithm, or with an id. Raises Refusal.
+    Of several keys, it is the one with this algorithm or this id. Raises Refusal.
     """
     data = whole(str(path), invocation, LARGEST, "name a file with one public key")
     if documents.is_a(data, documents.PublicKey):
@@ -83,13 +84,13 @@ def read_key(
 
 
 def require_key_of(key: KeyInFile | KeyAlone, algorithm: str, path: Path) -> None:
-    """Raise Refusal for a key that cannot have made a signature of an algorithm, or is none."""
+    """Raise Refusal for a key that cannot have made a signature of an algorithm."""
     algorithms = (key.algorithm,) if isinstance(key, KeyInFile) else key.algorithms
     if inputs.canonical(algorithm) not in algorithms:
         raise Refusal(
-            f"{path} is a public key of {inputs.title(algorithms[0])}, and the signature is of "
+            f"{path} is a public key of {inputs.title(algorithms[0])}, but the signature is of "
             f"{inputs.title(algorithm)}",
-            "name the public key of whoever signed",
+            "name the signer's public key",
             UNREADABLE,
         )
     with naming(str(path)):

@@ -1,6 +1,6 @@
-"""``pqkeep re-encrypt`` and ``pqkeep recipients``: who can decrypt a file.
+"""``pqkeep re-encrypt`` and ``pqkeep recipients``: change and list a file's recipients.
 
-Only the header of a file is read and written. The service sees a KEM ciphertext from it.
+Only a file's header is read and written. The service sees only a KEM ciphertext from it.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ FINGERPRINT_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class RecipientRow:
-    """A recipient, as people compare it."""
+    """A recipient, with the fingerprint for people."""
 
     algorithm: str
     key_version: int
@@ -50,10 +50,10 @@ class RecipientRow:
 
 
 class Changes:
-    """What is done to each file. The secrets of several files' headers are one request."""
+    """Changes files. One request recovers the shared secrets of several headers."""
 
     def __init__(self, invocation: Invocation, client: "Client", wanted: dict[str, Any]) -> None:
-        """Take the arguments of client.local.re_encrypt_file; ask nothing yet."""
+        """Take the arguments of client.local.re_encrypt_file. Send no request yet."""
         from pqkeep.local import Local  # noqa: PLC0415 - it loads cryptography
 
         self._invocation = invocation
@@ -64,7 +64,7 @@ class Changes:
         )
 
     def ask(self, files: Sequence[str]) -> None:
-        """Ask the service for what several files need of it. What cannot be read is left out."""
+        """Send one request for several files. Unreadable files are left out."""
         encapsulated: list[Encapsulated] = []
         for file in files:
             with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
@@ -72,11 +72,11 @@ class Changes:
         self._recovery.ask(encapsulated)
 
     def in_place(self, file: str) -> bool:
-        """Change a file; return whether it had to be."""
+        """Change a file. Return False if nothing had to change."""
         return self._local.re_encrypt_file(file, **self._wanted)
 
     def copied(self, opened: Source, form: Form, target: Writer, *, in_place: bool = False) -> None:
-        """Copy a file, or text that stands for one. Raises Refusal for other text that were lost."""
+        """Copy a file or its text form. Raises Refusal if surrounding text would be lost."""
         if form is Form.LOCAL:
             self._local.re_encrypt_stream(opened, target, **self._wanted)
             return
@@ -85,7 +85,7 @@ class Changes:
         self._local.re_encrypt_stream(reader, text, **self._wanted)
         if in_place and not reader.is_alone:
             raise Refusal(
-                "there is other text around the encrypted data", "name another file: --to FILE"
+                "other text surrounds the encrypted data", "name another output: --to FILE"
             )
         text.end()
 
@@ -100,7 +100,7 @@ def re_encrypt(  # noqa: PLR0913 - an option each
     invocation: Invocation,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="What to change; - is standard input."),
+        typer.Argument(metavar="FILE...", help="The files to change; - is standard input."),
     ],
     *,
     to: To = None,
@@ -111,7 +111,7 @@ def re_encrypt(  # noqa: PLR0913 - an option each
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Move to this key, from pqkeep keys public-key, and not to the active one.",
+            help="Move to this key, from pqkeep keys public-key, instead of the active key.",
             show_default=False,
         ),
     ] = None,
@@ -119,7 +119,7 @@ def re_encrypt(  # noqa: PLR0913 - an option each
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Let the owner of this public key decrypt too. It may be repeated.",
+            help="Let the owner of this public key decrypt, too. Can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -127,17 +127,18 @@ def re_encrypt(  # noqa: PLR0913 - an option each
         list[str] | None,
         typer.Option(
             metavar="FINGERPRINT",
-            help="Remove a recipient, as pqkeep recipients shows it. It may be repeated.",
+            help="Remove the recipient with this fingerprint (see pqkeep recipients). Can be repeated.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Move files to the active key, or change who can decrypt them. The data stays as it is.
+    """Move files to the active key, or change their recipients. The data stays unchanged.
 
-    With --recipient or --remove alone, no key takes another's place. Whoever could decrypt a file may have kept its file key, which stays the same.
+    With only --recipient or --remove, the key stays the same. The file key stays the same, too: a
+    removed recipient may have kept it.
     """
     if to is not None and len(files) > 1:
-        raise Refusal("--to is for one file", "leave it out: files are changed in place")
+        raise Refusal("--to works only with one file", "leave it out: files are changed in place")
     wanted = {
         "algorithm": algorithm,
         "keyring": keyring,
@@ -160,7 +161,7 @@ def re_encrypt(  # noqa: PLR0913 - an option each
 
 
 def recipients(invocation: Invocation, file: InputFile) -> None:
-    """List who can decrypt a file, as its header says, which is not authenticated."""
+    """List the recipients in a file's header. The header is not authenticated."""
     from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
 
     with source(file, invocation) as opened:
@@ -182,7 +183,7 @@ def recipients(invocation: Invocation, file: InputFile) -> None:
 def _change(
     invocation: Invocation, changes: Changes, file: str, to: str | None, *, force: bool
 ) -> bool:
-    """Change a file in place, or copy what is none; return whether it had to be changed."""
+    """Change a file in place, or copy it to the output. Return False if nothing had to change."""
     target, changed = to or file, True
     try:
         with source(file, invocation) as opened, naming(file):
@@ -198,7 +199,7 @@ def _change(
             else:
                 changed = changes.in_place(file)
     except ValueError as error:
-        raise Refusal(str(error), "see who can decrypt it: pqkeep recipients FILE") from None
+        raise Refusal(str(error), "list the recipients: pqkeep recipients FILE") from None
     if target != STANDARD and not invocation.is_json:
         invocation.note(f"{target}: {'re-encrypted' if changed else 'nothing to change'}")
     return changed
@@ -218,5 +219,7 @@ def _fingerprint(text: str) -> bytes:
     except ValueError:
         fingerprint = b""
     if len(fingerprint) != FINGERPRINT_SIZE:
-        raise Refusal("a fingerprint has 64 hexadecimal digits", "see them: pqkeep recipients FILE")
+        raise Refusal(
+            "--remove must be 64 hexadecimal digits", "list fingerprints: pqkeep recipients FILE"
+        )
     return fingerprint

@@ -1,4 +1,4 @@
-"""Recovers the shared secrets of local files' headers: those of several files by one request."""
+"""Recovers the shared secrets of local files' headers, of several files in one request."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 Arguments = dict[str, Any]
-"""Of a method of the client, by name."""
+"""The arguments of a client's method, by name."""
 
 
 class Form(Enum):
-    """What encrypted data is written as."""
+    """The form of encrypted data."""
 
     LOCAL = auto()
     TEXT = auto()
@@ -32,7 +32,7 @@ class Form(Enum):
 
 
 class Encapsulated(NamedTuple):
-    """What recovers a file's shared secret. A file can name any KEM ciphertext, with any key."""
+    """The input that recovers a file's shared secret. A file can name any KEM ciphertext and key."""
 
     kem_ciphertext: bytes
     key_version: int
@@ -41,15 +41,15 @@ class Encapsulated(NamedTuple):
 
 
 class Recovery:
-    """Asks the service for shared secrets, and remembers those that were asked for together."""
+    """Recovers shared secrets in the service, and remembers those of a joint request."""
 
     def __init__(self, client: "Client") -> None:
-        """Ask nothing yet."""
+        """Send no request yet."""
         self._client = client
         self._secrets: dict[Encapsulated, bytes | PqkeepError] = {}
 
     def ask(self, encapsulated: Iterable[Encapsulated]) -> None:
-        """Ask for shared secrets; what is refused as a whole is asked for again."""
+        """Recover shared secrets in one request. If it is refused, decapsulate() asks again."""
         ask(
             self._client.kem.decapsulate_many,
             {request: request._asdict() for request in encapsulated},
@@ -72,13 +72,13 @@ def ask(
     items: Mapping[K, Arguments],
     found: dict[K, bytes | PqkeepError],
 ) -> None:
-    """Ask for the results of many calls, and note each; none of a request that is refused."""
+    """Make many calls in one request, and store each result; none if the request is refused."""
     with suppress(PqkeepError):
         found.update(zip(items, many(items.values()), strict=False))
 
 
 def form_of(opened: Source, file: str) -> Form:
-    """Return what encrypted data is written as. Raises Refusal for what is none."""
+    """Return the form of encrypted data. Raises Refusal for other data."""
     begin = opened.first(len(inputs.LOCAL))
     if begin.startswith(inputs.LOCAL):
         return Form.LOCAL
@@ -93,26 +93,26 @@ def form_of(opened: Source, file: str) -> Form:
     if text.startswith("{"):
         return Form.DOCUMENT
     is_whole = len(begin) < LONGEST_INTRODUCTION
-    what = inputs.describe(begin) if is_whole else "in no form that pqkeep writes"
+    what = inputs.describe(begin) if is_whole else "in an unknown form"
     raise _unreadable(
         file,
-        f"{what}; data that pqkeep encrypted is needed",
-        "name what pqkeep encrypt wrote, as it was written",
+        f"{what}, not data from pqkeep encrypt",
+        "name a file from pqkeep encrypt",
     )
 
 
 def require_local(opened: Source, file: str) -> Form:
-    """Return the form, and raise Refusal for what the service encrypted: it has no recipients."""
+    """Return the form. Raises Refusal for data that the service encrypted: it has no recipients."""
     form = form_of(opened, file)
     if form is Form.DOCUMENT:
         data = opened.first(documents.LARGEST)
         if not documents.is_a(data, Ciphertext):
-            what = f"{inputs.describe(data)}; data that pqkeep encrypted is needed"
-            raise _unreadable(file, what, "name what pqkeep encrypt wrote, as it was written")
+            what = f"{inputs.describe(data)}, not data from pqkeep encrypt"
+            raise _unreadable(file, what, "name a file from pqkeep encrypt")
     if form in {Form.DOCUMENT, Form.ENVELOPE}:
         raise Refusal(
-            f"{file} was not encrypted locally, and its header names no recipients",
-            "what the service encrypted is moved by POST /kem/re-encrypt (client.kem.re_encrypt)",
+            f"{file} was encrypted by the service, so it has no recipients",
+            "re-encrypt it with POST /kem/re-encrypt (client.kem.re_encrypt)",
             UNREADABLE,
         )
     return form
@@ -123,12 +123,12 @@ def _unreadable(file: str, what: str, next_step: str) -> Refusal:
 
 
 def binary(opened: Source, form: Form) -> Source | ArmorReader:
-    """Return what reads a local file's bytes, of its text too."""
+    """Return a reader of a local file's bytes, which decodes the text form."""
     return ArmorReader(opened) if form is Form.TEXT else opened
 
 
 def first_recipient(opened: Source, form: Form) -> Encapsulated:
-    """Return what recovers the shared secret of a file's first recipient, who is its writer."""
+    """Return the input that recovers the shared secret of the first recipient, the writer."""
     from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
 
     first = read_header(binary(opened, form)).recipients[0]

@@ -1,6 +1,6 @@
-"""Commands with several files: what fails is named, and the others are done.
+"""Commands with several files: failed files are named, and the others are still processed.
 
-Of one file alone a command ends as it does where nothing else is left to do.
+With one file, its error ends the command.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +27,11 @@ from pqkeep.errors import (
 R = TypeVar("R")
 
 IN_A_REQUEST = 32
-"""Files whose operations are one request: fewer than the smallest plan allows in a minute."""
+"""The most files in one request: fewer than the smallest plan allows in a minute."""
 SLOW_IN_A_REQUEST = 8
 """The same for SLH-DSA, which signs a few times a second."""
 BYTES_IN_A_REQUEST = 2 * 1024 * 1024
-"""Of files, which a request has in base64."""
+"""The most bytes of files in one request, which has them in base64."""
 OF_ONE_FILE = (
     ComplianceError,
     DecryptionError,
@@ -40,19 +40,19 @@ OF_ONE_FILE = (
     PermissionDeniedError,
     Refusal,
 )
-"""What says of a file that it cannot be done, and nothing of the others."""
+"""Errors that concern one file and not the others."""
 OF_AN_ITEM = (PqkeepError, OSError, Refusal)
-"""The same where the file's operation was one item of a request that was answered."""
+"""Errors that concern one file after a joint request succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """What became of each file."""
+    """The results of several files."""
 
     invocation: Invocation
     files: Sequence[str]
     is_listed: bool
-    """Whether the result is a list, and a failure the file's alone."""
+    """True if the result is a list and a failure concerns only its file."""
     _results: list[dict[str, Any]] = field(default_factory=list)
     _endings: list[typer.Exit] = field(default_factory=list)
 
@@ -60,9 +60,9 @@ class Several:
     def each(
         self, files: Sequence[str], failures: tuple[type[Exception], ...] = OF_ONE_FILE
     ) -> Iterator[None]:
-        """Do files: if that fails, they are named, and the others are done all the same.
+        """Catch these failures in the block, and name the files.
 
-        Where there is one file only, the error is raised.
+        With only one file, the error is raised.
         """
         try:
             yield
@@ -77,11 +77,11 @@ class Several:
                 self._results.append({"file": file, "error": type(error).__name__})
 
     def done(self, file: str, **facts: Any) -> None:
-        """Count a file that was done."""
+        """Record a processed file."""
         self._results.append({"file": file, **facts})
 
     def written(self, file: str, done: str, **facts: Any) -> None:
-        """Say what was written for a file."""
+        """Record and report a written file."""
         if not self.is_listed:
             show_written(self.invocation, file, done, **facts)
             return
@@ -107,11 +107,13 @@ class Several:
 def several(
     invocation: Invocation, files: Sequence[str], to: str | None = None
 ) -> Iterator[Several]:
-    """Do several files, or one. Raises Refusal where several would be written to one place."""
+    """Begin with one or more files. Raises Refusal if several would have the same output."""
     if len(files) > 1 and to is not None:
-        raise Refusal("--to is for one file", "leave it out: each file has an output of its own")
+        raise Refusal("--to works only with one file", "leave it out: each file has its own output")
     if len(files) > 1 and STANDARD in files:
-        raise Refusal("standard input goes with no other file", "name it alone")
+        raise Refusal(
+            "standard input cannot be combined with files", "run the command once for each"
+        )
     tally = Several(invocation, files, is_listed=len(files) > 1)
     try:
         yield tally
@@ -123,7 +125,7 @@ def several(
 def together(
     files: Sequence[str], size: Callable[[str], int], most: int = IN_A_REQUEST
 ) -> Iterator[Sequence[str]]:
-    """Yield files in groups, in order, whose operations fit into a request each."""
+    """Yield files in order, in groups that fit into one request."""
     group: list[str] = []
     total = 0
     for file in files:
@@ -138,7 +140,7 @@ def together(
 
 
 def size_of(file: str) -> int:
-    """Return how many bytes a file has; 0 of what cannot be asked."""
+    """Return a file's size in bytes, or 0 if it is not available."""
     try:
         return Path(file).stat().st_size
     except OSError:
@@ -147,14 +149,14 @@ def size_of(file: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Asking(Generic[R]):
-    """How the service is asked for something of each file."""
+    """Sends requests for files: for one alone, or for several together."""
 
     alone: Callable[..., R]
     many: Callable[..., Any]
     common: dict[str, Any]
-    """The arguments that all files have in common."""
+    """The arguments that are the same for all files."""
     around: Callable[[], AbstractContextManager[None]]
-    """Says what to do about errors."""
+    """A context that adds hints to errors."""
 
     def ask(
         self,
@@ -163,7 +165,7 @@ class Asking(Generic[R]):
         prepare: Callable[[str], dict[str, Any]],
         finish: Callable[[str, R], None],
     ) -> None:
-        """Ask for what a group of files needs in one request, and finish each with its result."""
+        """Send one request for a group of files, and finish each file with its result."""
         items: list[tuple[str, dict[str, Any]]] = []
         for file in group:
             with tally.each([file]):
@@ -179,9 +181,9 @@ class Asking(Generic[R]):
                 finish(file, succeeded(result))
 
     def _together(self, items: Sequence[dict[str, Any]]) -> Sequence[R | PqkeepError]:
-        """Ask for all in one request, or for each alone if that is refused as invalid.
+        """Send one request for all items, or one for each item if that is refused as invalid.
 
-        The service says then which of them it does not take.
+        The single requests show which item is invalid.
         """
         try:
             return tuple(self.many(items, **self.common))
@@ -196,7 +198,7 @@ class Asking(Generic[R]):
 
 
 def succeeded(result: R | PqkeepError) -> R:
-    """Return what an item made. Raises its error."""
+    """Return an item's result, or raise its error."""
     if isinstance(result, PqkeepError):
         raise result
     return result

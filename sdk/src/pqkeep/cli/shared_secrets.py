@@ -1,6 +1,6 @@
-"""``pqkeep encapsulate``, ``decapsulate``, ``wrap`` and ``unwrap``: keys for other programs.
+"""``pqkeep encapsulate``, ``decapsulate``, ``wrap`` and ``unwrap``: secrets for other programs.
 
-Secrets go to files of their owner's, or down a pipe, as bytes.
+Secrets are written as bytes, to files that only the user can read or to a pipe.
 """
 
 import os
@@ -47,7 +47,7 @@ def encapsulate(
         str,
         typer.Option(
             metavar="FILE",
-            help="Where the shared secret goes (32 bytes); - is standard output.",
+            help="The file for the shared secret (32 bytes); - is standard output.",
         ),
     ],
     to: To = None,
@@ -56,13 +56,13 @@ def encapsulate(
     key_version: KeyVersion = None,
     keyring: KeyringOption = None,
 ) -> None:
-    """Make a shared secret, for another program.
+    """Make a shared secret for another program.
 
-    What it is recovered from, with decapsulate, is written as JSON.
+    The output is JSON with the KEM ciphertext, from which decapsulate recovers the secret.
     """
     if secret == STANDARD and to in {None, STANDARD}:
         raise Refusal(
-            "secret and KEM ciphertext would be mixed on standard output",
+            "standard output cannot take both the secret and the KEM ciphertext",
             "write one of them to a file: --to FILE, or --secret FILE",
         )
     if to is not None and STANDARD not in {secret, to} and _is_same(secret, to):
@@ -88,7 +88,7 @@ def encapsulate(
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Return whether two names are of one file; a device may be written to twice."""
+    """Return True if two names are of one file. A device may be written to twice."""
     # Path.resolve raises RuntimeError for a loop of links, before Python 3.13.
     return os.path.realpath(one) == os.path.realpath(other) and not Path(one).is_char_device()
 
@@ -102,7 +102,7 @@ def decapsulate(
 ) -> None:
     """Recover a shared secret.
 
-    It reads what encapsulate wrote. From a KEM ciphertext that was changed comes another secret, and no error.
+    The input is a file from encapsulate. A changed KEM ciphertext gives another secret, not an error.
     """
     document, keyring = _document(invocation, file, documents.KemCiphertext)
     with (
@@ -133,9 +133,9 @@ def wrap(
 ) -> None:
     """Wrap a symmetric key.
 
-    The file has its 16, 24, 32, 48 or 64 bytes, and nothing else.
+    The file must have exactly the key's 16, 24, 32, 48 or 64 bytes.
     """
-    symmetric_key = whole(file, invocation, LARGEST_KEY, "use pqkeep encrypt for what is no key")
+    symmetric_key = whole(file, invocation, LARGEST_KEY, "use pqkeep encrypt for other data")
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, read=(file,)) as target,
         invocation.connect() as client,
@@ -162,7 +162,7 @@ def unwrap(
 ) -> None:
     """Unwrap a symmetric key.
 
-    It reads what wrap wrote, and writes the key's bytes.
+    The input is a file from wrap. The output is the key's bytes.
     """
     document, keyring = _document(invocation, file, WrappedKey)
     with (
@@ -184,5 +184,5 @@ def unwrap(
 def _document(
     invocation: Invocation, file: str, kind: type[documents.D]
 ) -> documents.Read[documents.D]:
-    data = whole(file, invocation, LARGEST_DOCUMENT, "name the file as it was written")
+    data = whole(file, invocation, LARGEST_DOCUMENT, "name the original file")
     return documents.read(data, kind, file)

@@ -1,7 +1,6 @@
-"""``pqkeep sign`` and ``pqkeep verify``: files of any size are hashed here, and the hash is signed.
+"""``pqkeep sign`` and ``pqkeep verify``: files of any size are hashed here, and the service signs the hash.
 
-So the service sees nothing of a file. What is signed is its hash, as POST /signature/sign-hash
-does it.
+So the service does not see the files. POST /signature/sign-hash defines the signatures.
 """
 
 import hashlib
@@ -55,17 +54,17 @@ if TYPE_CHECKING:
 SUFFIX = ".sig"
 JWS_SUFFIX = ".jws"
 MAX_PAYLOAD = 1_048_576
-"""Bytes of a file that becomes a JWS."""
+"""The most bytes of a file that becomes a JWS."""
 SLOW = "SLH-DSA"
-"""How the names of the algorithms begin that sign a few times a second."""
+"""The beginning of the names of slow algorithms, which sign a few times a second."""
 PIECE = 1024 * 1024
 
 _Said = tuple[HashSignature | documents.ContextSignature, str | None]
-"""What a signature's file says, and the keyring that it names."""
+"""The content of a signature's file, and its keyring."""
 
 
 class _Asked(NamedTuple):
-    """What a signature's file said when the service was asked, and the answer."""
+    """The content of a signature's file at the time of the request, and the result."""
 
     said: HashSignature | documents.ContextSignature
     keyring: str | None
@@ -89,22 +88,22 @@ def sign(  # noqa: PLR0913 - as many options as the command has
     keyring: KeyringOption = None,
     hash_algorithm: Hash = HashAlgorithm.SHA_512,
     jws: Annotated[
-        bool, typer.Option("--jws", help="Make a JSON Web Signature; the service sees the file.")
+        bool, typer.Option("--jws", help="Make a JSON Web Signature. The service sees the file.")
     ] = False,
     detached: Annotated[
-        bool, typer.Option("--detached", help="With --jws: leave the file out of it.")
+        bool, typer.Option("--detached", help="With --jws, make a detached signature without the file's content.")
     ] = False,
     use: SignatureContext = None,
 ) -> None:
-    """Sign files, each to FILE.sig. They are hashed here, and the service sees the hashes.
+    """Sign files, each to FILE.sig. Files are hashed here, and the service sees only the hashes.
 
-    With --context it is a signature of ML-DSA for one use. With --jws a file of at most 1 MiB
-    becomes a JWS, FILE.jws, that others can verify.
+    With --context, the signature is an ML-DSA signature for one use. With --jws, a file of at most
+    1 MiB becomes a JWS, FILE.jws, that other programs can verify.
     """
     if jws and use is not None:
-        raise Refusal("--jws and --context exclude each other", "leave one of them out")
+        raise Refusal("--jws and --context cannot be combined", "leave one of them out")
     if detached and not jws:
-        raise Refusal("--detached is for a JWS", "add --jws")
+        raise Refusal("--detached works only with --jws", "add --jws")
     named = choice.Named(algorithm, key_version, keyring)
     output = Output(to, JWS_SUFFIX if jws else SUFFIX, is_replaced=force)
     with several(invocation, files, to) as tally, invocation.connect() as client:
@@ -160,8 +159,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="The signature's file; without it FILE.sig, or FILE.jws. It may be a JWS, or a "
-            "signature alone, as bytes, base64 or hexadecimal digits.",
+            help="The signature's file, by default FILE.sig or FILE.jws. It may also be a raw "
+            "signature as bytes, base64 or hexadecimal digits.",
             show_default=False,
         ),
     ] = None,
@@ -172,20 +171,20 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Verify with this key, without a service: from pqkeep keys public-key, or PEM, "
-            "DER, a JWK, a JWK Set or a certificate.",
+            help="Verify with this public key, without a service: a file from pqkeep keys public-key, "
+            "PEM, DER, a JWK, a JWK Set or a certificate.",
             show_default=False,
         ),
     ] = None,
     use: SignatureContext = None,
 ) -> None:
-    """Verify files' signatures. Ends with 0 if all are good, and with 7 if one is not.
+    """Verify the signatures of files. The status is 0 if all are good, and 7 if one is not.
 
-    --algorithm, --key-version and --keyring say which key must have signed; by themselves any of
-    yours may.
+    --algorithm, --key-version and --keyring name the key that must have signed. By default, any of
+    your keys may have signed.
     """
     if len(files) > 1 and signature is not None:
-        raise Refusal("--signature is for one file", "leave it out: each file has its FILE.sig")
+        raise Refusal("--signature works only with one file", "leave it out: each file has its own FILE.sig")
     named = choice.Named(algorithm, key_version, keyring)
     with several(invocation, files) as tally:
         for group in together(files, lambda _: 0):
@@ -199,10 +198,10 @@ def verify(
 def _asked_together(
     invocation: Invocation, files: Sequence[str], use: str | None
 ) -> Mapping[str, _Asked]:
-    """Return whether files' signatures are valid, by one request for all.
+    """Return the results for the signatures of several files, with one request.
 
-    What cannot be read, is no such signature, or is refused as a whole is left out, and to the
-    file's own verification.
+    Unreadable files, other kinds of signatures and refused requests are left out: such files are
+    verified one by one.
     """
     with suppress(PqkeepError), invocation.connect() as client:
         signatures = client.signatures
@@ -227,7 +226,7 @@ def _asked_together(
 def _said(invocation: Invocation, signature: str, use: str | None) -> _Said:
     found, data = _found(invocation, signature)
     if not isinstance(found, inputs.Document):
-        raise Refusal(f"{signature} is {found.what}", "verify it by itself")
+        raise Refusal(f"{signature} is {found.what}", "verify this file in a command of its own")
     return documents.read(data, _kind(found, use, signature), signature)
 
 
@@ -235,7 +234,7 @@ def _found(
     invocation: Invocation, signature: str
 ) -> tuple[inputs.Document | inputs.Jws | inputs.RawSignature, bytes]:
     """Return the signature in a file, and the file's content. Raises Refusal."""
-    data = whole(signature, invocation, documents.LARGEST, "name the file as it was written")
+    data = whole(signature, invocation, documents.LARGEST, "name the original file")
     with naming(signature):
         return inputs.read_signature(data), data
 
@@ -252,9 +251,9 @@ def _verify(
     invocation = tally.invocation
     if signature is None:
         if file == STANDARD:
-            raise Refusal("standard input has no FILE.sig", "name it: --signature FILE")
+            raise Refusal("standard input has no FILE.sig", "name the signature: --signature FILE")
         signature = _signature_file(file)
-    response = asked.get(file)  # read once: another file may be there by now
+    response = asked.get(file)  # read once: the file may have been replaced by now
     if response is None:
         found, data = _found(invocation, signature)
         if not isinstance(found, inputs.Document):
@@ -299,15 +298,15 @@ def _verify(
 def _show_verified(
     tally: Several, file: str, by: str, facts: Mapping[str, Any], *, is_valid: bool
 ) -> None:
-    """Show whether a signature is good, and by whom. Raises Refusal if it is not."""
+    """Show that a signature is good, and its key. Raises Refusal if it is not good."""
     invocation = tally.invocation
     if invocation.is_json and not tally.is_listed:
         show_json(facts)
     if not is_valid:
         raise Refusal(
             f"{file}: the signature is not good",
-            "the file or the signature was changed, or another key made the signature: name it with "
-            "--keyring, --algorithm and --key-version",
+            "the file or the signature was changed, or another key made the signature: name that key "
+            "with --keyring, --algorithm and --key-version",
             NOT_VERIFIED,
         )
     tally.done(file, **facts)
@@ -316,7 +315,7 @@ def _show_verified(
 
 
 def _signature_file(file: str) -> str:
-    """Return where a file's signature is: FILE.sig, or if there is only that, FILE.jws."""
+    """Return the name of a file's signature: FILE.sig, or FILE.jws if only that exists."""
     jws = file + JWS_SUFFIX
     return jws if not Path(file + SUFFIX).exists() and Path(jws).exists() else file + SUFFIX
 
@@ -324,13 +323,13 @@ def _signature_file(file: str) -> str:
 def _kind(
     found: inputs.Document, context: str | None, signature: str
 ) -> type[HashSignature] | type[documents.ContextSignature]:
-    """Return what a signature's file must be. Raises Refusal for one that is for no context."""
+    """Return the kind of a signature's file. Raises Refusal if it lacks the expected context."""
     if found.format == documents.FORMATS[documents.ContextSignature]:
         return documents.ContextSignature
     if context is not None and found.format == documents.FORMATS[HashSignature]:
         raise Refusal(
-            f"{signature} is a signature without a context, which is good for none",
-            "leave out --context, or have the file signed with it",
+            f"{signature} is a signature without a context",
+            "leave out --context, or get a signature with this context",
             NOT_VERIFIED,
         )
     return HashSignature
@@ -373,7 +372,7 @@ def _is_valid(
 def _hash_verification(
     invocation: Invocation, file: str, said: HashSignature, keyring: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of signatures.verify_hash for a file."""
+    """Return the arguments of ``signatures.verify_hash`` for a file."""
     return {
         "digest": _digest(file, said.hash_algorithm, invocation),
         "signature": said.signature,
@@ -391,7 +390,7 @@ def _is_valid_offline(
     keyring: str | None,
     public_key: Path,
 ) -> bool:
-    """Verify with a public key. What a file says of its key must be what the signature says."""
+    """Verify with a public key. The key's file and the signature must name the same key."""
     key = read_key(invocation, public_key, said.algorithm)
     held = rules(invocation)
     held.signature(said.algorithm)
@@ -408,8 +407,8 @@ def _is_valid_offline(
             public_key=key.public_key,
             algorithm=said.algorithm,
         )
-    except ValueError as error:  # no algorithm that signs
-        raise Refusal(str(error), "ask whoever signed", UNREADABLE) from None
+    except ValueError as error:  # not a signature algorithm
+        raise Refusal(str(error), "ask the signer for a new signature", UNREADABLE) from None
 
 
 def _digest(file: str, hash_algorithm: str, invocation: Invocation) -> bytes:

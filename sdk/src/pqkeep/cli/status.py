@@ -1,4 +1,4 @@
-"""``pqkeep status`` and ``pqkeep usage``: which service a command talks to, as whom, and how much it is used."""
+"""``pqkeep status`` and ``pqkeep usage``: the service, the credential and the number of operations."""
 
 import platform
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(invocation: Invocation) -> None:
-    """Show which service you use, and as whom."""
+    """Show the service and the credential that you use."""
     used = configuration(invocation)
     facts: dict[str, Any] = {
         "service": used.url,
@@ -83,12 +83,14 @@ def _next_step(failure: PqkeepError) -> str | None:
 
 
 def who(client: "Client") -> dict[str, str]:
-    """Return who a credential stands for. Raises PqkeepError."""
+    """Return the owner of a credential. Raises PqkeepError."""
     try:
         tenants = client.tenants.list()
-    except PolicyDeniedError:  # by its scopes, which means that the service knows it
+    except PolicyDeniedError:  # the scopes refuse it, so the service knows the API key
         return {"principal": "API key with scopes"}
-    if len(tenants) != 1 or tenants[0].subscription is not None:  # which only the operator is told
+    if (
+        len(tenants) != 1 or tenants[0].subscription is not None
+    ):  # only the operator sees a subscription
         return {"principal": "operator"}
     (tenant,) = tenants
     return {
@@ -111,13 +113,13 @@ def usage(
         str,
         typer.Option(
             metavar="PERIOD",
-            help="24h, by the hour, or 30d, by the day.",
+            help="24h (by the hour) or 30d (by the day).",
             autocompletion=lambda: list(PERIODS),
         ),
     ] = PERIODS[0],
     tenant: Tenant = None,
 ) -> None:
-    """Show how many operations succeeded and how many were refused; as the operator, everybody's."""
+    """Count successful and refused operations of your tenant; as the operator, of all tenants."""
     with invocation.connect() as client:
         found = client.usage.get(period=period, tenant_id=tenant)
     if invocation.is_json:

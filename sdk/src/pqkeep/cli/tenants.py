@@ -1,4 +1,4 @@
-"""``pqkeep tenants``: the organisations that own keys. Most of it is the operator's."""
+"""``pqkeep tenants``: the organisations that own keys. Most commands are for the operator."""
 
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ PLANS = ("free", "starter", "professional", "enterprise", "enterprise_plus")
 STATUSES = ("active", "suspended", "deleting", "deleted")
 
 app = typer.Typer(
-    name="tenants", help="Look at tenants; as the operator, change them.", no_args_is_help=True
+    name="tenants", help="Show tenants; as the operator, change them.", no_args_is_help=True
 )
 
 Identifier = Annotated[str, typer.Argument(metavar="ID", help="The tenant's id.")]
@@ -31,19 +31,21 @@ Plan = Annotated[
 @command(app, "create")
 def create(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 255 characters.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The tenant's name, of 1 to 255 characters.")
+    ],
     *,
     plan: Plan = None,
     shard: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The shard that gets its keys; without it that with the fewest tenants.",
+            help="The shard of the tenant's keys, by default the one with the fewest tenants.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Make a tenant, free if no plan is named. It has no API key yet."""
+    """Make a tenant, by default with the plan free. It has no API key yet."""
     with invocation.connect() as client:
         tenant = client.tenants.create(name, plan=plan, shard=shard)
     show_facts(invocation, tenant)
@@ -56,7 +58,7 @@ def show(
     tenant: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="The tenant's id; without it your own.", show_default=False
+            metavar="[ID]", help="The tenant's id, by default your own.", show_default=False
         ),
     ] = None,
 ) -> None:
@@ -73,7 +75,7 @@ def list_tenants(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Those with this in their name, in capitals or not.",
+            help="List only tenants with this text in their name, ignoring case.",
             show_default=False,
         ),
     ] = None,
@@ -82,11 +84,11 @@ def list_tenants(
         one_of(
             STATUSES,
             metavar="STATUS",
-            help="Those in a status: active, suspended, deleting or deleted.",
+            help="List only tenants of this status: active, suspended, deleting or deleted.",
         ),
     ] = None,
 ) -> None:
-    """List tenants that the credential may see."""
+    """List the tenants that the credential may see."""
     with invocation.connect() as client:
         found = client.tenants.list(name=name, status=status)
         show_rows(invocation, "tenants", found, COLUMNS)
@@ -100,7 +102,7 @@ def update(
     plan: Plan = None,
     tier: Annotated[
         str | None,
-        typer.Option(metavar="TIER", help="A plan, or growth.", show_default=False),
+        typer.Option(metavar="TIER", help="A plan's name, or growth.", show_default=False),
     ] = None,
     subscription: Annotated[
         str | None,
@@ -109,11 +111,13 @@ def update(
     requests_per_minute: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="1 to 1000000, or plan for the plan's again.", show_default=False
+            metavar="N",
+            help="1 to 1000000, or plan to return to the plan's limit.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Change a tenant's plan or tier, subscription or rate limit, at once."""
+    """Change a tenant's plan, tier, subscription or rate limit at once."""
     with invocation.connect() as client:
         changed = client.tenants.update(
             tenant,
@@ -127,14 +131,14 @@ def update(
 
 @command(app, "suspend")
 def suspend(invocation: Invocation, tenant: Identifier) -> None:
-    """Refuse everything that a tenant asks for, from now on."""
+    """Suspend a tenant: all its requests are refused."""
     with invocation.connect() as client:
         show_facts(invocation, client.tenants.suspend(tenant))
 
 
 @command(app, "resume")
 def resume(invocation: Invocation, tenant: Identifier) -> None:
-    """Let a suspended tenant go on."""
+    """Accept the requests of a suspended tenant again."""
     with invocation.connect() as client:
         show_facts(invocation, client.tenants.resume(tenant))
 
@@ -146,18 +150,22 @@ def delete(
     *,
     days: Annotated[
         int | None,
-        typer.Option(metavar="N", help="After 1 to 90 days; 7 if left out.", show_default=False),
+        typer.Option(
+            metavar="N",
+            help="Days until the deletion, 1 to 90. The default is 7.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Have a suspended tenant deleted: its keys are destroyed then, for good."""
+    """Schedule the deletion of a suspended tenant. Its keys are then destroyed for good."""
     with invocation.connect() as client:
         show_facts(invocation, client.tenants.delete(tenant, days=days))
-    invocation.note(f"until then: pqkeep tenants cancel-deletion {tenant}")
+    invocation.note(f"to cancel: pqkeep tenants cancel-deletion {tenant}")
 
 
 @command(app, "cancel-deletion")
 def cancel_deletion(invocation: Invocation, tenant: Identifier) -> None:
-    """Let a tenant stay whose deletion is scheduled; it stays suspended."""
+    """Cancel the scheduled deletion of a tenant. It stays suspended."""
     with invocation.connect() as client:
         show_facts(invocation, client.tenants.cancel_deletion(tenant))
 
@@ -171,5 +179,5 @@ def _rate(text: str | None) -> int | Literal["plan"] | None:
         return int(text)
     except ValueError:
         raise Refusal(
-            "--requests-per-minute is a number, or plan", "give 1 to 1000000, or plan"
+            "--requests-per-minute must be a number or plan", "give 1 to 1000000, or plan"
         ) from None
