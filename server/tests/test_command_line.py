@@ -116,7 +116,7 @@ def test_settings_are_checked(run: Run, layout: Layout) -> None:
         (layout.key_service_settings, "key service"),
     ):
         status, said = run("config", "check", file)
-        assert (status, said) == (0, f"{file}: the {role} can start with these settings\n")
+        assert (status, said) == (0, f"{file}: valid settings of the {role}\n")
 
 
 @pytest.mark.parametrize("command", [("config", "check"), ("gateway",)])
@@ -162,13 +162,13 @@ def test_the_certificate_is_checked(run: Run, layout: Layout, tmp_path: Path) ->
         (("dev", "--data", "{file}"), "cannot use the data directory {file}: Not a directory"),
         (
             ("dev", "--ready-file", "{file}/ready"),
-            "cannot write {file}/ready: {file} is no directory",
+            "cannot write {file}/ready: {file} is not a directory",
         ),
         (
             ("dev", "--data", "{none}", "--redis-url", "redis://127.0.0.1:1"),
-            "--redis-url: no Redis or Valkey can be reached at 127.0.0.1 port 1: Connection refused",
+            "--redis-url: no Redis or Valkey responds at 127.0.0.1 port 1: Connection refused",
         ),
-        (("dev", "--data", "{made}"), "{made} has an installation that pqkeepd init made"),
+        (("dev", "--data", "{made}"), "{made} has an installation from pqkeepd init"),
         (
             ("recovery-key", "create", "--private", "{file}/none/private", "--public", "public"),
             "cannot write the recovery key: {file}/none/private: Not a directory",

@@ -236,5 +236,5 @@ def test_the_operators_tenants_have_the_plan_without_limits(layout: Layout) -> N
 def test_a_missing_program_is_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no groupadd, the message names the packages that have it."""
     monkeypatch.setattr("pqkeep_server.users._PATH", "/nonexistent")
-    with pytest.raises(UsersError, match=r"there is no groupadd; install .*passwd on Debian"):
+    with pytest.raises(UsersError, match=r"groupadd is missing. Install .*passwd on"):
         _run("groupadd")

@@ -39,7 +39,7 @@ def test_a_fault_has_no_result(folder: Path) -> None:
     def fault() -> bytes:
         raise ZeroDivisionError
 
-    with pytest.raises(ConfigError, match=f"nothing could be done as the user {unprivileged.UID}"):
+    with pytest.raises(ConfigError, match=f"cannot act as the user {unprivileged.UID}"):
         run_as_owner_of(folder, fault)
 
 

@@ -83,7 +83,7 @@ def test_without_a_key_service(command: Command, tmp_path: Path) -> None:
         tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
         body = tenant.post("/kem/encrypt", {"algorithm": "X-Wing", "plaintext": TEXT})
     status, said = command("root-key", "rotate", "--data", data)
-    assert (status, "does not answer" in said) == (1, True), said
+    assert (status, "does not respond" in said) == (1, True), said
     with running(tmp_path) as installation:
         status, said = command("root-key", "rotate", "--data", data)
         assert (status, "root.key" in said) == (0, True), said

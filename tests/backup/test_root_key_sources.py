@@ -196,4 +196,4 @@ def test_a_root_key_that_cannot_be_used_changes_nothing(command: Command, tmp_pa
         ):
             assert problem in installation.output
         status, said = command("root-key", "rotate", "--data", installation.data, "--to", "file")
-        assert (status, "expected settings in TOML" in said) == (1, True), said
+        assert (status, "the settings are not TOML" in said) == (1, True), said

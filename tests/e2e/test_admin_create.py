@@ -139,14 +139,14 @@ def test_somebody_who_is_there_already(
     ("options", "reason"),
     [
         ({"tenant": str(uuid.UUID(int=1))}, "no such tenant"),
-        ({"tenant": "a b\n"}, "the gateway does not answer"),
+        ({"tenant": "a b\n"}, "the gateway does not respond"),
         ({"role": "king"}, "role must be one of"),
         ({"email": "nobody"}, "email must be an e-mail address"),
         (
             {"operator-key-file": "/nowhere/key"},
             "cannot use the operator's credential in /nowhere/key",
         ),
-        ({"url": "http://127.0.0.1:1"}, "the gateway does not answer at http://127.0.0.1:1: "),
+        ({"url": "http://127.0.0.1:1"}, "the gateway does not respond at http://127.0.0.1:1: "),
         ({"url": "http://keep.example.org"}, "the gateway's address must be https"),
         ({"url": "http://127.0.0.1:1@keep.example.org"}, "the gateway's address must be https"),
         ({"ca-file": "/nowhere/ca.pem"}, "cannot use the CA file /nowhere/ca.pem"),

@@ -79,7 +79,7 @@ def test_a_doctor_finds_its_gateway(start: Callable[..., Installation]) -> None:
     installation.process.send_signal(signal.SIGTERM)
     installation.process.wait()
     (problem,) = dict(examine(Layout(installation.data)))["gateway"]
-    assert "the gateway does not answer at 127.0.0.1" in problem
+    assert "the gateway does not respond at 127.0.0.1" in problem
 
 
 def test_a_doctor_finds_a_key_service_that_hangs(start: Callable[..., Installation]) -> None:
@@ -370,7 +370,7 @@ def test_databases_do_not_move(
     start().stop()
     elsewhere = "--keys-database", "postgresql://role@127.0.0.1:9/name"
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"), *elsewhere)
-    assert "has its databases elsewhere already" in said
+    assert "already uses other databases" in said
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])

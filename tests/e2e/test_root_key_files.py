@@ -40,7 +40,7 @@ def test_doctor_names_the_command_that_saves_the_keys(
             layout.root_key.chmod(0o400)
         told = pqkeepd("doctor")
         assert told.returncode == 1
-        assert "do not stop the key service" in told.stdout
+        assert "do not stop it" in told.stdout
         assert f"pqkeepd root-key rotate --data {installation.data}" in told.stdout
         done = pqkeepd("root-key", "rotate")
         assert done.returncode == 0, done.stderr

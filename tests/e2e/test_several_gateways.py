@@ -236,7 +236,7 @@ def test_changed_settings_are_those_of_the_next_requests(several: SeveralGateway
     ("settings", "message"),
     [
         ({"session_lifetime_days": 0}, "session_lifetime_days"),
-        ({"port": 1}, "these take effect with a restart only: port"),
+        ({"port": 1}, "changed settings need a restart: port"),
         ({"plans_file": "missing.toml"}, "a new process did not start"),
     ],
 )
@@ -311,4 +311,4 @@ def test_without_a_valkey_it_is_said_what_to_do(folder: Path) -> None:
     file.write_text(edited(file.read_text(), {"port": 0, "management_address": "off"}))
     ended = pqkeepd("start", "--data", layout.directory)
     assert ended.returncode == os.EX_CONFIG
-    assert "valkey_server: there is no program" in ended.stderr
+    assert "valkey_server: the program" in ended.stderr

@@ -396,8 +396,8 @@ def test_the_doctor_says_which_process_does_not_answer_and_where(folder: Path) -
     report = pqkeepd("doctor", "--data", layout.directory)
     assert report.returncode == 1
     socket = f"{layout.run}/operator.sock: No such file or directory"
-    assert f"the key service does not answer at {socket}" in report.stdout
-    assert "the gateway does not answer at 127.0.0.1 port 1: Connection refused" in report.stdout
+    assert f"the key service does not respond at {socket}" in report.stdout
+    assert "the gateway does not respond at 127.0.0.1 port 1: Connection refused" in report.stdout
 
 
 def test_the_links_files_are_read_as_the_process_would(folder: Path) -> None:
@@ -473,7 +473,7 @@ def test_one_user_for_both_is_refused(folder: Path) -> None:
         os.chown(path, KEY_SERVICE, KEY_SERVICE)
     started = pqkeepd("start", "--data", layout.directory)
     assert started.returncode == os.EX_CONFIG
-    assert "need a user each" in started.stderr
+    assert "need two different users" in started.stderr
     alone = subprocess.run(
         [python(), "-P", "-m", "pqkeep_keyservice", settings],
         user=KEY_SERVICE,
@@ -506,5 +506,5 @@ def test_start_needs_root(folder: Path) -> None:
             check=False,
         )
         assert ended.returncode in {1, os.EX_CONFIG}
-        assert "must be root" in ended.stderr
+        assert "needs root" in ended.stderr
         assert "pqkeepd dev" in ended.stderr

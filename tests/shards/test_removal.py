@@ -34,7 +34,7 @@ def test_a_shard_is_removed(two_shards: TwoShards) -> None:
     two_shards.until(lambda: "wait for its log" not in refusal())
     assert "records of tenants that were moved (1)" in refusal()
     with two_shards.without("b"):
-        assert "does not answer" in refusal("--leave-records")
+        assert "does not respond" in refusal("--leave-records")
     two_shards.until_serving()
     until_served(two_shards, tenant)
     log = two_shards.operator.get("/audit/keys", shard="b")["log_id"]

@@ -173,4 +173,4 @@ def test_text_around_encrypted_text(command: Command, tenant: Client, file: Path
     assert (ended.status, ended.out, "as in a quoted" in ended.err) == (1, b"", True)
     path.write_bytes(mail + mail)
     ended = command("decrypt", "mail", "--to", "out")
-    assert (ended.status, "more than once" in ended.err) == (1, True)
+    assert (ended.status, "several blocks" in ended.err) == (1, True)

@@ -1,4 +1,4 @@
-"""The locks of a data directory: one pqkeepd at a time runs on it, and one moves tenants."""
+"""The locks of a data directory: one for running or restoring it, one for moving tenants."""
 
 import fcntl
 import os
@@ -7,16 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_FILE = "lock"
-"""Of what runs on the directory, or restores into it."""
+"""The lock of the running or restoring pqkeepd."""
 MOVES_LOCK_FILE = "moves.lock"
-"""Of what moves tenants between the shards whose key services are here."""
+"""The lock of the command that moves tenants between shards here."""
 
 
 @contextmanager
 def locked(directory: Path, name: str = LOCK_FILE) -> Iterator[int]:
-    """Hold one of a directory's locks; yield its file descriptor. Raises BlockingIOError where another process has it, OSError.
+    """Hold a lock of a directory, and yield its file descriptor.
 
-    A symbolic link in its place is refused: root would make a file wherever it leads.
+    Raises BlockingIOError if another process has the lock, and OSError. A symbolic link is refused:
+    root would create a file at its target.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     lock = os.open(directory / name, flags, 0o600)

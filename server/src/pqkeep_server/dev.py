@@ -1,4 +1,4 @@
-"""``pqkeepd dev``: a whole installation on this machine's loopback, ready to try."""
+"""``pqkeepd dev``: an installation on this machine's loopback address, ready to try."""
 
 import asyncio
 import secrets
@@ -37,7 +37,7 @@ HOST = "127.0.0.1"
 PLAN = "enterprise_plus"
 OWNER = "owner@localhost"
 READY_SECONDS = 120.0
-"""Far more than a start takes, on a machine with much else to do."""
+"""Seconds. A start takes far less, even on a busy machine."""
 CONNECT_SECONDS = 5.0
 REDIS_PORT = 6379
 POLL_SECONDS = 0.02
@@ -47,30 +47,30 @@ _CONFLICT = "ERR_CONFLICT_001"
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a client needs to know; also the content of the ready file."""
+    """Addresses and credentials for clients: the content of the ready file."""
 
     base_url: str
     tenant_id: str
     api_key: str = field(repr=False)
     operator_key: str = field(repr=False)
     owner_invitation: str = field(repr=False)
-    """The token with which somebody becomes the demo tenant's owner; empty once it is accepted."""
+    """The invitation token of the demo tenant's owner, empty once it is accepted."""
     portal_url: str
-    """The pages for people."""
+    """The portal's address."""
     portal_link: str = field(repr=False)
-    """A link that signs the demo tenant's owner in, as long as they keep their first password."""
+    """A link that signs in the demo tenant's owner. It works with the first password only."""
     owner_password: str = field(repr=False)
-    """The password with which the link signs in: sensitive actions ask for it again."""
+    """The owner's first password. Sensitive actions ask for it."""
     management_url: str
-    """Where /livez, /readyz and /metrics are; empty where the settings turn them off."""
+    """The address of /livez, /readyz and /metrics, empty if the settings turn them off."""
     management_urls: list[str]
-    """The same of each gateway."""
+    """The management address of each gateway."""
     mailbox: str
-    """The folder of the messages that would be sent; empty where the settings name none."""
+    """The folder of e-mail messages, empty if the settings name none."""
 
 
 def require_shared_rate_limits(data: Path | None, gateways: int, redis_url: str | None) -> None:
-    """Raise DevError where several gateways would have no Valkey, before a directory is made."""
+    """Raise DevError, before a directory is made, if several gateways would have no Valkey."""
     if gateways == 1 or redis_url is not None:
         return
     if data is not None and is_made(Layout(data)) and _settings(Layout(data)).redis_url is not None:
@@ -82,7 +82,7 @@ def require_shared_rate_limits(data: Path | None, gateways: int, redis_url: str 
 
 
 def require_reachable(redis_url: str) -> None:
-    """Raise DevError where nobody listens, before the address is kept: all would be answered 503."""
+    """Raise DevError if nothing listens at the address: every request would get 503."""
     address = urlsplit(redis_url)
     if address.hostname is None:
         return
@@ -91,7 +91,7 @@ def require_reachable(redis_url: str) -> None:
         socket.create_connection(place, CONNECT_SECONDS).close()
     except OSError as error:
         raise DevError(
-            f"--redis-url: no Redis or Valkey can be reached at {place[0]} port {place[1]}:"
+            f"--redis-url: no Redis or Valkey responds at {place[0]} port {place[1]}:"
             f" {error.strerror or error}"
         ) from None
 
@@ -115,8 +115,7 @@ class Dev:
         self._layout = Layout(directory)
         self._credentials = prepare(self._layout, stores, shards, further)
         settings = _settings(self._layout)
-        # A management port is a free one, whichever the settings name: there may be several
-        # installations.
+        # Any free management port, because several installations may run.
         management = None if settings.management is None else (HOST, 0)
         windows: tuple[Program, ...] = ()
         environment: Mapping[str, str] = {}
@@ -128,7 +127,9 @@ class Dev:
                 windows = (valkey(find_program(None), path, VALKEY_MIB, None),)
                 environment = environment_of(path)
         except ListenError as error:
-            raise DevError(f"{error}; --port takes another one, and --port 0 a free one") from None
+            raise DevError(
+                f"{error}; name another port with --port, or let --port 0 choose one"
+            ) from None
         except (NoValkeyError, OSError) as error:
             self._sockets.close()
             raise DevError(str(error)) from None
@@ -160,7 +161,7 @@ class Dev:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> Ready | None:
-        """Start both processes; return when they answer, or None when told to end before.
+        """Start both processes. Return when they are ready, or None if told to end before.
 
         Raises DevError.
         """
@@ -205,18 +206,18 @@ class Dev:
         except TimeoutError:
             missing = await what_is_missing(self._places)
             problem = "; ".join(missing) or "a shard has no key service"
-            raise GatewayError(f"it was not ready in time: {problem}") from None
+            raise GatewayError(f"the gateway was not ready in time: {problem}") from None
         return await asyncio.to_thread(self._welcome)
 
     def _have_key_services(self) -> bool:
-        """Return whether each key service listens."""
+        """Return True if every key service listens."""
         return all(
             is_listening(Layout(self._layout.directory, name).socket)
             for name in self._layout.shards
         )
 
     def _welcome(self) -> Ready:
-        """Make the demo tenant, unless it exists, and invite its owner."""
+        """Make the demo tenant unless it exists, and invite its owner."""
         if not self._credentials.api_key:
             self._create_demo_tenant()
         self._keep(management_url=next(iter(self._management), ""))  # pqkeepd doctor asks there

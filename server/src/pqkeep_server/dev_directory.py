@@ -1,7 +1,7 @@
-"""The data directory of ``pqkeepd dev``, and the credentials that it keeps there.
+"""The data directory of ``pqkeepd dev``, with its credentials.
 
-They are in dev.json with mode 0600, and work again when it is started again. No other mode of
-running keeps credentials.
+The credentials are in dev.json with mode 0600, for the next start. Only ``pqkeepd dev`` stores
+credentials.
 """
 
 import secrets
@@ -31,25 +31,25 @@ from pqkeep_server.shard_folders import add_missing
 
 
 class DevError(Exception):
-    """It cannot run. The message is for the person who started it."""
+    """``pqkeepd dev`` cannot run. The message is for the person who started it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DevelopmentCredentials:
-    """The operator's credential, and the demo tenant with its API key once they are made."""
+    """The operator's credential and the demo tenant's id and API key."""
 
     operator_key: str = field(repr=False)
     tenant_id: str = ""
     api_key: str = field(default="", repr=False)
     owner_password: str = field(default_factory=lambda: secrets.token_urlsafe(15), repr=False)
-    """What the link to the portal lets the demo tenant's owner sign in with."""
+    """The first password of the demo tenant's owner."""
     management_url: str = ""
-    """Where the first gateway's management address was when it last became ready."""
+    """The first gateway's management address at the last start."""
 
 
 @contextmanager
 def data_directory(chosen: Path | None) -> Iterator[Path]:
-    """Yield the data directory, locked; a temporary one, removed at the end, where none is chosen.
+    """Yield the locked data directory, by default a temporary one that is removed at the end.
 
     Raises DevError.
     """
@@ -63,7 +63,7 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
             if mode := stat.S_IMODE(chosen.stat().st_mode) & 0o077:
                 if (chosen / START_FILE).exists():
                     raise DevError(
-                        f"{chosen} has an installation that pqkeepd init made: pqkeepd start runs it"
+                        f"{chosen} has an installation from pqkeepd init: run it with pqkeepd start"
                     )
                 raise DevError(
                     f"other users have access to the data directory {chosen} (mode ..{mode:02o}); "
@@ -82,10 +82,9 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
 def prepare(
     layout: Layout, stores: Stores, shards: int = 1, further: Sequence[str] = ()
 ) -> DevelopmentCredentials:
-    """Return the credentials in a data directory, which is made unless it is complete.
+    """Return the credentials in a data directory, and make or complete it first.
 
-    It gets the shards that are missing, with these further databases in their order. Raises
-    DevError.
+    Missing shards are added, with the further databases in their order. Raises DevError.
     """
     is_complete = is_made(layout)
     try:
@@ -97,12 +96,12 @@ def prepare(
     except (ConfigError, InitialiseError) as error:
         raise DevError(str(error)) from None
     if are_elsewhere:
-        raise DevError(f"{layout.directory} has its databases elsewhere already")
+        raise DevError(f"{layout.directory} already uses other databases: name those, or none")
     return credentials
 
 
 def write_credentials(layout: Layout, credentials: DevelopmentCredentials) -> None:
-    """Keep credentials in a data directory. Raises OSError."""
+    """Write credentials to a data directory. Raises OSError."""
     write_private_json(layout.development_credentials, asdict(credentials))
 
 
@@ -118,16 +117,16 @@ def _credentials(layout: Layout, *, must_exist: bool) -> DevelopmentCredentials:
 
 
 def read_credentials(file: Path) -> DevelopmentCredentials:
-    """Read what is kept in a data directory. Raises ConfigError."""
+    """Read credentials from a file. Raises ConfigError."""
     data = read_secret_file(file, "credentials")
     try:
         return DevelopmentCredentials(**decode_json(data, dict[str, str]))
     except (TypeError, ValueError):
-        raise ConfigError(f"{file} does not hold the credentials of pqkeepd dev") from None
+        raise ConfigError(f"{file} does not have the credentials of pqkeepd dev") from None
 
 
 def is_made(layout: Layout) -> bool:
-    """Return whether a data directory is complete. Raises DevError where that cannot be known."""
+    """Return True if a data directory is complete. Raises DevError if it cannot be read."""
     try:
         layout.gateway_settings.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``pqkeepd doctor``: looks at an installation, and says what is wrong with it."""
+"""``pqkeepd doctor``: checks an installation and reports problems."""
 
 import asyncio
 import hmac
@@ -44,33 +44,33 @@ LEAST_FREE = 1 << 30
 """Bytes. A full disk refuses every request."""
 GATEWAY, KEY_SERVICE = "gateway", "key service"
 LOST = frozenset({"key_service", "keys_database", "shard_settings", "audit_log"})
-"""What a gateway that is ready can lack, so that requests are refused."""
+"""Parts that a ready gateway can lack, so that requests get 503."""
 CLOCK = "clock"
-"""What a gateway calls the clock of a key service that is not its own."""
+"""The gateway's name for a clock difference with a key service."""
 CLOCK_SECONDS = 5.0
-"""By how much clocks may differ."""
+"""Seconds by which clocks may differ."""
 SOON_DAYS = 14
-"""How long before its end a certificate is said to expire soon."""
+"""Days before its expiry when a certificate is reported."""
 FAILURES = (ConfigError, UsersError, OSError, http.client.HTTPException, ImportError)
-"""What a check can raise; ImportError where the user whose rights it takes cannot read a library."""
+"""Exceptions of checks. ImportError means that the process's user cannot read a library."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class Host(NamedTuple):
-    """A data directory, and which of the two processes run on it."""
+    """A data directory and the processes that run on it."""
 
     layout: Layout
     roles: frozenset[str]
 
 
 class Note(str):
-    """Something that is worth saying, and not wrong."""
+    """A fact to report that is not a problem."""
 
     __slots__ = ()
 
 
 def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is looked at, and what is wrong with it, or a Note."""
+    """Yield each subject with its problems and notes."""
     try:
         owner = _owner_of_what_is_closed(layout)
         is_present = owner is not None or layout.is_present
@@ -78,7 +78,7 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
         yield "data directory", [message_of(error)]
         return
     if owner is not None:
-        yield "user", [f"{layout.directory} is closed to you: run doctor as {owner}"]
+        yield "user", [f"you cannot read {layout.directory}: run doctor as {owner}"]
         return
     if not is_present:
         yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
@@ -95,7 +95,7 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
 
 
 def _owner_of_what_is_closed(layout: Layout) -> str | None:
-    """Return who can read these folders where the caller cannot, else None."""
+    """Return the owner of a folder that the caller cannot read, or None."""
     if layout.directory.exists() and not os.access(layout.directory, os.X_OK, effective_ids=True):
         return _user_name(layout.directory.stat().st_uid)
     folders = [folder for folder in (layout.gateway, layout.key_service) if folder.exists()]
@@ -113,10 +113,9 @@ def _user_name(uid: int) -> str:
 
 
 def _roles(layout: Layout) -> frozenset[str]:
-    """Return which processes run here, as the settings say; both where they cannot be read.
+    """Return the processes of this host, by the settings; both if they cannot be read.
 
-    Where there are two hosts, a folder of the other process can be here too: as init made it, or
-    with what a backup needs.
+    With two hosts, the folder of the other process can be here, too: from init, or for backups.
     """
     try:
         gateway = gateway_config.read(layout.gateway_settings) if layout.gateway.exists() else None
@@ -142,24 +141,24 @@ def _settings(host: Host) -> Iterator[str]:
     for file in files:
         link = check_settings(file).link
         if link is not None and link.expires_soon:
-            yield f"{file}: the link's certificate expires soon: {link.days_left} days are left"
+            yield f"{file}: the link's certificate expires in {link.days_left} days: renew it"
     for shard in _shards(host) if KEY_SERVICE in host.roles else ():
         settings = key_service_config.read(shard.key_service_settings)
         if settings.operator_socket is None:
             yield (
-                f"{shard.key_service_settings} has no operator_socket: no root key can be changed,"
-                " and no tenant moved"
+                f"{shard.key_service_settings} has no operator_socket: set one to change the root key"
+                " and to move tenants"
             )
         if settings.shard != shard.shard:
             yield (
-                f"{shard.key_service_settings} has the shard {settings.shard}, and its folder is"
-                f" that of {shard.shard}"
+                f"{shard.key_service_settings} names the shard {settings.shard}, but its folder is"
+                f" that of {shard.shard}: correct the setting"
             )
         yield from _root_keys(shard, settings)
 
 
 def _databases(host: Host) -> Iterator[str]:
-    """Yield which databases on servers cannot be used, and why."""
+    """Yield the problems of databases on servers."""
     files = [host.layout.gateway_settings] if GATEWAY in host.roles else []
     if KEY_SERVICE in host.roles:
         files += [shard.key_service_settings for shard in _shards(host)]
@@ -171,12 +170,12 @@ def _databases(host: Host) -> Iterator[str]:
 
 
 def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[str]:
-    """Yield what is wrong with root keys in files; those elsewhere are the key service's to read."""
+    """Yield the problems of root keys in files. Only the key service reads other sources."""
     from pqkeep_server.epoch_holders import root_key_check_values  # noqa: PLC0415 - slow
 
     owner = shard.key_service.stat().st_uid
     stored: Mapping[int, bytes] = {}
-    with suppress(ConfigError):  # the database is looked at by another check
+    with suppress(ConfigError):  # another check reports the database
         stored = root_key_check_values(shard)
     for number, source in settings.root_key_sources.items():
         if source.file is None:
@@ -191,22 +190,22 @@ def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[s
             continue
         if number in stored and not Sealer({number: root_key}).matches(number, stored[number]):
             yield (
-                f"the root key {source.file} is not the one that private keys are sealed under."
+                f"the root key {source.file} is not the one that seals the private keys."
                 f" {_rescue(shard, settings)}"
             )
 
 
 def _rescue(shard: Layout, settings: key_service_config.Config) -> str:
-    """Return what to do where a root key's file is lost, or is another one."""
+    """Return what to do about a lost or wrong root key's file."""
     path = settings.operator_socket
     if path is not None and is_listening(path):
         of_shard = "" if shard.shard == DEFAULT_SHARD else f" --shard {shard.shard}"
         return (
-            "The key service that runs has the root key in memory: do not stop the key service."
-            f" pqkeepd root-key rotate --data {shard.directory}{of_shard} seals every private key"
-            " under a new one; then make a new backup"
+            "The running key service has the root key in memory: do not stop it."
+            f" Run pqkeepd root-key rotate --data {shard.directory}{of_shard} to seal every private"
+            " key under a new root key, then make a new backup"
         )
-    return "The key service cannot start: put the copy of the root key back from its safe place"
+    return "The key service cannot start: restore the copy of the root key from its safe place"
 
 
 def _shards(host: Host) -> list[Layout]:
@@ -229,13 +228,13 @@ def _files(host: Host) -> Iterator[str]:
             status = path.lstat()
             if status.st_uid != owner:
                 yield (
-                    f"{path} belongs to user {status.st_uid}, and its folder to {owner}:"
+                    f"{path} belongs to user {status.st_uid}, but its folder to {owner}:"
                     f" chown {owner} {path}"
                 )
             if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OTHERS:
                 yield f"other users have access to {path}: chmod go= {path}"
     if KEY_SERVICE in host.roles and layout.run.stat().st_uid != layout.key_service.stat().st_uid:
-        yield f"{layout.run} must belong to the key service's user"
+        yield f"{layout.run} must belong to the key service's user: change its owner"
     for path in filter(Path.exists, (layout.directory, layout.run)):
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             yield f"other users can change {path}: chmod go-w {path}"
@@ -245,7 +244,7 @@ def _space(host: Host) -> Iterator[str]:
     directory = host.layout.directory
     free = shutil.disk_usage(directory).free
     if free < LEAST_FREE:
-        yield f"{directory} has {free >> 20} MiB left; when it is full, all is refused"
+        yield f"{directory} has only {free >> 20} MiB left: a full disk refuses every request"
 
 
 def _key_services(host: Host) -> Iterator[str]:
@@ -266,7 +265,7 @@ def _key_service(layout: Layout) -> Iterator[str]:
         try:
             peer.connect(str(path))
         except OSError as error:
-            yield f"{its} does not answer at {path.resolve()}: {message_of(error)}"
+            yield f"{its} does not respond at {path.resolve()}: {message_of(error)}"
             return
         pid, uid = peer_of(peer)
     try:
@@ -278,14 +277,14 @@ def _key_service(layout: Layout) -> Iterator[str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     if status.get("NoNewPrivs") != ["1"]:
-        yield f"{its} can gain privileges"
+        yield f"{its} can gain privileges: start it with NoNewPrivileges"
     if status.get("VmLck", ["0"])[0] == "0":
         yield (
-            f"the memory of {its} is not locked, so that keys may be written to swap: start it with"
-            " the memlock limit infinite (LimitMEMLOCK=infinity in a unit, ulimit -l unlimited before"
-            " pqkeepd start). Where ulimit refuses, the hard limit is lower: raise it for root in"
-            " /etc/security/limits.conf, or start the container with --ulimit memlock=-1; where it"
-            " cannot be raised, turn swap off (swapoff -a)"
+            f"the memory of {its} is not locked, so keys may be written to swap: start it with an"
+            " infinite memlock limit (LimitMEMLOCK=infinity in a unit, ulimit -l unlimited before"
+            " pqkeepd start). If ulimit refuses, raise the hard limit for root in"
+            " /etc/security/limits.conf, or start the container with --ulimit memlock=-1. If the"
+            " limit cannot be raised, turn swap off (swapoff -a)"
         )
 
 
@@ -302,7 +301,7 @@ def _epoch(shard: Layout) -> Iterator[str]:
 
 
 def _clocks(host: Host) -> Iterator[str]:
-    """Yield by how much the clocks of database servers differ from this host's."""
+    """Yield the differences between the clocks of database servers and this host."""
     from pqkeep_server.epoch_holders import seconds_ahead  # noqa: PLC0415 - slow
 
     layout = host.layout
@@ -335,12 +334,12 @@ def _gateway(host: Host) -> Iterator[str]:
         told = ask(Place(*address), SECONDS)
     except OSError as error:
         name, port = address
-        yield f"the gateway does not answer at {name} port {port}: {message_of(error)}"
+        yield f"the gateway does not respond at {name} port {port}: {message_of(error)}"
         return
     yield from (f"the gateway is not ready: {reason}" for reason in told.said(told.reasons))
     yield from (told.causes.get(name, name) for name in told.degraded if name == CLOCK)
     lost = [name for name in told.degraded if name.partition(":")[0] in LOST]
-    yield from (f"requests are answered 503: {reason}" for reason in told.said(lost))
+    yield from (f"requests get 503: {reason}" for reason in told.said(lost))
 
 
 def _refused_events(host: Host) -> Iterator[str]:
@@ -356,13 +355,13 @@ def _refused_events(host: Host) -> Iterator[str]:
     if found:
         directory = host.layout.directory
         yield (
-            f"the audit log refused {counted(len(found), 'event')}: pqkeepd refused-events --data"
-            f" {directory} lists what is not in it, and --acknowledge notes that it has been seen"
+            f"the audit log refused {counted(len(found), 'event')}: list them with pqkeepd"
+            f" refused-events --data {directory}, then run it with --acknowledge"
         )
 
 
 def _certificate(host: Host) -> Iterator[str]:
-    """Yield what clients would refuse of the gateway's certificate, and when they would soon."""
+    """Yield why clients refuse the gateway's certificate, or will soon."""
     settings = gateway_config.read(host.layout.gateway_settings)
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None or key is None:
@@ -377,11 +376,11 @@ def _certificate(host: Host) -> Iterator[str]:
         tls = TlsServer(certificate, key, require_post_quantum=False)
     days = int((tls.expires - time.time()) // 86400)
     if days < SOON_DAYS:
-        yield f"{certificate} expires soon: {counted(days, 'day')} left"
+        yield f"{certificate} expires in {counted(days, 'day')}: renew it"
 
 
 def _management(layout: Layout) -> tuple[str, int] | None:
-    """Return where the gateway says whether it is ready: pqkeepd dev takes a free port each time."""
+    """Return the gateway's management address. pqkeepd dev uses another port each time."""
     if not layout.development_credentials.exists():
         return gateway_config.read(layout.gateway_settings).management
     url = urlsplit(read_credentials(layout.development_credentials).management_url)
@@ -389,7 +388,7 @@ def _management(layout: Layout) -> tuple[str, int] | None:
 
 
 def _placements(host: Host) -> Iterator[str]:
-    """Yield what is wrong with shards together: their keys, rows in settings, tenants, moves."""
+    """Yield the problems of all shards together: keys, settings, tenants and moves."""
     layout, shards = host.layout, _shards(host)
     gateway = gateway_config.read(layout.gateway_settings)
     yield from _rows(gateway, shards)
@@ -404,40 +403,40 @@ def _placements(host: Host) -> Iterator[str]:
         name, tenants = shard.stored.name, shard.stored.tenants
         if tenants and name not in gateway.key_services:
             yield (
-                f"the gateway's settings do not name the shard {name}: requests of"
-                f" {counted(tenants, 'tenant')} are answered 503"
+                f"the gateway's settings do not name the shard {name}, so requests of"
+                f" {counted(tenants, 'tenant')} get 503: add the shard"
             )
         if waiting := max(shard.stored.moving, shard.unfinished or 0):
             yield (
-                f"not finished: {counted(waiting, 'move')} away from the shard {name}; pqkeepd shard"
-                " move goes on with each"
+                f"{counted(waiting, 'move')} away from the shard {name} not finished: run pqkeepd shard"
+                " move again for each"
             )
 
 
 def _rows(gateway: gateway_config.Config, shards: Iterable[Layout]) -> Iterator[str]:
-    """Yield how the gateway's settings and the key services of this host do not meet."""
+    """Yield the differences between the gateway's settings and the key services here."""
     here = {shard.shard: shard for shard in shards}
     for name, named in gateway.key_services.items():
         if named.sockets and name not in here:
-            yield f"the gateway's settings name the shard {name}, whose folder is not here"
+            yield f"the gateway's settings name the shard {name}, but its folder is missing here"
     for name, shard in here.items():
         served = key_service_config.read(shard.key_service_settings).socket
         row = gateway.key_services.get(name)
         if row is None:
-            yield f"{shard.key_service} is here, and the gateway's settings do not name the shard"
+            yield f"{shard.key_service} exists, but the gateway's settings do not name the shard"
         elif served is not None and row.sockets and served not in row.sockets:
             yield f"the gateway's settings name another socket of the shard {name} than {served}"
 
 
 def _transfer_keys(shards: Iterable[Layout]) -> Iterator[str]:
-    """Yield whose transfer key is missing, or is another one. No key leaves this function."""
+    """Yield the shards with a missing or different transfer key. No key leaves this function."""
     first: bytes | None = None
     for shard in shards:
         file = key_service_config.read(shard.key_service_settings).transfer_key_file
         if file is None:
             yield (
-                f"{shard.key_service_settings} has no transfer_key_file: no tenant leaves the shard"
-                " or arrives"
+                f"{shard.key_service_settings} has no transfer_key_file: set one to move tenants to or"
+                " from the shard"
             )
             continue
         owner = shard.key_service.stat().st_uid
@@ -445,8 +444,8 @@ def _transfer_keys(shards: Iterable[Layout]) -> Iterator[str]:
         first = first or key
         if not hmac.compare_digest(first, key):
             yield (
-                f"{file} is another transfer key than that of the other shards: no tenant moves"
-                " between them"
+                f"{file} differs from the transfer key of the other shards: run pqkeepd transfer-key"
+                " rotate, or copy the right key"
             )
 
 
@@ -463,4 +462,4 @@ CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
     "audit events": (frozenset({GATEWAY}), _refused_events),
     "shards": (frozenset({GATEWAY, KEY_SERVICE}), _placements),
 }
-"""What is looked at, where which processes run."""
+"""The checks, by subject, with the processes that they need on this host."""

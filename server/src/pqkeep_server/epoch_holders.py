@@ -1,7 +1,7 @@
-"""What databases say to ``pqkeepd doctor``: who serves a shard, which root keys, what time it is.
+"""Reads databases for ``pqkeepd doctor``: a shard's active key service, root keys and clocks.
 
-Of a shard with standbys the key services alone cannot tell who serves: one that does not answer may
-be the one that has the lock.
+With standbys, the key services alone cannot tell which one is active: one that does not respond may
+hold the lock.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from pqkeep_server.owner import acting_as_owner_of
 
 SECONDS = 10.0
 SILENT_SECONDS = 2.0
-"""After which a holder that has not been heard of is one that does not serve."""
+"""Time after which a silent holder counts as inactive."""
 _QUERY = f"""
     SELECT epoch, holder, held_until_us - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
         (SELECT count(*) FROM pg_locks AS lock JOIN pg_stat_activity AS session USING (pid)
@@ -40,34 +40,34 @@ _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Holder(NamedTuple):
-    """The key service that began a shard's newest epoch."""
+    """The key service with a shard's newest fencing token (its epoch)."""
 
     shard: str
     epoch: int
     name: str
-    """Its host and process id."""
+    """The key service's host and process id."""
     silent: timedelta | None
-    """Since when it should have been heard of; None where it serves."""
+    """Time without a sign of life, or None if the key service is active."""
 
     def __str__(self) -> str:
-        which = f"the shard {self.shard}: epoch {self.epoch}, of {self.name}"
+        which = f"the shard {self.shard}: epoch {self.epoch} of {self.name}"
         if self.silent is None:
-            return f"{which}, which serves"
+            return f"{which}, active"
         seconds = round(self.silent.total_seconds())
-        return f"{which}, which has not been heard of for {seconds} s: nobody serves the shard"
+        return f"{which}, silent for {seconds} s: no key service is active, start one"
 
 
 def epoch_holder(shard: Layout) -> Holder | None:
-    """Return it; None where the database is a file. Raises ConfigError where it does not answer."""
+    """Return the holder, or None for a database in a file. Raises ConfigError if it is unreachable."""
     with acting_as_owner_of(shard.key_service):
         settings = key_service_config.read(shard.key_service_settings)
         return asyncio.run(_holder(settings)) if settings.database.is_on_server else None
 
 
 def seconds_ahead(database: DatabaseAddress, password_file: Path | None) -> float:
-    """Return by how much the clock of a database's server is ahead of this host's.
+    """Return the seconds by which a database server's clock is ahead of this host's.
 
-    Raises ConfigError where it does not answer.
+    Raises ConfigError if the server does not respond.
     """
     before = time.time()
     (there,) = asyncio.run(_row(database, password_file, _CLOCK)) or (before,)
@@ -76,9 +76,9 @@ def seconds_ahead(database: DatabaseAddress, password_file: Path | None) -> floa
 
 
 def root_key_check_values(shard: Layout) -> Mapping[int, bytes]:
-    """Return what a shard's database has to recognize root keys by, by their ids.
+    """Return the check values of root keys in a shard's database, by id.
 
-    Nothing where it has not been used yet. Raises ConfigError where it cannot be read.
+    An unused database has none. Raises ConfigError if the database cannot be read.
     """
     with acting_as_owner_of(shard.key_service):
         settings = key_service_config.read(shard.key_service_settings)
@@ -102,7 +102,7 @@ async def _check_values(shard: Layout, settings: key_service_config.Config) -> M
 async def _row(
     database: DatabaseAddress, password_file: Path | None, query: str
 ) -> Sequence[Any] | None:
-    """Return what a query finds. Raises ConfigError."""
+    """Return the first row of a query. Raises ConfigError."""
     location = database.location
     try:
         async with asyncio.timeout(SECONDS):
@@ -120,7 +120,7 @@ async def _holder(settings: key_service_config.Config) -> Holder:
     location = settings.database.location
     row = await _row(settings.database, settings.database_password_file, _QUERY)
     if row is None:
-        raise ConfigError(f"the database {location} has had no key service yet")
+        raise ConfigError(f"no key service has used the database {location} yet: start one")
     epoch, name, left_us, locks = row
     late = timedelta(microseconds=-left_us)
     is_served = locks and late < timedelta(seconds=SILENT_SECONDS)

@@ -1,6 +1,6 @@
-"""How a pqkeepd command fails: one line on standard error, and status 1 unless it says another.
+"""Failing pqkeepd commands: one line on standard error, and by default status 1.
 
-A usage error is status 2.
+A usage error has status 2.
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 def message_of(error: Exception) -> str:
-    """Return what went wrong in words: of a file, its name and the system's reason."""
+    """Return an error in words. For a file, these are its name and the system's reason."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
@@ -20,7 +20,7 @@ def message_of(error: Exception) -> str:
 
 @contextmanager
 def fail_on(*errors: type[Exception], status: int = 1) -> Iterator[None]:
-    """End the command with a status and the error's message where the block raises one of these."""
+    """End the command with a status and a message if the block raises one of these errors."""
     try:
         yield
     except errors as error:
@@ -29,7 +29,7 @@ def fail_on(*errors: type[Exception], status: int = 1) -> Iterator[None]:
 
 
 def end_on_signals(*numbers: signal.Signals) -> None:
-    """Have each of these signals end the command with status 0, and clean up, until a loop has them."""
+    """Make these signals end the command with status 0 and cleanup, until an event loop handles them."""
 
     def end(*_: object) -> None:
         sys.exit(os.EX_OK)
@@ -40,17 +40,17 @@ def end_on_signals(*numbers: signal.Signals) -> None:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End the command with status 1 where the block takes longer, whatever it waits for.
+    """End the command with status 1 if the block takes longer.
 
-    It reads files and databases that another user may write: a query or a read may have no end, and
-    no exception would reach the thread that waits for it.
+    The block reads files and databases that another user may write. Such a read may never end, and no
+    exception would reach the waiting thread.
     """
 
     def end() -> None:
         os.write(
             2,
-            f"pqkeepd: not done within {seconds:g} seconds: a file, a database or a process of the"
-            " installation does not answer\n".encode(),
+            f"pqkeepd: stopped after {seconds:g} seconds: a file, a database or a process of the"
+            " installation does not respond\n".encode(),
         )
         os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Requests of the operator to a running gateway, over its HTTP API."""
+"""The operator's requests to a running gateway, over its HTTP API."""
 
 import http.client
 import json
@@ -16,16 +16,16 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
 MAX_RESPONSE = 64 * 1024
-"""Bytes of an answer that are read."""
+"""The most bytes of a response."""
 SAFE_ADDRESS = r"^(https://[^/?#@]+|http://127\.0\.0\.1(:[0-9]+)?)/?$"
 PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be accepted as it is
 
 
 class GatewayError(Exception):
-    """The gateway refused, or did not answer."""
+    """The gateway refused or did not respond."""
 
     def __init__(self, message: str, code: str = "") -> None:
-        """Carry the documented error code, if there is one."""
+        """Take a message and the documented error code, if there is one."""
         super().__init__(message)
         self.code = code
 
@@ -34,7 +34,7 @@ def read_credential(path: Path) -> str:
     """Read the operator's credential from a secret file. Raises ConfigError."""
     text = read_secret_text(path, "operator's credential")
     if kind_of(text) is not CredentialKind.OPERATOR:
-        raise ConfigError(f"{path} does not hold the operator's credential")
+        raise ConfigError(f"{path} does not have an operator's credential")
     return text
 
 
@@ -44,7 +44,7 @@ def invitation_link(base_url: str, token: str) -> str:
 
 
 def accept_invitation_command(base_url: str, token: str, ca_file: Path | None = None) -> str:
-    """Return the shell command that accepts an invitation; the password is left to choose."""
+    """Return a shell command that accepts an invitation, with a placeholder for the password."""
     trusted = "" if ca_file is None else f" --cacert {shlex.quote(str(ca_file))}"
     body = json.dumps({"token": token, "password": PASSWORD}, separators=(",", ":"))
     return (
@@ -57,9 +57,9 @@ class GatewayClient:
     """Calls the gateway with the operator's credential."""
 
     def __init__(self, url: str, credential: str, ca_file: Path | None = None) -> None:
-        """Connect to nothing yet. A CA file in PEM is trusted instead of the system's.
+        """Make a client without connecting. A PEM CA file replaces the system's authorities.
 
-        Raises ConfigError for an address that the credential must not be sent to.
+        Raises ConfigError for an address without HTTPS, except 127.0.0.1.
         """
         if not re.match(SAFE_ADDRESS, url):
             raise ConfigError("the gateway's address must be https, or http on 127.0.0.1")
@@ -93,12 +93,12 @@ class GatewayClient:
             response = decode_json(body, dict[str, Any])
         except ssl.SSLCertVerificationError as error:
             raise GatewayError(
-                f"the gateway's certificate is not accepted: {error.verify_message}; --ca-file names"
-                " the authority that it comes from"
+                f"the gateway's certificate is not trusted: {error.verify_message}; name its"
+                " certificate authority with --ca-file"
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise GatewayError(
-                f"the gateway does not answer at {self._address.geturl()}: {error}"
+                f"the gateway does not respond at {self._address.geturl()}: {error}"
             ) from None
         finally:
             connection.close()
@@ -106,7 +106,7 @@ class GatewayClient:
             return response["data"]
         refusal = response.get("error")
         if not isinstance(refusal, dict):
-            raise GatewayError("what answers at the address is not a gateway of pqkeep")
+            raise GatewayError("the server at the address is not a pqkeep gateway")
         raise GatewayError(str(refusal.get("message")), str(refusal.get("error_code")))
 
     def _connection(self) -> http.client.HTTPConnection:

@@ -1,9 +1,9 @@
-"""The gateways of one host: their listening sockets, and how each is run.
+"""The gateways of one host: their listening sockets and their programs.
 
-Each gateway has a socket of its own on the one port (SO_REUSEPORT), among which the kernel divides
-new connections evenly; with one socket for all, a few gateways get most of them. The supervisor
-keeps the sockets open, and each gateway has those of the others, too: connections that wait at the
-socket of one that is being started, or hangs, are taken by the others.
+Each gateway has its own socket on the same port (SO_REUSEPORT). The kernel divides new connections
+evenly among these sockets. With one shared socket, a few gateways would get most connections. The
+supervisor keeps the sockets open, and each gateway also has those of the others: it accepts
+connections that wait for a gateway that starts or hangs.
 """
 
 import socket
@@ -19,7 +19,7 @@ BACKLOG = 2048
 
 
 class ListenError(Exception):
-    """An address cannot be listened on. The message is for the person who started pqkeepd."""
+    """pqkeepd cannot listen on an address. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Listeners:
 def listening(
     public: tuple[str, int], management: tuple[str, int] | None, count: int
 ) -> Iterator[Sequence[Listeners]]:
-    """Listen for so many gateways. Port 0 takes a free one.
+    """Open the listening sockets of ``count`` gateways. Port 0 chooses a free one.
 
-    The management addresses have successive ports, the first as given. Raises ListenError.
+    The management addresses have successive ports from the given one. Raises ListenError.
     """
     opened: list[Listeners] = []
     try:
@@ -66,7 +66,7 @@ def gateway_programs(
     *,
     are_renewed: bool,
 ) -> Iterator[Program]:
-    """Yield the gateways as programs to keep running."""
+    """Yield the programs of the gateways."""
     for number, own in enumerate(listeners):
         options = ["--fd", str(own.public.fileno())]
         descriptors = [other.public.fileno() for other in listeners]
@@ -92,12 +92,14 @@ def _port(first: int, number: int) -> int:
     if first == 0:
         return 0
     if first + number > MAX_PORT:
-        raise ListenError(f"management_address: there is no port {first + number}")
+        raise ListenError(
+            f"management_address: the port {first + number} is above 65535: choose a lower one"
+        )
     return first + number
 
 
 def _require_free(host: str, port: int) -> None:
-    """Refuse a port that is in use: sockets that share theirs could share another program's, too."""
+    """Raise for a port in use: sockets that share a port could share another program's."""
     family, address = _resolve(host, port)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,5 +126,7 @@ def _explained(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = str(error.strerror).partition(" (while attempting ")[0]  # create_server adds it
+        reason = str(error.strerror).partition(" (while attempting ")[
+            0
+        ]  # create_server adds this text
         raise ListenError(f"cannot listen on {host}, port {port}: {reason}") from None

@@ -1,4 +1,4 @@
-"""A data directory: the two processes' settings and secrets, each in a folder of its own.
+"""A data directory: the settings and secrets of the two processes, in one folder each.
 
 start.toml   what pqkeepd start runs, where init made the directory
 keyservice/  settings.toml  root.key  transfer.key  keys.sqlite3 (empty)
@@ -34,7 +34,7 @@ KEY_SERVICE_SOCKETS: Settings = {
     "socket": "../run/keyservice.sock",
     "operator_socket": "../run/operator.sock",
 }
-"""Those of the shard ``default``; the names of the others' end with the shard's."""
+"""Names of the shard ``default``. Those of other shards end with the shard's name."""
 GATEWAY_SOCKET: Settings = {"key_service_socket": "../run/keyservice.sock"}
 DEVELOPMENT: Settings = {
     "password_costs": {"memory_kib": 19 * 1024, "passes": 2, "lanes": 1},
@@ -42,30 +42,30 @@ DEVELOPMENT: Settings = {
     "self_service": True,
     "mailbox": "../mailbox",
 }
-"""Gateway settings of an installation for development: with the lowest password costs allowed."""
+"""Gateway settings for development, with the lowest allowed password costs."""
 KEY_SERVICE_DEVELOPMENT: Settings = {"least_destruction_days": 0}
-"""The key service's then: private keys are destroyed when that is asked for."""
+"""Key service settings for development: private keys are destroyed at once."""
 
 
 PLAN = "enterprise_plus"
-"""Of the operator's new tenants: a company that hosts for itself sells no plans."""
+"""The plan of new tenants: a company that hosts for itself sells no plans."""
 _OTHER_SHARD = "keyservice-"
 _DRAFT = ".new-"
 _OWN = (_DRAFT, "keyservice", "run", START_FILE, f".{START_FILE}.", "lost+found")
-"""How the names begin that an interrupted run leaves, and what a new file system has."""
+"""Beginnings of names from interrupted runs and of a new file system."""
 
 
 class InitialiseError(Exception):
-    """The data directory cannot be made. The message is for the person who wants it."""
+    """The data directory cannot be made. The message is for the operator."""
 
 
 class NoInstallationError(Exception):
-    """A directory has no installation. The message is for the person who names it."""
+    """The directory has no installation. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where an installation's databases and rate limits are."""
+    """The places of an installation's databases and rate limits."""
 
     accounts: str = ACCOUNTS_FILE
     """A file in the gateway's folder, or a postgresql:// address."""
@@ -74,7 +74,7 @@ class Stores:
     """A file in the key service's folder, or a postgresql:// address."""
     keys_password_file: str | None = None
     redis_url: str | None = None
-    """A redis:// address; None: the gateway's memory."""
+    """A redis:// address, or None for the gateway's memory."""
 
 
 IN_FILES = Stores()
@@ -86,7 +86,7 @@ class Layout:
 
     directory: Path
     shard: str = DEFAULT_SHARD
-    """Whose key service's paths they are."""
+    """The shard of the key service."""
 
     @property
     def key_service(self) -> Path:
@@ -115,7 +115,7 @@ class Layout:
 
     @property
     def valkey(self) -> Path:
-        """The folder of a Valkey of the gateways' own."""
+        """The folder of the gateways' own Valkey."""
         return self.directory / "valkey"
 
     @property
@@ -130,7 +130,7 @@ class Layout:
 
     @property
     def removed_settings(self) -> Path:
-        """What the key service's settings file is called once its shard was removed."""
+        """The key service's settings file after its shard was removed."""
         return self.key_service / "settings.removed.toml"
 
     @property
@@ -140,22 +140,22 @@ class Layout:
 
     @property
     def root_key(self) -> Path:
-        """The key that every private key is sealed under."""
+        """The key that seals every private key."""
         return self.key_service / "root.key"
 
     @property
     def transfer_key(self) -> Path:
-        """The key that tenants' keys are sealed under on their way to another shard."""
+        """The key that seals tenants' keys on their way to another shard."""
         return self.key_service / "transfer.key"
 
     @property
     def key_services(self) -> tuple[Path, ...]:
-        """The settings files of the key services of all shards that are on this host."""
+        """The settings files of all key services on this host."""
         return tuple(sorted(self.directory.glob("keyservice*/settings.toml")))
 
     @property
     def is_present(self) -> bool:
-        """Whether there is a folder of one of the processes."""
+        """True if the folder of a process exists."""
         return self.gateway.is_dir() or self.key_service.is_dir()
 
     @property
@@ -165,7 +165,7 @@ class Layout:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """The shards whose key services' folders are here, ``default`` first."""
+        """The shards with a folder here, ``default`` first."""
         others = (
             path.parent.name.removeprefix(_OTHER_SHARD)
             for path in self.directory.glob(f"{_OTHER_SHARD}*/settings.toml")
@@ -190,13 +190,12 @@ def initialise(
     stores: Stores = IN_FILES,
     users: Users | None = None,
 ) -> None:
-    """Make a data directory's files, with a digest of the operator's credential.
+    """Make the files of a data directory, with the digest of the operator's credential.
 
-    Open sign-up makes it an installation for development. With users each process's files are given
-    to its own, and the settings files explain every line; without, one user runs both. The files
-    are made in a temporary folder and moved into place, the gateway's last: a directory is
-    complete, or is completed by the next run. Raises InitialiseError, and overwrites and removes
-    nothing.
+    Open sign-up is for development. With ``users``, each process's user owns its files, and the
+    settings files explain every line. Without, one user runs both processes. Files are made in a
+    temporary folder and moved into place, the gateway's last. The next run completes an interrupted
+    one. Nothing is overwritten or removed. Raises InitialiseError.
     """
     if layout.gateway.exists():
         raise InitialiseError(
@@ -213,7 +212,7 @@ def initialise(
                 gateway_config.read(draft.gateway_settings).database,
                 key_service_config.read(draft.key_service_settings).database,
             ):
-                if not database.is_on_server:  # a process makes no new file itself
+                if not database.is_on_server:  # the process does not create the file
                     Path(database.location).touch(0o600)
             layout.run.mkdir(mode=0o700, exist_ok=True)
             if users is not None:
@@ -234,13 +233,15 @@ def initialise(
 
 
 def require_installation(layout: Layout) -> None:
-    """Raise NoInstallationError where a data directory has no folder of either process."""
+    """Raise NoInstallationError if a data directory has no folder of a process."""
     if not layout.is_present:
-        raise NoInstallationError(f"{layout.directory} has no installation; pqkeepd init makes one")
+        raise NoInstallationError(
+            f"{layout.directory} has no installation: make one with pqkeepd init"
+        )
 
 
 def has_stores(layout: Layout, stores: Stores) -> bool:
-    """Return whether an installation's data is in these places. Raises InitialiseError."""
+    """Return True if an installation uses these stores. Raises InitialiseError."""
     try:
         gateway = gateway_config.read(layout.gateway_settings)
         key_service = key_service_config.read(layout.key_service_settings)
@@ -312,7 +313,7 @@ def write_key_service(
 
 
 def _require_own(layout: Layout) -> None:
-    """Raise InitialiseError where the directory has other files: its mode is changed."""
+    """Raise InitialiseError if the directory has other files, because its mode is changed."""
     try:
         names = [path.name for path in layout.directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -326,15 +327,15 @@ def _require_own(layout: Layout) -> None:
 
 
 def _is_begun(layout: Layout, draft: Layout) -> bool:
-    """Return whether an interrupted run left the same key service's folder, but for its keys.
+    """Return True if an interrupted run left the same folder, ignoring its keys.
 
-    They stay: keys on a server may be sealed under the root key.
+    These keys are kept: private keys on a server may be sealed under the root key.
     """
     return layout.key_service.is_dir() and _files(layout) == _files(draft)
 
 
 def _files(layout: Layout) -> dict[str, bytes]:
-    """Return the files of the key service's folder, those of keys without content."""
+    """Return the files of the key service's folder. Files of keys have no content here."""
     secret_files = (layout.root_key, layout.transfer_key)
     return {
         path.name: b"" if path in secret_files else path.read_bytes()

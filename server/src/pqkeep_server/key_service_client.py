@@ -1,4 +1,4 @@
-"""Requests of the operator to a running key service, over its socket."""
+"""The operator's requests to a running key service, over its socket."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -44,13 +44,13 @@ from pqkeep_protocol.messages import (
 
 TIMEOUT_SECONDS = 30.0
 LIST_SECONDS = 5.0
-"""How long a list of moves is waited for: it is a few rows, and people look at it."""
+"""Seconds for a list of moves: it has few rows, and a person waits for it."""
 R = TypeVar("R", bound=Result)
 OperatorRequest = AnyAdministrationRequest | ListDestructions | CancelDestruction | CancelArchive
 
 
 class KeyServiceError(Exception):
-    """The key service refused, or did not answer."""
+    """The key service refused or did not respond."""
 
 
 class KeyServiceRefusalError(KeyServiceError):
@@ -64,21 +64,20 @@ class StandbyError(KeyServiceError):
 _REFUSALS: Mapping[MoveRefusal, str] = {
     MoveRefusal.NO_TRANSFER_KEY: "the key service's settings have no transfer_key_file, or its log"
     " says why it cannot be read",
-    MoveRefusal.SAME_SHARD: "the tenant is in that shard",
-    MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard; name that one",
-    MoveRefusal.BUSY: "the tenant's calls did not end in time; try again",
-    MoveRefusal.INTERRUPTED: "the key service lost its database meanwhile, and has it again; try"
-    " again",
+    MoveRefusal.SAME_SHARD: "the tenant is already in that shard",
+    MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard: name that one",
+    MoveRefusal.BUSY: "the tenant's calls did not end in time: try again",
+    MoveRefusal.INTERRUPTED: "the key service lost its database and has reconnected: try again",
     MoveRefusal.DAMAGED: "a key of the tenant is damaged; the key service's log says which",
     MoveRefusal.TOO_LARGE: "the tenant has more keys than a bundle can hold",
-    MoveRefusal.NOT_MOVING: "the key service knows of no such move",
+    MoveRefusal.NOT_MOVING: "the key service does not know this move",
     MoveRefusal.BUNDLE_INVALID: "the bundle is damaged, or the two key services have different"
     " transfer keys",
     MoveRefusal.BUNDLE_MISDIRECTED: "the bundle is for another shard, or of another tenant",
     MoveRefusal.BUNDLE_OUTDATED: "the tenant has been moved since the bundle was made, or the shard has"
     " renounced it",
-    MoveRefusal.TENANT_IS_HERE: "the shard that the tenant is to move to has keys of it already",
-    MoveRefusal.RECEIPT_INVALID: "the receipt is not that of the shard that has the tenant",
+    MoveRefusal.TENANT_IS_HERE: "the target shard already has keys of the tenant",
+    MoveRefusal.RECEIPT_INVALID: "the receipt is not from the shard that has the tenant",
     MoveRefusal.HAS_ARRIVED: "the tenant has arrived at the other shard",
 }
 
@@ -92,21 +91,21 @@ class MoveRefusedError(KeyServiceError):
 
 
 def reload_root_keys(path: Path) -> RootKeys:
-    """Have the key service read the root keys that its settings name now.
+    """Make the key service reload the root keys in its settings.
 
     Raises KeyServiceError.
     """
     request = ReloadRootKeys(tenant=INSTALLATION)
-    why_not = "the key service refused the root keys; its log says why"
+    why_not = "the key service refused the root keys: see its log"
     return _ask(path, "root-key", request, RootKeys, why_not)
 
 
 def announce_backup(path: Path, backup: AnnounceBackup) -> NewestBackup:
-    """Have the key service note that a backup is complete; return the newest that it knows of.
+    """Tell the key service about a complete backup, and return the newest one that it knows.
 
     Raises KeyServiceError.
     """
-    why_not = "the key service does not take it for a backup of what it has"
+    why_not = "the key service does not recognize the backup as one of its own data"
     return _ask(path, "backup", backup, NewestBackup, why_not)
 
 
@@ -117,13 +116,13 @@ def require_response(path: Path) -> None:
 
 
 def take_step(path: Path, request: AnyMoveRequest, kind: type[R]) -> R:
-    """Have the key service take a step of a tenant's move. Raises MoveRefusedError, KeyServiceError."""
+    """Make the key service take a step of a move. Raises MoveRefusedError and KeyServiceError."""
     why_not = "the key service is not available"
     result = _ask(path, "shard-move", request, Result, why_not)
     if isinstance(result, MoveRefused):
         raise MoveRefusedError(result.reason)
     if not isinstance(result, kind):
-        raise KeyServiceError("the key service sent an unexpected answer")
+        raise KeyServiceError("the key service sent an unexpected response")
     return result
 
 
@@ -160,7 +159,7 @@ _DESTRUCTIONS = "destructions"
 
 
 def seconds_for(request: OperatorRequest) -> float:
-    """Return how long an answer is waited for."""
+    """Return the seconds to wait for a response."""
     return LIST_SECONDS if isinstance(request, ListMoves) else TIMEOUT_SECONDS
 
 
@@ -176,7 +175,7 @@ def _ask(path: Path, request_id: str, request: OperatorRequest, kind: type[R], w
             response = _receive(connection)
     except (FileNotFoundError, ConnectionRefusedError):
         raise KeyServiceError(
-            f"the key service does not answer: nothing listens on {path}; start it"
+            f"the key service does not respond: nothing listens on {path}. Start it"
         ) from None
     except TimeoutError:
         raise KeyServiceError(
@@ -184,19 +183,19 @@ def _ask(path: Path, request_id: str, request: OperatorRequest, kind: type[R], w
             " stopped, or waits for its database; see its log and its state (ps)"
         ) from None
     except (OSError, ProtocolError) as error:
-        raise KeyServiceError(f"the key service does not answer: {error}") from None
+        raise KeyServiceError(f"the key service does not respond: {error}") from None
     match response:
         case Answer(result=result) if isinstance(result, kind):
             return result
         case Refusal(kind=ErrorKind.STANDBY):
             raise StandbyError(
-                "this key service does not serve now: it stands by, or has lost its database. Ask"
-                " the one that serves, or try again"
+                "this key service is not active: it is a standby, or has lost its database. Use the"
+                " active one, or try again"
             )
         case Refusal():
             raise KeyServiceRefusalError(why_not)
         case _:
-            raise KeyServiceError("the key service sent an unexpected answer")
+            raise KeyServiceError("the key service sent an unexpected response")
 
 
 def _receive(connection: socket.socket) -> ToGateway:

@@ -1,4 +1,4 @@
-"""The key services of one host: one for each shard whose folder is in the data directory."""
+"""The key services of one host: one for each shard with a folder in the data directory."""
 
 import socket
 from collections.abc import Iterator
@@ -15,15 +15,17 @@ NAME = "key service"
 
 
 def key_service_programs(layout: Layout, identity: Identity | None) -> Iterator[Program]:
-    """Yield the key services as programs to keep running, that of ``default`` first.
+    """Yield the programs of the key services, that of ``default`` first.
 
-    One that cannot run leaves the others running. Raises ConfigError.
+    If one cannot run, the others still run. Raises ConfigError.
     """
     for name in layout.shards:
         settings = Layout(layout.directory, name).key_service_settings
         found = config.read(settings).shard
         if found != name:
-            raise ConfigError(f"{settings} has the shard {found}, and its folder is that of {name}")
+            raise ConfigError(
+                f"{settings} names the shard {found}, but its folder is that of {name}"
+            )
         yield Program(
             NAME if name == DEFAULT_SHARD else f"{NAME} {name}",
             "pqkeep_keyservice",
@@ -34,7 +36,7 @@ def key_service_programs(layout: Layout, identity: Identity | None) -> Iterator[
 
 
 def is_listening(path: Path) -> bool:
-    """Return whether a process listens on a Unix socket."""
+    """Return True if a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as peer, suppress(OSError):
         peer.connect(str(path))
         return True

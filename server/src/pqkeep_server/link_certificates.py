@@ -1,10 +1,10 @@
-"""Certificates for the link between hosts: a private CA, and one certificate a host and role.
+"""Certificates for the link between hosts: a private CA, and one certificate for each host and role.
 
 DIRECTORY/ca/                certificate.pem  key.pem
 DIRECTORY/gateway-HOST/      certificate.pem  key.pem  ca.pem
 DIRECTORY/keyservice-HOST/   certificate.pem  key.pem  ca.pem
 
-Each host gets one folder, as it is. The CA's key stays with whoever renews certificates.
+Copy one folder to each host. Keep the CA's key where certificates are renewed.
 """
 
 import ipaddress
@@ -68,12 +68,12 @@ _USAGES: Mapping[Role, x509.ObjectIdentifier] = {
 
 
 class LinkCertificatesError(Exception):
-    """Certificates cannot be made. The message is for the person who wants them."""
+    """Certificates cannot be made. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A host's folder."""
+    """A host's folder and certificate."""
 
     folder: Path
     expires: datetime
@@ -81,7 +81,7 @@ class Issued:
 
 
 def default_algorithm() -> str:
-    """Return ML-DSA-65 where this machine's ssl can use it (OpenSSL 3.5), else P-256."""
+    """Return ML-DSA-65 if this machine's ssl supports it (OpenSSL 3.5), else P-256."""
     return "ML-DSA-65" if ssl.OPENSSL_VERSION_INFO >= (3, 5) else "P-256"
 
 
@@ -93,10 +93,10 @@ def issue(
     days: int,
     renew: bool,
 ) -> list[Issued]:
-    """Make a CA and the hosts' certificates, unless they exist; return all that exist.
+    """Make a CA and the hosts' certificates unless they exist, and return all certificates.
 
-    ``renew`` makes new keys and certificates, too, for all hosts that have a folder already.
-    Nothing else is overwritten. Raises LinkCertificatesError.
+    ``renew`` also makes new keys and certificates for hosts that have a folder. Nothing else is
+    overwritten. Raises LinkCertificatesError.
     """
     for _, host in hosts:
         _general_name(host)
@@ -126,24 +126,25 @@ class _Authority:
 
     @classmethod
     def prepare(cls, directory: Path, algorithm: str | None, *, makes: bool) -> "_Authority":
-        """Read the CA, or make it if it may. Raises LinkCertificatesError, ConfigError and OSError."""
+        """Read the CA, or make it if ``makes``. Raises LinkCertificatesError, ConfigError, OSError."""
         folder = directory / "ca"
         if not folder.exists():
             if not makes:
-                raise LinkCertificatesError("name the hosts with --gateway and --keyservice")
+                raise LinkCertificatesError(
+                    "no host is named: name hosts with --gateway and --keyservice"
+                )
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             key = ALGORITHMS[algorithm or default_algorithm()].generate()
             _write_folder(folder, key, _new_ca(key), None)
         key, certificate = _read_ca(folder)
         if algorithm is not None and _algorithm(key) is not ALGORITHMS[algorithm]:
             raise LinkCertificatesError(
-                f"the CA in {folder} has another algorithm than {algorithm}: a new CA needs a"
-                " directory of its own"
+                f"the CA in {folder} does not use {algorithm}: name another directory for a new CA"
             )
         return cls(directory, key, certificate)
 
     def renewed(self, days: int, *, renew: bool) -> Iterator[Issued]:
-        """Yield every host's folder, with a new key and certificate where that is wanted."""
+        """Yield every host's folder, with a new key and certificate if ``renew``."""
         for role, prefix in _FOLDERS.items():
             for folder in self._directory.glob(f"{prefix}-*"):
                 host = folder.name.removeprefix(f"{prefix}-")
@@ -154,7 +155,7 @@ class _Authority:
                 yield Issued(folder, certificate.not_valid_after_utc, is_new=False)
 
     def issue(self, folder: Path, role: Role, host: str, days: int) -> Issued:
-        """Write a host's folder, or new files in it."""
+        """Make a host's folder, or replace the files in it."""
         key = _algorithm(self._key).generate()
         certificate = self._sign(key, role, host, days)
         _write_folder(folder, key, certificate, self._certificate)
@@ -182,7 +183,9 @@ class _Authority:
 
 def _new_ca(key: PrivateKey) -> x509.Certificate:
     now = datetime.now(UTC)
-    number = x509.random_serial_number() % 2**32  # tells two CAs apart, while one replaces another
+    number = (
+        x509.random_serial_number() % 2**32
+    )  # distinguishes an old and a new CA during a change
     subject = _name(f"pqkeep link CA {number:08x}")
     return (
         _builder(f"pqkeep link CA {number:08x}", subject, key)
@@ -231,7 +234,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if len(host) > _MAX_HOST or not all(map(_LABEL.fullmatch, host.split("."))):
-        raise LinkCertificatesError("expected host names or addresses, without a port")
+        raise LinkCertificatesError("a host must be a name or an address without a port")
     return x509.DNSName(host)
 
 
@@ -242,7 +245,9 @@ def _algorithm(key: PrivateKey) -> Algorithm:
 def _read_ca(folder: Path) -> tuple[PrivateKey, x509.Certificate]:
     path = folder / "key.pem"
     if not path.exists():
-        raise LinkCertificatesError(f"{path} is missing: certificates are made where it is kept")
+        raise LinkCertificatesError(
+            f"{path} is missing: make certificates where the CA's key is kept"
+        )
     certificate = _read_certificate(folder / "certificate.pem")
     try:
         key = load_pem_private_key(read_secret_file(path, "key of the CA"), None)
@@ -258,13 +263,13 @@ def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(read_file(path, "certificate"))
     except ValueError:
-        raise LinkCertificatesError(f"{path} is not a certificate in PEM") from None
+        raise LinkCertificatesError(f"{path} is not a PEM certificate") from None
 
 
 def _write_folder(
     folder: Path, key: PrivateKey, certificate: x509.Certificate, ca: x509.Certificate | None
 ) -> None:
-    """Write a new folder, which appears when it is complete, or replace the files of an old one."""
+    """Write a new folder, which appears once it is complete, or replace the files of an old one."""
     files = {
         "key.pem": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         "certificate.pem": certificate.public_bytes(Encoding.PEM),

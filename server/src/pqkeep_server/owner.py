@@ -1,4 +1,4 @@
-"""Acting as the user that a process's folder belongs to, where root runs a command."""
+"""Lets root act as the owner of a process's folder."""
 
 import os
 import pwd
@@ -11,10 +11,10 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 @contextmanager
 def acting_as_owner_of(folder: Path) -> Iterator[None]:
-    """Run a block as a folder's owner, if root calls; otherwise as whoever calls.
+    """Run a block as a folder's owner if root calls, else as the caller.
 
-    Files that the block makes are the owner's, and it reads and writes nothing that the owner could
-    not. The folder is its home: libraries look for files there. Raises OSError.
+    The block makes files of the owner, and can only access files that the owner can. HOME is the
+    folder, because libraries look for files there. Raises OSError.
     """
     owner = folder.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
@@ -38,11 +38,11 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
 
 
 def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:
-    """Run a function, and return its result, in a process that has become the owner for good.
+    """Run a function in a process that has become the owner for good, and return its result.
 
-    For code that the owner has chosen, which could take back what ``acting_as_owner_of`` puts
-    aside. Where root does not call, or the owner is root, it runs in this process. Raises
-    ConfigError, with the message of the function's.
+    This is for code that the owner chose: it could regain the rights that ``acting_as_owner_of`` only
+    drops for a time. If root does not call, or the owner is root, the function runs in this process.
+    Raises ConfigError with the message of the function's error.
     """
     owner = path.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
@@ -61,7 +61,7 @@ def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:
         outcome, result = file.read(1), file.read()
     os.waitpid(child, 0)
     if outcome != _DONE:
-        raise ConfigError(result.decode() or f"nothing could be done as the user {owner.st_uid}")
+        raise ConfigError(result.decode() or f"cannot act as the user {owner.st_uid}")
     return result
 
 
@@ -79,7 +79,7 @@ def _result_as(owner: os.stat_result, work: Callable[[], bytes]) -> bytes:
 
 
 def _groups_of(owner: os.stat_result) -> list[int]:
-    """Return the groups that a process of the owner's has."""
+    """Return the groups of the owner."""
     try:
         return os.getgrouplist(pwd.getpwuid(owner.st_uid).pw_name, owner.st_gid)
     except KeyError:

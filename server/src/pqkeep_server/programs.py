@@ -1,4 +1,4 @@
-"""Programs as processes: what is run as whom, how it is started, and how it is ended."""
+"""Starts and ends programs as processes, each with a user and an environment."""
 
 import asyncio
 import ctypes
@@ -17,9 +17,9 @@ _LOG = logger(__name__)
 
 STOP_SECONDS = 15.0
 RENEWAL_SECONDS = 60.0
-"""How long a new process may take until it serves."""
+"""Seconds for a new process to become ready."""
 READY_OPTION = "--ready-fd"
-"""The option by which a process learns where to write a byte when it serves."""
+"""The option with the descriptor to which a ready process writes one byte."""
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -27,7 +27,7 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who runs a program: user, groups and environment."""
+    """The user, groups and environment of a program."""
 
     user: int
     group: int
@@ -37,26 +37,26 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Python module, or another program, to keep running as a process."""
+    """A Python module or another program that is kept running."""
 
     name: str
     module: str | None
-    """None: the program is the first of the arguments."""
+    """The Python module, or None if the first argument is the program."""
     arguments: Sequence[str]
     pass_fds: Sequence[int] = ()
     identity: Identity | None = None
-    """None: whoever runs the supervisor."""
+    """The user of the process, or None for the supervisor's."""
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Variables beside those of the identity, or of the supervisor."""
+    """Further variables beside those of the identity or the supervisor."""
     is_renewed: bool = False
-    """Whether a reload renews it; otherwise it is told to read again what it can: certificates."""
+    """True if a reload renews the process. Otherwise it only reloads its certificates."""
     is_one_of: str | None = None
-    """The kind of several programs that do without each other: one that cannot run is left ended
-    until a reload, as long as another one of the kind can."""
+    """The kind of programs that do not depend on each other. If one cannot run, it stays ended
+    until a reload, as long as another one of the kind runs."""
 
     @property
     def command(self) -> Sequence[str]:
-        """The words that start it."""
+        """The command line."""
         if self.module is None:
             return self.arguments
         # -P: nothing is imported from the current directory
@@ -64,7 +64,7 @@ class Program:
 
 
 def written(programs: Iterable[Program]) -> Sequence[Mapping[str, Any]]:
-    """Return programs in what JSON can have."""
+    """Return programs in JSON types."""
     return [asdict(program) for program in programs]
 
 
@@ -81,9 +81,9 @@ def read(programs: Iterable[Mapping[str, Any]]) -> Iterator[Program]:
 
 
 async def start(program: Program, ready: int | None = None) -> Process:
-    """Start a process of a program; ``ready``: a pipe's end to which it writes when it serves.
+    """Start a process. It writes to the pipe's end ``ready`` when it is ready.
 
-    What a program says that is not pqkeep's has to be read.
+    The caller must read the output of a program that is not pqkeep's.
     """
     identity = program.identity
     options = () if ready is None else (READY_OPTION, str(ready))
@@ -104,9 +104,9 @@ async def start(program: Program, ready: int | None = None) -> Process:
 
 
 async def is_told_ready(pipe: int) -> bool:
-    """Return whether a process says in time that it serves: False if it ends, or takes too long.
+    """Return True if a process becomes ready in time, False if it ends or takes too long.
 
-    The pipe's end is closed.
+    This closes the pipe's end.
     """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -141,9 +141,9 @@ async def end(process: Process, name: str) -> None:
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """Return a function that asks the kernel for SIGTERM when the parent dies; see prctl(2).
+    """Return a function that makes the kernel send SIGTERM when the parent dies; see prctl(2).
 
-    A program that is told to read something again before it listens for that ignores it.
+    It also ignores SIGHUP, which may arrive before the program handles it.
     """
 
     def between_fork_and_exec() -> None:

@@ -1,4 +1,4 @@
-"""Shows what a long command is doing, and how many of what there are."""
+"""Shows the progress of a long command, and counts in words."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,13 +7,13 @@ from rich.console import Console
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things in words: 1 tenant, 2 tenants."""
+    """Return a number with its noun: 1 tenant, 2 tenants."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager
 def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a step. Nothing is shown where standard error is no terminal."""
+    """Yield a function that shows a step. It shows nothing unless standard error is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

@@ -1,4 +1,4 @@
-"""Whether gateways are ready, as they say themselves; waiting until they are."""
+"""Asks gateways for their readiness, and waits for it."""
 
 import asyncio
 import http.client
@@ -18,16 +18,16 @@ from pqkeep_server.gateways import Listeners
 _LOG = logger(__name__)
 
 RESPONSE_SECONDS = 3.0
-"""A gateway finds out within two seconds."""
+"""Seconds. A gateway notices changes within two seconds."""
 POLL_SECONDS = 0.05
 FIRST_REPORT_SECONDS = 2.0
 LAST_REPORT_SECONDS = 30.0
 MOST_READ = 64 * 1024
-"""Bytes of an answer."""
+"""The most bytes of a response."""
 
 
 class Place(NamedTuple):
-    """Where a gateway says whether it is ready: its management address, or else the public one."""
+    """The address that reports a gateway's readiness: its management address or the public one."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 def place_of(gateway: Listeners, *, is_tls: bool) -> Place:
-    """Return where a gateway with these sockets says whether it is ready."""
+    """Return the address that reports the readiness of a gateway with these sockets."""
     if gateway.management is not None:
         host, port = gateway.management.getsockname()[:2]
         return Place(host, port)
@@ -45,7 +45,7 @@ def place_of(gateway: Listeners, *, is_tls: bool) -> Place:
 
 
 class Readiness(msgspec.Struct):
-    """What /readyz says."""
+    """The response of /readyz."""
 
     reasons: list[str] = []
     degraded: list[str] = []
@@ -58,7 +58,7 @@ class Readiness(msgspec.Struct):
 
 
 def ask(place: Place, seconds: float = RESPONSE_SECONDS) -> Readiness:
-    """Return what a gateway says. One that is ready has no reasons. Raises OSError, HTTPException."""
+    """Return a gateway's readiness. A ready one has no reasons. Raises OSError and HTTPException."""
     connection = _connection(place, seconds)
     try:
         connection.request("GET", place.path)
@@ -82,8 +82,8 @@ async def wait_until_ready(
 ) -> None:
     """Return when every gateway is ready.
 
-    What is missing is logged after two seconds, then less and less often, and when it changes;
-    ``tell`` gets the same as a STATUS= of sd_notify(3).
+    Missing parts are logged after two seconds, then less often, and on each change. ``tell`` gets the
+    same text as a STATUS= of sd_notify(3).
     """
     loop = asyncio.get_running_loop()
     pause = FIRST_REPORT_SECONDS
@@ -99,9 +99,9 @@ async def wait_until_ready(
 
 
 async def what_is_missing(places: Sequence[Place]) -> list[str]:
-    """Return why gateways are not ready, each reason once; nothing where all are.
+    """Return the reasons why gateways are not ready, without repetitions.
 
-    Each is asked in a thread of its own: cancelled, this waits for one answer, and not for all.
+    The gateways are asked one by one in threads: a cancelled call waits for one response at most.
     """
     found: dict[str, None] = {}
     for place in places:
@@ -109,14 +109,14 @@ async def what_is_missing(places: Sequence[Place]) -> list[str]:
             told = await asyncio.to_thread(ask, place)
         except (OSError, http.client.HTTPException) as error:
             problem = message_of(error) or type(error).__name__
-            found[f"gateway: no answer at {place.host} port {place.port}: {problem}"] = None
+            found[f"gateway: no response at {place.host} port {place.port}: {problem}"] = None
         else:
             found |= dict.fromkeys(told.said(told.reasons))
     return list(found)
 
 
 def main(words: Sequence[str]) -> int:
-    """Wait until gateways are ready; write each state that a service manager is told, in a line."""
+    """Wait until gateways are ready, and write each state for the service manager as a line."""
     write_logs("pqkeepd")
 
     def tell(state: str) -> None:
@@ -134,6 +134,6 @@ def _connection(place: Place, seconds: float) -> http.client.HTTPConnection:
     if not place.is_tls:
         return http.client.HTTPConnection(place.host, place.port, timeout=seconds)
     context = ssl.create_default_context()
-    context.check_hostname = False  # it is this host's own listening socket
+    context.check_hostname = False  # this host's own listening socket
     context.verify_mode = ssl.CERT_NONE
     return http.client.HTTPSConnection(place.host, place.port, timeout=seconds, context=context)

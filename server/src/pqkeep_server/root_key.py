@@ -1,8 +1,8 @@
-"""``pqkeepd root-key rotate``: every private key under a new root key, while the service runs.
+"""``pqkeepd root-key rotate``: seals every private key under a new root key in the running service.
 
-The new root key may come from another kind of source than the old one. After each step the command
-can be run again and continues: the new root key, the settings that name both, the key service's
-work, the settings that name the new one.
+The new root key may come from another kind of source. The steps are: make the new root key, name both
+in the settings, let the key service reseal, name only the new one. After an interruption the command
+continues with the next step.
 """
 
 import math
@@ -41,14 +41,14 @@ MAX_ROOT_KEYS = 255
 POLL_SECONDS = 0.2
 STUCK_SECONDS = 60.0
 LAST_REQUESTS_SECONDS = 10.0
-"""Requests that began before the end can still hold what the old root key sealed."""
+"""Seconds. Earlier requests may still use private keys under the old root key."""
 
 Report = Callable[[str], None]
-"""Shows what is being done now."""
+"""Shows the current step."""
 
 
 class RootKeyError(Exception):
-    """The root key is not changed yet. The message is for the person who wants it changed."""
+    """The root key is not changed yet. The message is for the operator."""
 
 
 def rotate(
@@ -59,11 +59,11 @@ def rotate(
     report: Report,
     last_requests_seconds: float = LAST_REQUESTS_SECONDS,
 ) -> list[str]:
-    """Change the root key; return where older root keys are, unless they are destroyed.
+    """Change the root key, and return the places of older root keys that still exist.
 
-    ``to`` is the new root key's source, as a line of its table in the settings. Without it, a file
-    follows a file and a token's key another key of the same token. Raises RootKeyError; run again,
-    it continues.
+    ``to`` is the new root key's source, as a line of its table in the settings. By default, a new file
+    follows a file, and a new key in the same token follows a token's key. Raises RootKeyError; another
+    run continues.
     """
     settings = layout.key_service_settings
     try:
@@ -72,14 +72,16 @@ def rotate(
             raise RootKeyError(f"{settings} has no operator_socket, which this command needs")
         tables = root_key_tables(read_text(settings))
         if tables.keys() != found.root_key_sources.keys():
-            raise RootKeyError("the environment sets the root keys; they can be changed there only")
+            raise RootKeyError("the environment sets the root keys: change them there")
         if len(tables) == 1:
             tables = _begin(settings, found.operator_socket, tables, to)
         elif to is not None and parse_table(to) != tables[max(tables)]:
-            raise RootKeyError("a change to another root key is not over; end it without --to")
+            raise RootKeyError(
+                "an earlier change of the root key is unfinished: finish it without --to"
+            )
         newest = max(tables)
         _wait(found.operator_socket, newest, report)
-        report("waiting for the last requests that began before")
+        report("waiting for requests that began earlier")
         time.sleep(last_requests_seconds)
         old = dict(config.read(settings).root_key_sources)
         del old[newest]
@@ -99,10 +101,10 @@ def rotate(
 def _begin(
     settings: Path, socket: Path, tables: Mapping[int, Settings], to: str | None
 ) -> dict[int, Settings]:
-    """Have the key service use a new root key beside the only one; return both, by id."""
+    """Make the key service use a new root key beside the old one, and return both by id."""
     ((newest, table),) = tables.items()
     if newest == MAX_ROOT_KEYS:
-        raise RootKeyError(f"there have been {MAX_ROOT_KEYS} root keys, which is the maximum")
+        raise RootKeyError(f"the maximum of {MAX_ROOT_KEYS} root keys is reached")
     new = _next(table, newest) if to is None else parse_table(to)
     source = config.root_key_source(new, settings.resolve().parent)
     if source.file is not None:
@@ -122,9 +124,9 @@ def _begin(
 
 
 def _put_back(settings: Path, socket: Path, before: str) -> None:
-    """Restore the settings from before a root key that was refused, if the key service agrees.
+    """Restore the old settings after a refused root key, if the key service accepts them.
 
-    It does not if the new root key is in use already. Raises RootKeyError if they are restored.
+    It does not accept them if the new root key is in use. Raises RootKeyError if they are restored.
     """
     both = read_text(settings)
     rewrite(settings, before)
@@ -134,23 +136,23 @@ def _put_back(settings: Path, socket: Path, before: str) -> None:
         rewrite(settings, both)
         return
     raise RootKeyError(
-        "the key service refused the new root key, and its log says why; the old one stays"
+        "the key service refused the new root key, and the old one stays: see its log"
     )
 
 
 def _next(table: Settings, newest: int) -> Settings:
-    """Return the table of the root key that follows another in the same kind of source."""
+    """Return the table of the next root key, in the same kind of source."""
     match table:
         case {"file": str() as file}:
             return {"file": str(Path(file).with_name(f"root-{newest + 1}.key"))}
         case {"pkcs11": {"key": str() as key, **others}}:
             return {"pkcs11": {**others, "key": f"{key.removesuffix(f'-{newest}')}-{newest + 1}"}}
         case _:
-            raise RootKeyError("say with --to where the new root key comes from")
+            raise RootKeyError("the source of the new root key is missing: name it with --to")
 
 
 def _make_file(file: Path, folder: Path) -> None:
-    """Make a root key for a folder's owner, unless an interrupted run or the operator has made it."""
+    """Make a root key's file for a folder's owner, unless it exists."""
     if file.exists():
         read_root_key(file, also_owned_by=folder.stat().st_uid)
     else:
@@ -169,8 +171,8 @@ def _wait(socket: Path, newest: int, report: Report) -> None:
         if state.remaining < least:
             least, since = state.remaining, time.monotonic()
         if time.monotonic() - since > STUCK_SECONDS:
-            raise RootKeyError("the key service makes no progress; its log says why")
-        report(f"{state.remaining:,} keys are left under older root keys")
+            raise RootKeyError("the key service makes no progress: see its log")
+        report(f"{state.remaining:,} keys are still sealed under older root keys")
         time.sleep(POLL_SECONDS)
 
 
@@ -185,14 +187,14 @@ def _described(source: RootKeySource) -> str:
         return f"the key {source.pkcs11.key} in the token {source.pkcs11.token}"
     if source.credential is not None:
         return f"the credential {source.credential}"
-    return f"what {(source.command or ('',))[0]} prints"
+    return f"the output of {(source.command or ('',))[0]}"
 
 
 def _is_destroyed(source: RootKeySource, settings: Path) -> bool:
-    """Destroy a root key in a file or a token; return whether it could be."""
+    """Destroy a root key in a file or a token. Return False for other sources."""
     try:
         if source.file is not None:
-            with acting_as_owner_of(settings.parent):  # who chose the file
+            with acting_as_owner_of(settings.parent):  # the owner chose the file
                 _destroy(source.file)
         elif source.pkcs11 is not None:
             _as_owner(settings, destroy_token_key, source.pkcs11)
@@ -212,7 +214,7 @@ def _as_owner(settings: Path, work: Callable[[Pkcs11], None], token: Pkcs11) -> 
 
 
 def _destroy(path: Path) -> None:
-    """Overwrite a file and delete it. A disk or file system may still keep copies of its blocks."""
+    """Overwrite and delete a file. The disk or file system may still have copies of its blocks."""
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.write(secrets.token_bytes(ROOT_KEY_SIZE))

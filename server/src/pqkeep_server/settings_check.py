@@ -35,7 +35,7 @@ class Role(NamedTuple):
     form: type[Struct]
     read: Callable[[Path], Any]
     end: LinkRole | None
-    """Its end of the link between hosts, if it has one."""
+    """The end of the link between hosts, or None."""
 
 
 ROLES = (
@@ -46,31 +46,31 @@ ROLES = (
 
 
 class UnreachableError(Exception):
-    """A database does not answer, or takes no writes now. A later try may succeed."""
+    """A database does not respond or is read-only now. A later try may succeed."""
 
 
 class Checked(NamedTuple):
-    """Settings with which a process can start."""
+    """Valid settings of a process."""
 
     role: str
     link: LinkTls | None
-    """Its end of the link between hosts, if it has one."""
+    """The end of the link between hosts, or None."""
 
 
 def settings_files(path: Path) -> Sequence[Path]:
-    """Return the settings files of a data directory; of a file, itself. Raises ConfigError."""
+    """Return the settings files of a data directory, or the file itself. Raises ConfigError."""
     if not path.is_dir():
         return (path,)
     layout = Layout(path)
     files = (layout.start_settings, layout.gateway_settings, *layout.key_services)
     found = tuple(filter(Path.exists, files))
     if not found:
-        raise ConfigError(f"{path} has no settings")
+        raise ConfigError(f"{path} has no settings: name a settings file or a data directory")
     return found
 
 
 def check_settings(file: Path) -> Checked:
-    """Return whose settings a file has. Raises ConfigError for what that process would refuse.
+    """Check a settings file and return its role. Raises ConfigError as the process would.
 
     Certificates and their keys are read with the rights of the settings' owner. Raises OSError, too.
     """
@@ -91,15 +91,15 @@ def check_settings(file: Path) -> Checked:
             return Checked(role.name, LinkTls(identity))
     except ImportError as error:  # Python loads some of its library when it is first used
         raise ConfigError(
-            f"the user that {file} belongs to cannot read {error.name} of Python's library: Python"
-            " must be where every user may read it, and not in root's home directory"
+            f"the owner of {file} cannot read {error.name} of Python's library: install Python where"
+            " every user may read it, not in root's home directory"
         ) from None
 
 
 def check_database(file: Path) -> None:
-    """Connect to the database on a server that settings name, as their process would; change nothing.
+    """Connect to the settings' database on a server as the process would, without a change.
 
-    Raises ConfigError where it cannot be used, and UnreachableError where a later try may succeed.
+    Raises ConfigError if it cannot be used, and UnreachableError if a later try may succeed.
     """
     settings = _role_of(file).read(file)
     if isinstance(settings, start_settings.StartSettings) or not settings.database.is_on_server:
@@ -132,8 +132,8 @@ async def _require_usable(database: DatabaseAddress, password_file: Path | None)
     require_no_code(own_code, location)
     if without_right is not None:
         raise ConfigError(
-            f"the database {location}: its role may not write {without_right}: the role must own the"
-            " database and the tables in it (ALTER DATABASE and ALTER TABLE … OWNER TO)"
+            f"the database {location}: the role may not write {without_right}: make the role the owner"
+            " of the database and its tables (ALTER DATABASE and ALTER TABLE … OWNER TO)"
         )
 
 
@@ -147,7 +147,7 @@ _WITHOUT_RIGHT = """
         CASE WHEN coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) THEN NULL
          ELSE 'the schema ' || coalesce(current_schema(), 'public') END)
 """
-"""What the role cannot write; NULL where there is nothing."""
+"""The first table or schema that the role cannot write, or NULL."""
 
 
 def _check_certificate(settings: gateway_config.Config) -> None:
@@ -160,14 +160,14 @@ def _check_certificate(settings: gateway_config.Config) -> None:
 
 
 def _role_of(file: Path) -> Role:
-    """Return the role that knows most of the names in a file."""
+    """Return the role with the most settings of a file."""
     names = read_toml(file).keys()
     if file.name == START_FILE:
         return ROLES[-1]
     known = [len(names & set(role.form.__struct_fields__)) for role in ROLES]
     if known.count(max(known)) > 1:
         raise ConfigError(
-            f"{file}: these are neither the gateway's settings, nor the key service's, nor those of"
-            " pqkeepd start"
+            f"{file} has no settings of the gateway, the key service or pqkeepd start: name another"
+            " file"
         )
     return ROLES[known.index(max(known))]

@@ -1,4 +1,4 @@
-"""Writes and edits settings files; comments and everything else in them stay as they are."""
+"""Writes and edits settings files. Comments and unchanged settings stay."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tomlkit.items import InlineTable, Table
 from pqkeep_protocol.documents import MalformedDocumentError, decode_toml
 
 Settings = Mapping[str, object]
-"""Texts, numbers, flags and mappings of these by name; None stands for no setting."""
+"""Texts, numbers, flags and mappings of these by name. None means no setting."""
 
 
 class SettingsFileError(Exception):
@@ -18,14 +18,14 @@ class SettingsFileError(Exception):
 
 
 def new_settings(settings: Settings) -> str:
-    """Return the text of a settings file; None leaves a setting to its default."""
+    """Return the text of a new settings file. None leaves a setting out."""
     return edited("", settings)
 
 
 def edited(text: str, settings: Settings) -> str:
-    """Return a settings file's text with some settings changed; None removes one.
+    """Return a settings file's text with changed settings. None removes a setting.
 
-    Raises SettingsFileError where the text is not TOML.
+    Raises SettingsFileError if the text is not TOML.
     """
     try:
         decode_toml(text, dict[str, Any])
@@ -51,11 +51,11 @@ def parse_table(text: str) -> Settings:
     try:
         return decode_toml(text, dict[str, Any])
     except MalformedDocumentError as error:
-        raise SettingsFileError(f"expected settings in TOML: {error}") from None
+        raise SettingsFileError(f"the settings are not TOML: {error}") from None
 
 
 def root_key_tables(text: str) -> dict[int, Settings]:
-    """Return the tables of a key service's root keys, by id, as they are written.
+    """Return the tables of a key service's root keys by id, unchanged.
 
     Raises SettingsFileError.
     """
@@ -73,7 +73,7 @@ def root_key_settings(tables: Mapping[int, Settings]) -> Settings:
 
 
 def _change(table: Table | InlineTable, settings: Settings) -> None:
-    """Make a table have these settings, and leave what is the same as it is written."""
+    """Change the settings of a table, without touching equal ones."""
     for name in [name for name in table if name not in settings]:
         del table[name]
     for name, value in settings.items():
@@ -82,7 +82,7 @@ def _change(table: Table | InlineTable, settings: Settings) -> None:
 
 
 def _table(settings: Settings) -> Table | InlineTable:
-    """Return a table in one line, or one with a heading for each of the tables in it."""
+    """Return an inline table, or a table with headings if it contains tables."""
     are_tables = all(isinstance(setting, Mapping) for setting in settings.values())
     table = tomlkit.table(is_super_table=True) if are_tables else tomlkit.inline_table()
     table.update(settings)

@@ -1,8 +1,7 @@
-"""Makes the key service of another shard, its folder and its row in the gateway's settings, or removes it.
+"""Adds and removes shards: a key service's folder and a row in the gateway's settings.
 
-A new folder appears complete, and the gateway's settings are changed last. Of a shard that is removed
-the folder stays, with its settings under another name, which is changed last. What is interrupted is
-gone on with when it is asked for again.
+A new folder appears complete, and the gateway's settings are changed last. The folder of a removed
+shard stays. Its settings file is renamed last. Another run continues an interrupted one.
 """
 
 import fcntl
@@ -28,20 +27,20 @@ from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.settings_file import Settings, SettingsFileError, edited, parse_table
 
 LONGEST_SOCKET_PATH = 107
-"""Bytes, of the kernel's."""
+"""Bytes. The kernel's limit for the path of a socket."""
 INHERITED = (
     *("gateway_uid", "least_destruction_days"),
     *("slh_dsa", "openssl_library", "verify_signatures", "log_format"),
 )
-"""Settings of the first key service that another one has, too."""
+"""Settings that a new key service takes from the first one."""
 
 
 class Added(NamedTuple):
-    """What was made for a shard."""
+    """A new shard's files."""
 
     layout: Layout
     had_no_transfer_key: bool
-    """Whether the first key service got its transfer key now, and must be started again."""
+    """True if the first key service got a new transfer key and must be restarted."""
 
 
 def add_shard(
@@ -49,33 +48,36 @@ def add_shard(
 ) -> Added:
     """Make a shard's key service, and name it in the gateway's settings.
 
-    Its database is a file of its own, or a PostgreSQL database that is empty. Where the first
-    shard's is on a server one must be named; its password file is that of the first one then,
-    unless another is named. Raises InitialiseError.
+    Its database is a new file or an empty PostgreSQL database. If the first shard's database is on a
+    server, a database must be named. The default password file is that of the first shard. Raises
+    InitialiseError.
     """
     with _changing(layout.directory, f"add the shard {name}"):
         return _add(layout, name, database, password_file)
 
 
 class Removed(NamedTuple):
-    """What stays of a shard."""
+    """The remains of a removed shard."""
 
     layout: Layout
     database: str
-    """The address of its log."""
+    """The location of the database with its audit log."""
 
 
 def remove_shard(layout: Layout, name: str, note: Callable[[], None]) -> Removed:
-    """Take a shard out of the gateway's settings, and have its key service not run any more.
+    """Remove a shard from the gateway's settings, and rename its key service's settings.
 
-    ``note`` checks that this may be done, and notes it. Raises what that does, InitialiseError.
+    ``note`` checks that the shard may be removed, and records it. Raises its errors and
+    InitialiseError.
     """
     shard = Layout(layout.directory, name)
     if name == DEFAULT_SHARD:
-        raise InitialiseError("the shard default has the records of the installation, and stays")
+        raise InitialiseError(
+            "the shard default has the records of the installation and cannot be removed"
+        )
     with _changing(layout.directory, f"remove the shard {name}"):
         if name not in layout.shards:
-            raise InitialiseError(f"there is no shard {name} in {layout.directory}")
+            raise InitialiseError(f"the shard {name} does not exist in {layout.directory}")
         with acting_as_owner_of(layout.gateway):
             unnamed = _without_shard(read_text(layout.gateway_settings), name)
         with acting_as_owner_of(shard.key_service):
@@ -88,7 +90,7 @@ def remove_shard(layout: Layout, name: str, note: Callable[[], None]) -> Removed
 
 
 def add_missing(layout: Layout, count: int, databases: Sequence[str] = ()) -> list[Added]:
-    """Add shards until there are so many, shard-2 and so on, each with one of these databases.
+    """Add shards (shard-2 and so on) up to ``count``, with these databases in their order.
 
     Raises InitialiseError.
     """
@@ -114,13 +116,13 @@ def _add(layout: Layout, name: str, database: str | None, password_file: Path | 
     _require_name(shard)
     if shard.removed_settings.exists():
         raise InitialiseError(
-            f"{shard.key_service} has the log of a shard {name} that was removed: choose another name"
+            f"{shard.key_service} has the log of the removed shard {name}: choose another name"
         )
     with acting_as_owner_of(layout.gateway):
         gateway = gateway_config.read(layout.gateway_settings)
         text = read_text(layout.gateway_settings)
     if name in gateway.key_services:
-        raise InitialiseError(f"the gateway's settings name the shard {name} already")
+        raise InitialiseError(f"a shard {name} already exists in the gateway's settings")
     named = _with_shard(text, gateway, shard)
     with acting_as_owner_of(layout.key_service):
         first = key_service_config.read(layout.key_service_settings)
@@ -136,7 +138,7 @@ def _add(layout: Layout, name: str, database: str | None, password_file: Path | 
 
 @contextmanager
 def _changing(directory: Path, what: str) -> Iterator[None]:
-    """Hold a lock that pqkeepd start does not need. Whatever fails in the block: InitialiseError."""
+    """Hold a lock that pqkeepd start does not need. Failures in the block become InitialiseError."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -152,7 +154,7 @@ def _changing(directory: Path, what: str) -> Iterator[None]:
 
 
 def _rewrite(layout: Layout, text: str) -> None:
-    """Replace the gateway's settings, and read them. Raises ConfigError."""
+    """Replace the gateway's settings, and check them. Raises ConfigError."""
     with acting_as_owner_of(layout.gateway):
         rewrite(layout.gateway_settings, text)
         gateway_config.read(layout.gateway_settings)
@@ -161,7 +163,7 @@ def _rewrite(layout: Layout, text: str) -> None:
 def _require_name(shard: Layout) -> None:
     if not re.match(SHARD_NAME, shard.shard):
         raise InitialiseError(
-            "a shard's name has 1 to 32 of a-z, 0-9 and -, the first and last a letter or digit"
+            "a shard's name must be 1 to 32 of a-z, 0-9 and -, with a letter or digit at both ends"
         )
     for path in (shard.socket, shard.operator_socket):
         if len(os.fsencode(path.absolute())) > LONGEST_SOCKET_PATH:
@@ -175,8 +177,8 @@ def _with_shard(text: str, gateway: gateway_config.Config, shard: Layout) -> str
     if not isinstance(shards, Mapping):
         if gateway.shards or "key_service_socket" not in found:
             raise InitialiseError(
-                "the gateway's settings file does not say where its key service is: it is on another"
-                " host, or the environment says it. Add the shard by hand, as docs/scaling.md says"
+                "the gateway's settings file does not name its key service, which is on another host or"
+                " in the environment: add the shard by hand (docs/scaling.md)"
             )
         shards = {"default": {"sockets": [found["key_service_socket"]]}}
     added = {"sockets": [f"../run/{shard.socket.name}"]}
@@ -188,8 +190,8 @@ def _without_shard(text: str, name: str) -> str:
     shards = parse_table(text).get("shards")
     if not isinstance(shards, Mapping):
         raise InitialiseError(
-            "the gateway's settings file does not name its shards: the environment does. Remove the"
-            " shard by hand, as docs/scaling.md says"
+            "the environment names the gateway's shards, not the settings file: remove the shard by"
+            " hand (docs/scaling.md)"
         )
     return edited(text, {"shards": {other: of for other, of in shards.items() if other != name}})
 
@@ -197,11 +199,11 @@ def _without_shard(text: str, name: str) -> str:
 def _settings(
     shard: Layout, layout: Layout, first: Config, database: str | None, password_file: Path | None
 ) -> Settings:
-    """Return the settings of a shard's key service, but for its keys. Raises InitialiseError."""
+    """Return the settings of a shard's key service without its keys. Raises InitialiseError."""
     if database is None and first.database.is_on_server:
         raise InitialiseError(
-            "the first shard's database is on a server: make an empty one for this shard, for the"
-            " same role, and name it with --keys-database"
+            "the first shard's database is on a server: make an empty database for this shard with"
+            " the same role, and name it with --keys-database"
         )
     chosen = database or KEYS_FILE
     try:
@@ -210,7 +212,9 @@ def _settings(
         raise InitialiseError(f"database: {error}") from None
     for path in layout.key_services:
         if path.parent != shard.key_service and key_service_config.read(path).database == address:
-            raise InitialiseError(f"the key service of {path} has this database already")
+            raise InitialiseError(
+                f"the key service of {path} already uses this database: name another one"
+            )
     if password_file is None and address.is_on_server:
         password_file = first.database_password_file
     inherited = {name: getattr(first, name) for name in INHERITED}
@@ -226,8 +230,8 @@ def _settings(
 
 
 def _transfer_key(layout: Layout, first: Config) -> tuple[bytes, bool]:
-    """Return the transfer key of the first key service, and whether it was made now."""
-    with acting_as_owner_of(layout.key_service):  # who chose the file, and gets a copy of it
+    """Return the transfer key of the first key service, and True if it is new."""
+    with acting_as_owner_of(layout.key_service):  # the owner chose the file and gets a copy of it
         if first.transfer_key_file is not None:
             return read_secret_file(first.transfer_key_file, "transfer key"), False
         if not layout.transfer_key.exists():
@@ -240,18 +244,18 @@ def _transfer_key(layout: Layout, first: Config) -> tuple[bytes, bool]:
 
 
 def _require_same(shard: Layout, settings: Settings) -> None:
-    """Raise InitialiseError unless a folder that is there is what an interrupted run has made."""
+    """Raise InitialiseError unless an interrupted run has made the existing folder."""
     with acting_as_owner_of(shard.key_service):
         found = parse_table(read_text(shard.key_service_settings))
     if any(found.get(name) != value for name, value in settings.items()):
         raise InitialiseError(
-            f"{shard.key_service} exists already, with other settings, and the gateway's settings do"
-            " not name it"
+            f"{shard.key_service} already exists with other settings: choose another name, or move it"
+            " away"
         )
 
 
 def _make(shard: Layout, settings: Settings, transfer_key: bytes, *, is_explained: bool) -> None:
-    """Make the folder, with an empty database if that is a file, for the first one's owner."""
+    """Make the folder for the first key service's owner, with an empty database file if needed."""
     owner = Layout(shard.directory).key_service.stat()
     with tempfile.TemporaryDirectory(prefix=".new-", dir=shard.directory) as temporary:
         draft = Layout(Path(temporary), shard.shard)

@@ -1,8 +1,8 @@
-"""``pqkeepd shard``: moves tenants between the shards of this host, while everything runs.
+"""``pqkeepd shard``: moves tenants between the shards of this host while the service runs.
 
-Each step can be taken again after the command or a key service was killed: the accounts database
-and the two audit logs say how far a move is. Root asks the key services, whose operator's sockets
-serve nobody else, and changes the accounts database as its owner.
+Each step can be repeated after the command or a key service was killed: the accounts database and
+the two audit logs have the state of a move. Root talks to the key services' operator sockets, and
+changes the accounts database as its owner.
 """
 
 import asyncio
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from pqkeep_gateway.storage.shards import SqlShards
 
 Report = Callable[[str], None]
-"""Shows what is done next."""
+"""Shows the next step."""
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
 _Opened = tuple[asyncio.Runner, "SqlShards"]
-"""An event loop, and the accounts database, which is used on it only."""
+"""An event loop, and the accounts database that is used only on it."""
 
 
 class ShardError(Exception):
-    """A tenant is not moved, or not wholly yet. The message is for the operator."""
+    """A move failed or is unfinished. The message is for the operator."""
 
 
 class OtherTargetError(ShardError):
@@ -74,11 +74,11 @@ class OtherTargetError(ShardError):
 
 @dataclass(frozen=True, slots=True)
 class ShardHere:
-    """A shard, and what its key service says if it is on this host and runs."""
+    """A shard, with the state of its key service if that runs on this host."""
 
     stored: StoredShard
     unfinished: int | None
-    """How many tenants have left it whose bundles are still there; None where it does not answer."""
+    """The number of moved tenants with bundles left here, or None if the key service is silent."""
 
 
 class ShardMoves:
@@ -96,7 +96,7 @@ class ShardMoves:
             raise ShardError(str(error)) from None
 
     def list(self) -> Sequence[ShardHere]:
-        """Return all shards but those that were removed. Raises ShardError."""
+        """Return all shards that were not removed. Raises ShardError."""
         with self._accounts_open():
             found = self._accounts(lambda accounts: accounts.list())
         named = self._settings.key_services
@@ -107,26 +107,26 @@ class ShardMoves:
         ]
 
     def move(self, tenant: TenantId, target: str) -> None:
-        """Move a tenant, or go on with its move. Raises ShardError."""
+        """Move a tenant, or continue its move. Raises ShardError."""
         with self._alone():
             self._move(tenant, target)
 
     def cancel(self, tenant: TenantId) -> str:
-        """Have a tenant that is on its way come back; return its shard. Raises ShardError.
+        """Cancel the move of a tenant, and return its shard. Raises ShardError.
 
-        Refused unless the shard that it was to move to proves that it does not have it, or the
-        bundle never left the first one.
+        This is refused unless the target shard proves that it does not have the tenant, or the bundle
+        never left the source shard.
         """
         with self._alone():
             return self._cancel(tenant)
 
     def drain(self, shard: str) -> int:
-        """Move all tenants away, and put no new ones there; return how many. Raises ShardError."""
+        """Move all tenants away, accept no new ones, and return their number. Raises ShardError."""
         with self._alone():
             return self._drain(shard)
 
     def end_draining(self, shard: str) -> None:
-        """Put new tenants into a shard again; none comes back by itself. Raises ShardError.
+        """Accept new tenants in a shard again. Moved tenants do not return. Raises ShardError.
 
         Refused while the shard is being drained.
         """
@@ -134,14 +134,14 @@ class ShardMoves:
             self._accounts(lambda accounts: accounts.set_draining(shard, draining=False))
 
     def remove(self, shard: str, *, leaves_records: bool) -> int:
-        """Note that a shard is removed which has no tenants; return how many have records there.
+        """Record the removal of an empty shard. Return the number of tenants with records there.
 
-        Raises ShardError where it is needed; see ``SqlShards.remove``.
+        Raises ShardError if the shard cannot be removed; see ``SqlShards.remove``.
         """
         with self._alone():
             if bundles := self._bundles(shard):
                 raise ShardError(
-                    f"not finished: {counted(len(bundles), 'move')} away from the shard {shard}; run"
+                    f"{counted(len(bundles), 'move')} away from the shard {shard} not finished: run"
                     " pqkeepd shard drain"
                 )
             try:
@@ -151,11 +151,11 @@ class ShardMoves:
                     )
                 )
             except ShardInUseError as error:
-                raise ShardError(f"the shard {shard} stays: {error}") from None
+                raise ShardError(f"the shard {shard} cannot be removed: {error}") from None
 
     @contextmanager
     def while_nobody_moves(self) -> Iterator[None]:
-        """Keep tenants from being moved here. Raises ShardError where a move is not finished."""
+        """Prevent moves of tenants here. Raises ShardError if a move is unfinished."""
         with self._alone():
             moving = {
                 shard.name: shard.moving
@@ -164,22 +164,22 @@ class ShardMoves:
             for shard in self._sockets:
                 if unfinished := max(moving.get(shard, 0), len(self._bundles(shard))):
                     raise ShardError(
-                        f"not finished: {counted(unfinished, 'move')} away from the shard {shard}; go"
-                        " on with each, or cancel it"
+                        f"{counted(unfinished, 'move')} away from the shard {shard} not finished: run"
+                        " each again, or cancel it"
                     )
             yield
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep every other command of this host from moving tenants. Raises ShardError.
+        """Prevent moves by other commands on this host. Raises ShardError.
 
-        One that was paused between two steps must not go on when the tenant is elsewhere by then.
+        A command that was paused between two steps must not continue after another move.
         """
         try:
             with locked(self._layout.directory, MOVES_LOCK_FILE), self._accounts_open():
                 yield
         except BlockingIOError:
-            raise ShardError("another command moves tenants; wait until it has ended") from None
+            raise ShardError("another command is moving tenants: wait until it has ended") from None
         except OSError as error:
             raise ShardError(
                 f"{self._layout.directory / MOVES_LOCK_FILE}: {error.strerror}"
@@ -193,10 +193,10 @@ class ShardMoves:
         if source == target:
             self._report(f"{shown}: looking for a bundle to destroy")
             if not self._finish_elsewhere(tenant, target):
-                raise ShardError(f"{shown} is in the shard {target} already")
+                raise ShardError(f"{shown} is already in the shard {target}")
             return
         self._socket(source)
-        self._finish_elsewhere(tenant, source)  # of the move before this one
+        self._finish_elsewhere(tenant, source)  # of the previous move
         if not placement.is_moving:
             self._require_one_transfer_key(source, target)
             self._require_capacity(tenant, source, target)
@@ -207,7 +207,7 @@ class ShardMoves:
         self._report(f"{shown}: arriving at {target}")
         receipt = self._copy(tenant, exported)
         self._report(f"{shown}: destroying what {source} has")
-        self._finish(tenant, source, receipt)  # before a call can destroy a key in the other shard
+        self._finish(tenant, source, receipt)  # before a call can destroy a key in the target shard
         self._report(f"{shown}: serving it there")
         self._end_move(tenant, source, target)
 
@@ -215,7 +215,7 @@ class ShardMoves:
         shown = f"tenant {tenant}"
         placement = self._placement_of(tenant)
         if not placement.is_moving:
-            raise ShardError(f"{shown} is in the shard {placement.shard}, and is not being moved")
+            raise ShardError(f"{shown} is in the shard {placement.shard} and is not being moved")
         source = placement.shard
         self._report(f"{shown}: taking it back")
         found = self._take_back(tenant, source)
@@ -229,17 +229,17 @@ class ShardMoves:
         return source
 
     def _end_move(self, tenant: TenantId, source: str, target: str) -> None:
-        """Serve a tenant in a shard again. Raises ShardError where it is not the one that was moved."""
+        """Serve a tenant in a shard again. Raises ShardError if another command moved it meanwhile."""
         self._accounts(lambda accounts: accounts.end_move(tenant, source, target))
         if self._placement_of(tenant) != Placement(target):
             raise ShardError(
-                f"tenant {tenant} was moved by somebody else meanwhile; run the command again"
+                f"another command moved tenant {tenant} meanwhile: run this command again"
             )
 
     def _take_back(
         self, tenant: TenantId, source: str, renunciation: Receipt | None = None
     ) -> MoveCancelled | None:
-        """Ask a shard to take a tenant back; None where the tenant has not left it."""
+        """Ask a shard to take a tenant back. Return None if the tenant has not left it."""
         request = CancelMove(tenant=tenant, renunciation=renunciation)
         try:
             return take_step(self._socket(source), request, MoveCancelled)
@@ -248,15 +248,15 @@ class ShardMoves:
                 return None
             if error.reason is MoveRefusal.HAS_ARRIVED:
                 raise ShardError(
-                    f"tenant {tenant} has arrived where it was to move to: end its move by pqkeepd"
-                    " shard move with --to"
+                    f"tenant {tenant} has already arrived in the target shard: finish the move with"
+                    " pqkeepd shard move --to"
                 ) from None
             raise ShardError(f"{source}: {error}") from None
         except KeyServiceError as error:
-            raise ShardError(f"{source}: {error}; run the command again to go on") from None
+            raise ShardError(f"{source}: {error}; run the command again to continue") from None
 
     def _renunciation(self, tenant: TenantId, source: str, move: MoveCancelled) -> Receipt:
-        """Return the statement of the shard that a bundle may have reached, that it never will."""
+        """Return the target shard's statement that it does not have the tenant and never will."""
         request = RenounceTenant(
             tenant=tenant, source=source, generation=move.generation, sha256=move.sha256
         )
@@ -266,15 +266,15 @@ class ShardMoves:
         except MoveRefusedError as error:
             if error.reason is MoveRefusal.HAS_ARRIVED:
                 raise ShardError(
-                    f"{shown} has arrived at {target}: end its move by pqkeepd shard move --to"
+                    f"{shown} has arrived at {target}: finish the move with pqkeepd shard move --to"
                     f" {target}"
                 ) from None
             raise ShardError(f"{target}: {error}") from None
         except (KeyServiceError, ShardError) as error:
             raise ShardError(
-                f"{target}: {error}. It may have the tenant, and only it can say that it does not:"
-                " start its key service, or restore its database, and run the command again. Nothing"
-                " is changed until then, and the tenant's requests are refused"
+                f"{target}: {error}. This shard may have the tenant: start its key service or restore"
+                " its database, and run the command again. Until then nothing changes, and the"
+                " tenant's requests are refused"
             ) from None
 
     def _drain(self, shard: str) -> int:
@@ -293,7 +293,7 @@ class ShardMoves:
         return self._accounts(lambda accounts: accounts.find(tenant))
 
     def _move_anywhere(self, tenant: TenantId, source: str) -> None:
-        """Move a tenant to the emptiest shard that runs here, or to where it is on its way."""
+        """Move a tenant to the emptiest shard that runs here, or continue its unfinished move."""
         running = [shard.stored for shard in self.list() if shard.unfinished is not None]
         targets = [
             shard.name
@@ -301,7 +301,9 @@ class ShardMoves:
             if shard.name != source and not shard.draining
         ]
         if not targets:
-            raise ShardError("no other shard that runs on this host takes tenants")
+            raise ShardError(
+                "no other running shard on this host accepts tenants: add or start one"
+            )
         for target in targets:
             try:
                 self._move(tenant, target)
@@ -311,9 +313,9 @@ class ShardMoves:
         raise ShardError(f"tenant {tenant} is on its way to a shard that does not run on this host")
 
     def _require_one_transfer_key(self, *shards: str) -> None:
-        """Raise ShardError where shards have different transfer keys: a rotation was interrupted.
+        """Raise ShardError if shards have different transfer keys after an interrupted rotation.
 
-        Of a tenant that has left under one of them nobody could open the bundle.
+        The target shard could not open the bundle of a tenant then.
         """
         try:
             keys = {transfer_key(Layout(self._layout.directory, shard)) for shard in shards}
@@ -321,12 +323,12 @@ class ShardMoves:
             raise ShardError(str(error)) from None
         if len(keys) > 1:
             raise ShardError(
-                f"the shards {' and '.join(shards)} have different transfer keys: an interrupted"
-                " change of them; run pqkeepd transfer-key rotate again, then this command"
+                f"the shards {' and '.join(shards)} have different transfer keys: run pqkeepd"
+                " transfer-key rotate again, then this command"
             )
 
     def _require_capacity(self, tenant: TenantId, source: str, target: str) -> None:
-        """Raise ShardError, while the tenant is served, where the target would not take it."""
+        """Raise ShardError, while the tenant is still served, if the target would refuse it."""
         asks = ImportTenant(tenant=tenant, sha256=bytes(32), size=1, part=0, data=b"")
         try:
             take_step(self._socket(target), asks, ImportProgress)
@@ -342,13 +344,13 @@ class ShardMoves:
                 raise OtherTargetError(f"tenant {tenant}: {error}") from None
             self._accounts(
                 lambda accounts: accounts.end_move(tenant, source, source)
-            )  # it has not left
+            )  # the tenant has not left
             raise ShardError(f"tenant {tenant} stays in {source}: {error}") from None
         except KeyServiceError as error:
-            raise ShardError(f"{source}: {error}; run the command again to go on") from None
+            raise ShardError(f"{source}: {error}; run the command again to continue") from None
 
     def _copy(self, tenant: TenantId, exported: ExportedTenant) -> Receipt:
-        """Bring a bundle from one key service to the other; return the receipt."""
+        """Copy a bundle from one key service to the other, and return the receipt."""
         digest, size = exported.sha256, max(exported.size, 1)
 
         def bring(part: int, data: bytes) -> ImportProgress:
@@ -362,17 +364,18 @@ class ShardMoves:
             read = ReadBundle(tenant=tenant, sha256=digest, part=part)
             receipt = bring(part, self._ask(exported.source, read, BundlePart).data).receipt
         if receipt is None:
-            raise ShardError(f"{exported.target} gives no receipt for tenant {tenant}")
+            raise ShardError(
+                f"{exported.target} sent no receipt for tenant {tenant}: run the command again"
+            )
         return receipt
 
     def _finish(self, tenant: TenantId, source: str, receipt: Receipt) -> None:
         self._ask(source, FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
 
     def _finish_elsewhere(self, tenant: TenantId, target: str) -> bool:
-        """Destroy the bundle of a tenant that has arrived, where one is left.
+        """Destroy the bundle of an arrived tenant, if one is left.
 
-        No tenant was ever in a shard that the accounts database does not know yet, and whose key
-        service need not run.
+        A shard that the accounts database does not know has never had a tenant, and need not run.
         """
         for source in (shard.name for shard in self._accounts(lambda accounts: accounts.list())):
             if source == target or source not in self._sockets:
@@ -390,7 +393,7 @@ class ShardMoves:
         return None
 
     def _bundles(self, shard: str) -> Sequence[TenantId]:
-        """Return the tenants that have left a shard whose bundles are still there."""
+        """Return the moved tenants whose bundles are left in a shard."""
         return self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants
 
     def _ask(self, shard: str, request: AnyMoveRequest, kind: type[R]) -> R:
@@ -404,8 +407,8 @@ class ShardMoves:
             return self._sockets[shard]
         except KeyError:
             raise ShardError(
-                f"the shard {shard} has no key service with an operator_socket on this host: its"
-                f" folder is keyservice-{shard}, in the data directory"
+                f"the shard {shard} has no key service with an operator_socket on this host: set it in"
+                f" keyservice-{shard}/settings.toml of the data directory"
             ) from None
 
     def _accounts(self, action: "Callable[[SqlShards], Awaitable[T]]") -> T:
@@ -417,7 +420,7 @@ class ShardMoves:
 
     @contextmanager
     def _accounts_open(self) -> Iterator[None]:
-        """Keep the accounts database open for a block, however often it is asked. Raises ShardError."""
+        """Keep the accounts database open for a block. Blocks can be nested. Raises ShardError."""
         from pqkeep_gateway.wiring import open_placements  # noqa: PLC0415 - slow
 
         if self._opened is not None:
@@ -442,9 +445,11 @@ class ShardMoves:
             with acting_as_owner_of(self._layout.gateway):
                 yield
         except TenantNotFoundError:
-            raise ShardError("there is no such tenant") from None
+            raise ShardError("the tenant does not exist: check its id") from None
         except ShardNotFoundError:
-            raise ShardError("the gateways' settings name no such shard") from None
+            raise ShardError(
+                "the gateway's settings do not name this shard: see pqkeepd shard list"
+            ) from None
         except UnavailableError:
             raise ShardError("the accounts database cannot be reached") from None
         except (ConfigError, OSError) as error:
@@ -453,8 +458,8 @@ class ShardMoves:
 
 def _what_next(error: KeyServiceError) -> str:
     if isinstance(error, MoveRefusedError) and error.reason is MoveRefusal.BUNDLE_OUTDATED:
-        return "cancel its move, by pqkeepd shard move with --cancel"
-    return "run the command again to go on"
+        return "cancel the move with pqkeepd shard move --cancel"
+    return "run the command again to continue"
 
 
 async def _result(awaitable: Awaitable[T]) -> T:
@@ -462,20 +467,20 @@ async def _result(awaitable: Awaitable[T]) -> T:
 
 
 def operator_sockets(layout: Layout) -> Mapping[str, Path]:
-    """Return the operator's sockets of this host's key services, by shard. Raises ConfigError."""
+    """Return the operator sockets of the key services here, by shard. Raises ConfigError."""
     found: dict[str, Path] = {}
     for file in layout.key_services:
         settings = key_service_config.read(file)
         if settings.operator_socket is None:
             continue
         if settings.shard in found:
-            raise ConfigError(f"{file}: another key service has the shard {settings.shard} too")
+            raise ConfigError(f"{file}: another key service also has the shard {settings.shard}")
         found[settings.shard] = settings.operator_socket
     return found
 
 
 def transfer_key(layout: Layout) -> bytes | None:
-    """Return the transfer key in a shard's file, None where it has none. Raises ConfigError."""
+    """Return a shard's transfer key, or None if its settings name none. Raises ConfigError."""
     with acting_as_owner_of(layout.key_service):
         file = key_service_config.read(layout.key_service_settings).transfer_key_file
         return None if file is None else read_secret_file(file, "transfer key")

@@ -1,9 +1,8 @@
 """``pqkeepd start``: supervises the processes of a data directory, each as its own user.
 
-SIGHUP has the key services read their certificates again, starts those of shards that were added,
-ends those of shards that were removed, and renews the gateways one after another, with their settings
-as they are then. A single gateway that keeps the rate limits in its memory is not renewed, but told
-to read its certificates again: for a while there would be two memories.
+On SIGHUP, key services reload their certificates, those of new shards start, those of removed shards
+end, and the gateways are renewed one by one with their current settings. A single gateway with rate
+limits in memory only reloads its certificates: during a renewal, two memories would count.
 """
 
 import os
@@ -47,25 +46,25 @@ FIXED = (
     *("host", "port", "management_address", "redis_url", "redis_password_file", "database"),
     *("database_password_file", "pepper_file"),
 )
-"""Settings of the gateway that a renewal cannot change: old and new gateways serve side by side, on
-the same sockets, and must know of each other's changes."""
+"""Gateway settings that a renewal cannot change: old and new gateways serve side by side on the same
+sockets, and must see each other's changes."""
 
 
 class StartError(Exception):
-    """It cannot run. The message is for the person who started it."""
+    """``pqkeepd start`` cannot run. The message is for the operator."""
 
 
 def start(layout: Layout) -> None:
-    """Become the process that runs the others until SIGTERM or SIGINT. Raises StartError."""
+    """Become the supervisor of the processes until SIGTERM or SIGINT. Raises StartError."""
     if os.geteuid() != 0:
         raise StartError(
-            "start must be root, to run each process as its own user. Where a service manager gives"
-            " them their users, it runs pqkeepd gateway and pqkeepd keyservice; to try pqkeep"
-            " without root, there is pqkeepd dev"
+            "pqkeepd start needs root, to run each process as its own user. If a service manager"
+            " sets the users, let it run pqkeepd gateway and pqkeepd keyservice. To try pqkeep"
+            " without root, run pqkeepd dev"
         )
     try:
         if not layout.is_present:
-            raise StartError(f"{layout.directory} has no installation; pqkeepd init makes one")
+            raise StartError(f"{layout.directory} has no installation: make one with pqkeepd init")
         require_own(layout)
         with locked(layout.directory) as lock, ExitStack() as stack:
             users = users_of(layout)
@@ -76,7 +75,7 @@ def start(layout: Layout) -> None:
                 listening((settings.host, settings.port), settings.management, chosen.gateway_count)
             )
             programs = tuple(_programs(layout, users, chosen, settings, listeners))
-            with suppress(OSError, ValueError):  # in a container it can be forbidden
+            with suppress(OSError, ValueError):  # a container can forbid it
                 resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
             is_tls = settings.tls_certificate is not None
             places = [place_of(gateway, is_tls=is_tls) for gateway in listeners]
@@ -97,18 +96,18 @@ def start(layout: Layout) -> None:
 
 
 def require_own(layout: Layout) -> None:
-    """Raise StartError where others can change what root runs, or where it writes. Raises OSError."""
+    """Raise StartError if other users can change files that root runs or writes. Raises OSError."""
     for path in filter(Path.exists, (layout.directory, layout.start_settings)):
         status = path.stat()
         if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StartError(
-                f"{path} must belong to root, and nobody else may write to it: chown root {path} &&"
+                f"{path} must belong to root, and only root may write to it: chown root {path} &&"
                 f" chmod go-w {path}"
             )
 
 
 def users_of(layout: Layout) -> Users:
-    """Return the users that a data directory's files belong to. Raises what ``start`` catches."""
+    """Return the owners of a data directory's files. Raises the errors that ``start`` catches."""
     gateway, key_service = layout.gateway.stat(), layout.key_service.stat()
     for name in layout.shards:
         shard = Layout(layout.directory, name)
@@ -116,18 +115,18 @@ def users_of(layout: Layout) -> Users:
         owner = shard.key_service.stat().st_uid
         if configured == "same":
             raise UsersError(
-                f"{shard.key_service_settings} is for one user, as pqkeepd dev makes it: start runs"
-                " what pqkeepd init makes"
+                f"{shard.key_service_settings} is from pqkeepd dev: pqkeepd start needs an installation"
+                " from pqkeepd init"
             )
         if configured != gateway.st_uid:
             raise UsersError(
-                f"{layout.gateway} belongs to user {gateway.st_uid}, and gateway_uid in"
+                f"{layout.gateway} belongs to user {gateway.st_uid}, but gateway_uid in"
                 f" {shard.key_service_settings} is {configured}"
             )
         if owner != key_service.st_uid:
             raise UsersError(
-                f"{shard.key_service} belongs to user {owner}, and {layout.key_service} to"
-                f" {key_service.st_uid}: all key services of a host have one user"
+                f"{shard.key_service} belongs to user {owner}, but {layout.key_service} to"
+                f" {key_service.st_uid}: give all key services of a host the same owner"
             )
     return Users(
         User(gateway.st_uid, gateway.st_gid),
@@ -173,9 +172,9 @@ def _identity(user: User, group: int, home: Path) -> Identity:
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the key services that SIGHUP has run, after a look at the settings of the gateways.
+    """Check the gateways' settings on SIGHUP, and write the list of key services to run.
 
-    Standard input has the settings that a reload cannot change, as they were at the start.
+    Standard input has the start values of the settings that a reload cannot change.
     """
     write_logs("pqkeepd")
     layout = Layout(Path(words[0]))
@@ -194,9 +193,9 @@ def _fixed(settings: Config) -> Mapping[str, str]:
 
 
 def _check(layout: Layout, running: Mapping[str, str]) -> None:
-    """Raise ConfigError for gateway settings with which none can take another's place."""
+    """Raise ConfigError for gateway settings that a renewal cannot change."""
     settings = gateway_config.read(layout.gateway_settings)
     changed = [name for name, value in _fixed(settings).items() if value != running[name]]
     if changed:
-        raise ConfigError(f"these take effect with a restart only: {', '.join(changed)}")
+        raise ConfigError(f"changed settings need a restart: {', '.join(changed)}")
     gateway_config.check_address(settings, settings.host)

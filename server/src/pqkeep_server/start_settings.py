@@ -1,4 +1,4 @@
-"""The settings of ``pqkeepd start``: what runs on this host, and how many of it."""
+"""The settings of ``pqkeepd start``: the processes of this host and their number."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from pqkeep_protocol.startup.settings import read_settings
 
 PREFIX = "PQKEEP_START_"
-"""What variables of the environment begin with that replace settings."""
+"""The beginning of environment variables that replace settings."""
 MOST_GATEWAYS = 64
 MOST_BY_CORES = 16
 MOST_SHARDS = 100
@@ -38,5 +38,5 @@ class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def read(path: Path) -> StartSettings:
-    """Read the settings file, if there is one, and the environment. Raises ConfigError."""
+    """Read the settings file, if it exists, and the environment. Raises ConfigError."""
     return read_settings(path, StartSettings, os.environ, PREFIX, may_be_missing=True)

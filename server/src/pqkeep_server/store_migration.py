@@ -1,8 +1,8 @@
-"""``pqkeepd migrate-store``: the databases of a stopped installation, from files to a server.
+"""``pqkeepd migrate-store``: moves the databases of a stopped installation to a server.
 
-Each database is copied in one transaction, compared row by row before it is committed, and named in
-the settings at the end. Until then nothing but a database that was empty has changed; run again, it
-goes on after the last step that was finished.
+Each database is copied in one transaction and compared row by row before the commit. At the end the
+settings name the server. Until then only an empty database has changed. Another run continues after
+the last finished step.
 """
 
 import hashlib
@@ -47,26 +47,26 @@ from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.settings_file import SettingsFileError, edited
 
 Report = Callable[[str], None]
-"""Shows what is being done now."""
+"""Shows the current step."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _MODULUS = 1 << 256
 
 
 class StoreMigrationError(Exception):
-    """The installation uses its files still. The message is for the person who wants it moved."""
+    """The installation still uses its files. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What is in a database, so that two can be compared."""
+    """A summary of a database's contents, to compare two databases."""
 
     revision: str
     tables: Mapping[str, tuple[int, int]]
-    """The number of rows of each table, and a sum over the hashes of all rows, in any order."""
+    """The number of rows of each table, and the sum of the hashes of its rows."""
     records: int = 0
     root: bytes = field(default=b"", repr=False)
-    """Size and root of the audit log, computed from its records; of the database of keys only."""
+    """Size and root of the audit log, computed from the records. Only the keys database has one."""
 
     @property
     def rows(self) -> int:
@@ -77,15 +77,17 @@ class Contents:
 async def migrate_store(
     layout: Layout, targets: Mapping[DatabaseKind, Database], *, report: Report
 ) -> Mapping[DatabaseKind, Contents]:
-    """Move databases to empty ones on a server; return what was moved now.
+    """Move databases to empty ones on a server, and return the contents of those moved now.
 
-    Raises StoreMigrationError, and leaves the settings as they are then.
+    Raises StoreMigrationError, and then leaves the settings unchanged.
     """
     try:
         with locked(layout.directory):
             return await _migrate(layout, targets, report)
     except BlockingIOError:
-        raise StoreMigrationError(f"pqkeepd runs on {layout.directory}: stop it first") from None
+        raise StoreMigrationError(
+            f"another pqkeepd uses {layout.directory}: stop it first"
+        ) from None
     except (ConfigError, DatabaseError, SettingsFileError) as error:
         raise StoreMigrationError(str(error)) from None
     except OSError as error:
@@ -115,12 +117,12 @@ async def _migrate(
 
 def _file(kind: DatabaseKind, address: DatabaseAddress) -> Database:
     if address.is_on_server:
-        raise StoreMigrationError(f"the {kind.name} database is on a server already")
+        raise StoreMigrationError(f"the {kind.name} database is already on a server")
     return Database(kind, address)
 
 
 async def _copy(source: Run, target: Database, report: Report) -> Contents:
-    """Copy a database, unless an earlier run has; return what is in it."""
+    """Copy a database unless an earlier run has, and return its contents."""
     kind = target.kind
     report(f"{kind.name}: reading")
     expected = await source(_contents, kind)
@@ -146,7 +148,7 @@ async def _copy(source: Run, target: Database, report: Report) -> Contents:
 def _require_same(expected: Contents, found: Contents, target: Database) -> None:
     if found != expected:
         raise DatabaseError(
-            f"the database {target.address.location} is not empty, and no copy of the file"
+            f"the database {target.address.location} has other data: name an empty database"
         )
 
 

@@ -1,4 +1,4 @@
-"""The users that the two processes run as, and the group that the socket between them belongs to."""
+"""The users of the two processes, and the group of the socket between them."""
 
 import grp
 import os
@@ -17,11 +17,11 @@ GROUP = "pqkeep"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _READS = "import sqlite3, sys; open(sys.argv[1])"
 SECONDS = 30.0
-"""For that: the user could stop the process, and root would wait."""
+"""Seconds. The user could stop the process, and root would wait."""
 
 
 class UsersError(Exception):
-    """There are no two users to run the processes as. The message is for the operator."""
+    """The two users are missing or unusable. The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The two users, and the id of the group that both are in."""
+    """The two users, and the id of their common group."""
 
     gateway: User
     key_service: User
     group: int
 
     def __post_init__(self) -> None:
-        """Raise UsersError unless they are two, and neither is root."""
+        """Raise UsersError unless the users differ and neither is root."""
         uids = {self.gateway.uid, self.key_service.uid}
         if len(uids) != 2 or 0 in uids:  # noqa: PLR2004 - two
             raise UsersError(
-                "gateway and key service need a user each, and neither may be root: whoever takes"
-                " the gateway over could read the root key"
+                "gateway and key service need two different users, neither of them root: otherwise an"
+                " attacker in the gateway could read the root key"
             )
 
 
 def find_or_create() -> Users:
-    """Return pqkeep's users, and make those that are missing. Raises UsersError."""
+    """Return pqkeep's users, and make missing ones. Raises UsersError."""
     try:
         group = grp.getgrnam(GROUP)
     except KeyError:
@@ -61,14 +61,14 @@ def find_or_create() -> Users:
 
 
 def chosen(ids: tuple[int, int, int] | None) -> Users:
-    """Return the users with these ids and the group's, or pqkeep's own, who can run pqkeep.
+    """Return the users with these ids and this group, or pqkeep's own. They can run pqkeep.
 
     The primary group of a user by id has the same id. Raises UsersError.
     """
     if os.geteuid() != 0:
         raise UsersError(
-            "this must be root, to give each process's files to its own user; to try pqkeep without"
-            " root, there is pqkeepd dev"
+            "this command needs root, to give each process's files to its own user. To try pqkeep"
+            " without root, run pqkeepd dev"
         )
     users = find_or_create() if ids is None else _by_ids(*ids)
     require_program(users)
@@ -76,10 +76,10 @@ def chosen(ids: tuple[int, int, int] | None) -> Users:
 
 
 def require_program(users: Users) -> None:
-    """Raise UsersError where one of them cannot run the Python that runs this, and pqkeep by it.
+    """Raise UsersError if a user cannot run pqkeep with this Python.
 
-    What runs as a user is in the hands of that user's other processes: it gets neither root's
-    terminal, into which they could type, nor root's environment.
+    The user's other processes control the test process. So it gets neither root's terminal, where they
+    could type, nor root's environment.
     """
     libraries = {name: of for name, of in os.environ.items() if name == "LD_LIBRARY_PATH"}
     for user in (users.gateway, users.key_service):
@@ -102,8 +102,8 @@ def require_program(users: Users) -> None:
             can_run = False
         if not can_run:
             raise UsersError(
-                f"the user {_name(user.uid)} cannot run pqkeep by {_python()}: Python and pqkeep must"
-                " be where every user may read them, such as /opt, and not in root's home directory"
+                f"the user {_name(user.uid)} cannot run pqkeep with {_python()}: install Python and"
+                " pqkeep where every user may read them, such as /opt, not in root's home directory"
             )
 
 
@@ -115,9 +115,9 @@ def _name(uid: int) -> str:
 
 
 def _python() -> str:
-    """Return the path of the running Python, and the file that it leads to."""
+    """Return the path of the running Python, with its real path."""
     real = os.path.realpath(sys.executable)
-    return sys.executable if real == sys.executable else f"{sys.executable}, which is {real}"
+    return sys.executable if real == sys.executable else f"{sys.executable} ({real})"
 
 
 def _by_ids(gateway: int, key_service: int, group: int) -> Users:
@@ -139,9 +139,9 @@ def _run(program: str, *arguments: str) -> None:
     path = shutil.which(program, path=_PATH)
     if path is None:
         raise UsersError(
-            f"cannot make users: there is no {program}; install the package that has it (passwd on"
-            f" Debian and Ubuntu, shadow-utils on Fedora, shadow on Alpine and Arch), or make {GATEWAY},"
-            f" {KEY_SERVICE} and the group {GROUP} by other means"
+            f"cannot make users: {program} is missing. Install its package (passwd on Debian and"
+            f" Ubuntu, shadow-utils on Fedora, shadow on Alpine and Arch), or make the users {GATEWAY}"
+            f" and {KEY_SERVICE} and the group {GROUP} yourself"
         )
     ended = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)  # noqa: S603 - constants
     if ended.returncode != 0:
@@ -149,7 +149,7 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def give_to(users: Users, gateway: Path, key_service: Path, run: Path) -> None:
-    """Give each process's folder, with what is in it, to its user, and the sockets' to the group.
+    """Give each process's folder and its files to its user, and the sockets' folder to the group.
 
     Raises OSError.
     """

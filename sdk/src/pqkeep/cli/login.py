@@ -98,7 +98,8 @@ def login(
     allow_plain_http: Annotated[
         bool,
         typer.Option(
-            "--allow-plain-http", help="Allow http:// to other machines. The connection is not encrypted."
+            "--allow-plain-http",
+            help="Allow http:// to other machines. The connection is not encrypted.",
         ),
     ] = False,
 ) -> None:

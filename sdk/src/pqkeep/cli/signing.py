@@ -91,7 +91,10 @@ def sign(  # noqa: PLR0913 - as many options as the command has
         bool, typer.Option("--jws", help="Make a JSON Web Signature. The service sees the file.")
     ] = False,
     detached: Annotated[
-        bool, typer.Option("--detached", help="With --jws, make a detached signature without the file's content.")
+        bool,
+        typer.Option(
+            "--detached", help="With --jws, make a detached signature without the file's content."
+        ),
     ] = False,
     use: SignatureContext = None,
 ) -> None:
@@ -184,7 +187,9 @@ def verify(
     your keys may have signed.
     """
     if len(files) > 1 and signature is not None:
-        raise Refusal("--signature works only with one file", "leave it out: each file has its own FILE.sig")
+        raise Refusal(
+            "--signature works only with one file", "leave it out: each file has its own FILE.sig"
+        )
     named = choice.Named(algorithm, key_version, keyring)
     with several(invocation, files) as tally:
         for group in together(files, lambda _: 0):

@@ -1,7 +1,7 @@
-"""``pqkeepd operator``, ``admin create`` and ``refused-events``: what is in the accounts database.
+"""``pqkeepd operator``, ``admin create`` and ``refused-events``: commands on the accounts database.
 
-Every gateway knows of a changed operator with the next request, and the change is in the audit log as
-soon as a gateway runs.
+A change of an operator takes effect with the next request, and is in the audit log as soon as a
+gateway runs.
 """
 
 import asyncio
@@ -37,36 +37,36 @@ T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="The operator's name.")]
 
 _SECOND = 1_000_000
-_KEEP = "Keep this credential: it is not shown again, and only a digest of it is stored."
+_KEEP = "Store this credential now: it is not shown again, and pqkeep keeps only its digest."
 
 
 class OperatorsUnavailableError(Exception):
-    """The accounts database cannot be changed now."""
+    """The accounts database cannot be written now."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the accounts database takes no change now: it cannot be reached, its disk is full, or"
-            " events have waited for the audit log for five minutes; pqkeepd doctor says which"
+            "the accounts database cannot be written now: it is unreachable, its disk is full, or"
+            " events have waited for the audit log for five minutes. Run pqkeepd doctor for the cause"
         )
 
 
 def add_operator(name: Name, *, data: Installed) -> None:
-    """Add an operator, and print the credential."""
+    """Add an operator and print the credential."""
     _print_credential(_run(data, lambda operators: operators.add(name)))
 
 
 def rotate_operator(name: Name, *, data: Installed) -> None:
-    """Replace an operator's credential, at once, and print the new one."""
+    """Replace an operator's credential at once and print the new one."""
     _print_credential(_run(data, lambda operators: operators.rotate(name)))
 
 
 def remove_operator(name: Name, *, data: Installed) -> None:
-    """Remove an operator: the credential is refused from the next request on."""
+    """Remove an operator. The credential is refused from the next request on."""
     _run(data, lambda operators: operators.remove(name))
 
 
 def list_operators(*, data: Installed) -> None:
-    """List the operators, and since when their credentials are valid."""
+    """List the operators and the age of their credentials."""
     for operator in _run(data, lambda operators: operators.list()):
         typer.echo(f"{operator.name}\t{operator.rotated_at:%Y-%m-%dT%H:%M:%SZ}")
 
@@ -96,40 +96,44 @@ async def _act(layout: Layout, action: "Callable[[Operators], Awaitable[T]]") ->
 def invite(
     *,
     email: Annotated[str, typer.Option(help="The person's e-mail address.")],
-    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The person's tenant.")],
     operator_key_file: Annotated[
         Path,
-        typer.Option(help="A file of mode 0400 that holds the operator's credential only."),
+        typer.Option(help="A file of mode 0400 with only the operator's credential."),
     ],
-    role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
+    role: Annotated[
+        str, typer.Option(help="The person's role: owner, admin, developer or viewer.")
+    ] = "owner",
     url: Annotated[
         str, typer.Option(help="The gateway's address: https, or http on 127.0.0.1.")
     ] = f"http://{HOST}:8080",
     ca_file: Annotated[
         Path | None,
-        typer.Option(help="Certificate authorities to trust, in PEM, instead of the system's."),
+        typer.Option(
+            help="A PEM file of certificate authorities to trust instead of the system's."
+        ),
     ] = None,
     public_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="The address at which people reach the gateway, if it is another."
+            metavar="URL", help="The gateway's address for people, if it differs from --url."
         ),
     ] = None,
 ) -> None:
-    """Invite a person: print the link with which they choose a password, and a command for it.
+    """Invite a person: print a link for choosing a password, and a command that does the same.
 
-    Either can be used once, within a week.
+    One of the two can be used, once, within a week.
     """
     with fail_on(ConfigError, GatewayError):
         gateway = GatewayClient(url, read_credential(operator_key_file), ca_file)
         token = gateway.invite(tenant, email, role)
     command = accept_invitation_command(public_url or url, token, ca_file)
-    typer.echo(f"A link, for a browser:\n  {invitation_link(public_url or url, token)}")
-    typer.echo(f"Or a command, in which the password is yet to choose:\n  {command}")
+    typer.echo(f"Link for a browser:\n  {invitation_link(public_url or url, token)}")
+    typer.echo(f"Or a command; replace the password in it first:\n  {command}")
 
 
 class AccountsUnavailableError(Exception):
-    """The accounts database does not answer."""
+    """The accounts database does not respond."""
 
     def __init__(self) -> None:
         super().__init__("the accounts database cannot be reached")
@@ -142,15 +146,15 @@ def refused_events(
         bool,
         typer.Option(
             "--acknowledge",
-            help="Note in the audit log that what is listed has been seen: doctor and the alert say"
-            " it no more.",
+            help="Record in the audit log that these events were seen, which ends the alert and the"
+            " finding of doctor.",
         ),
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="List those that were acknowledged, too.")
+        bool, typer.Option("--all", help="List acknowledged events, too.")
     ] = False,
 ) -> None:
-    """List the events that the audit log refused: when, why, what and whose. They are kept."""
+    """List the events that the audit log refused, with time, reason and tenant. They are kept."""
     layout = Layout(data)
     errors = (ConfigError, AccountsUnavailableError, OSError)
     with fail_on(*errors), acting_as_owner_of(layout.gateway):
@@ -177,7 +181,7 @@ def _find(
 
 
 def _time(at_us: int) -> str:
-    """Return a time to the second, or the number if it is none of the calendar's."""
+    """Return a time to the second, or the number itself if no calendar date has it."""
     try:
         return f"{datetime.fromtimestamp(at_us // _SECOND, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):

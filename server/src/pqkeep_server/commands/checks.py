@@ -1,4 +1,4 @@
-"""``pqkeepd doctor``, ``config check`` and ``selftest``: looks at an installation, and changes nothing."""
+"""``pqkeepd doctor``, ``config check`` and ``selftest``: checks that change nothing."""
 
 import os
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from pqkeep_server.settings_check import (
 
 
 def doctor(*, data: Data) -> None:
-    """Look at an installation, running as it should be; status 1 where something is wrong."""
+    """Check a running installation. The status is 1 if anything is wrong."""
     is_well = True
     for subject, problems in examine(Layout(data.absolute())):
         is_good = all(isinstance(problem, Note) for problem in problems)
@@ -41,7 +41,7 @@ def doctor(*, data: Data) -> None:
 
 
 def _printable(text: str) -> str:
-    """Escape what a terminal would obey: names of files, and answers, are the gateway's."""
+    """Escape control characters: file names and responses are under the gateway's control."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
@@ -49,10 +49,10 @@ def _printable(text: str) -> str:
 
 
 def check_config(settings: SettingsOrData) -> None:
-    """Check settings as their process would, with the environment; start nothing.
+    """Check settings and environment as the process would, without starting it.
 
-    A database on a server is connected to, and not changed: status 75 where it does not answer.
-    Of a data directory all settings are checked: the gateway's, every shard's, and those of start.
+    Databases on servers are connected to but not changed. The status is 75 if one does not respond. In
+    a data directory, the settings of the gateway, of every shard and of pqkeepd start are checked.
     """
     with (
         fail_on(UnreachableError, status=os.EX_TEMPFAIL),
@@ -63,24 +63,27 @@ def check_config(settings: SettingsOrData) -> None:
             if checked.link is not None:
                 checked.link.warn()
             check_database(file)
-            typer.echo(f"{file}: the {checked.role} can start with these settings")
+            typer.echo(f"{file}: valid settings of the {checked.role}")
 
 
 def selftest(
     *,
     openssl: Annotated[
-        bool, typer.Option("--openssl", help="Test the SLH-DSA of the system's OpenSSL >= 3.5.")
+        bool,
+        typer.Option(
+            "--openssl", help="Test SLH-DSA in the system's OpenSSL, version 3.5 or later."
+        ),
     ] = False,
     openssl_library: Annotated[
-        str, typer.Option(help="Another libcrypto than the system's, with --openssl.")
+        str, typer.Option(help="With --openssl, the path of another libcrypto.")
     ] = "",
 ) -> None:
-    """Check every algorithm against its known answer, and print a table."""
+    """Test every algorithm with known answers and print a table."""
     with fail_on(ConfigError):
         table, passed = _run_selftest(openssl_library if openssl else None)
     Console().print(table)
     if not passed:
-        typer.echo("pqkeepd: the cryptography of this installation must not be used", err=True)
+        typer.echo("pqkeepd: a self-test failed: do not use this installation", err=True)
         raise typer.Exit(1)
 
 

@@ -23,13 +23,13 @@ from pqkeep_server.start_settings import MOST_GATEWAYS, MOST_SHARDS
 def dev(
     *,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 chooses a free one.")
     ] = 8080,
     data: Annotated[
         Path | None,
         typer.Option(
-            readable=False,  # Dev checks it with a better message
-            help="Data directory; by default a temporary one, removed at the end.",
+            readable=False,  # Dev has a better message
+            help="The data directory, by default a temporary one that is removed at the end.",
         ),
     ] = None,
     ready_file: Annotated[
@@ -53,8 +53,7 @@ def dev(
         typer.Option(
             metavar="URL",
             parser=on_server,
-            help="Keep keys and audit records in PostgreSQL, likewise; again for each further"
-            " shard.",
+            help="Keep keys and audit records in PostgreSQL. Repeat it for each further shard.",
         ),
     ] = None,
     redis_url: Annotated[
@@ -66,7 +65,7 @@ def dev(
         typer.Option(
             min=1,
             max=MOST_GATEWAYS,
-            help="Gateway processes on the port; two or more need a Redis or Valkey.",
+            help="Gateway processes on the port. Two or more need Redis or Valkey.",
         ),
     ] = 1,
     shards: Annotated[
@@ -74,11 +73,11 @@ def dev(
         typer.Option(
             min=1,
             max=MOST_SHARDS,
-            help="Key services, each with its own database; those that are missing are made.",
+            help="Key services, each with its own database. Missing ones are made.",
         ),
     ] = 1,
 ) -> None:
-    """Run gateway and key service on this machine's loopback, with a demo tenant."""
+    """Run a gateway and a key service with a demo tenant on this machine's loopback address."""
     write_logs("pqkeepd")
     end_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     first, *further = keys_database or [KEYS_FILE]
@@ -89,7 +88,7 @@ def dev(
     )
     with fail_on(DevError):
         if ready_file is not None and not ready_file.parent.is_dir():
-            raise DevError(f"cannot write {ready_file}: {ready_file.parent} is no directory")
+            raise DevError(f"cannot write {ready_file}: {ready_file.parent} is not a directory")
         require_shared_rate_limits(data, gateways, redis_url)
         if redis_url is not None:
             require_reachable(redis_url)
@@ -104,7 +103,7 @@ async def _serve(
     ready = await installation.start()
     if ready is None:
         return
-    with suppress(BrokenPipeError):  # serve on, even where nobody reads standard output
+    with suppress(BrokenPipeError):  # serve even if standard output is closed
         _show(ready, directory, temporary=temporary)
     if ready_file is not None:
         try:
@@ -128,13 +127,13 @@ CURL = """\
 
 def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    kept = "temporary: gone when this ends" if temporary else "kept"
+    kept = "temporary, removed at the end" if temporary else "kept"
     console.print()
     console.print("[bold]pqkeep is serving.[/bold] Ctrl-C stops it.")
     console.print(
-        "For development: one user runs both processes, so that whoever takes the gateway"
+        "For development only: one user runs both processes, so an attacker in the gateway"
     )
-    console.print("over can read the root key. pqkeepd init makes an installation with two users.")
+    console.print("could read the root key. pqkeepd init makes an installation with two users.")
     console.print()
     for name, value in (
         ("base URL", ready.base_url),
@@ -142,7 +141,7 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
         ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
         ("reference", f"{ready.base_url}/docs"),
         *(
-            (("mailbox", f"{ready.mailbox} (the e-mail that would be sent)"),)
+            (("mailbox", f"{ready.mailbox} (messages are stored here, not sent)"),)
             if ready.mailbox
             else ()
         ),
@@ -158,6 +157,6 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
     console.print(f"  The owner is {OWNER}; sensitive actions ask for the password:", markup=False)
     console.print(f"  {ready.owner_password}", markup=False)
     console.print()
-    console.print("Paste into another terminal to encrypt and decrypt a first secret:")
+    console.print("To encrypt and decrypt a first secret, paste this into another terminal:")
     console.print()
     console.print(CURL.format(url=ready.base_url, api_key=ready.api_key), markup=False)

@@ -1,4 +1,4 @@
-"""``pqkeepd recovery-key``, ``root-key`` and ``certificates``: makes and changes an installation's keys."""
+"""``pqkeepd recovery-key``, ``root-key`` and ``certificates``: an installation's own keys."""
 
 import os
 from pathlib import Path
@@ -21,22 +21,22 @@ from pqkeep_server.root_key import RootKeyError, rotate
 def create_recovery_key(
     *,
     private: Annotated[
-        Path, typer.Option(help="The file to write the private half to. It opens backups.")
+        Path, typer.Option(help="The file for the private half, which decrypts backups.")
     ],
     public: Annotated[
         Path,
-        typer.Option(help="The file to write the public half to. Backups are encrypted to it."),
+        typer.Option(help="The file for the public half, which encrypts backups."),
     ],
     algorithm: Annotated[
         Literal["ML-KEM-1024", "X-Wing"], typer.Option(help="The KEM.")
     ] = "ML-KEM-1024",
 ) -> None:
-    """Make a recovery key. Do so on another machine, and keep the private half there."""
+    """Make a recovery key. Do this on another machine, and keep the private half there."""
     with fail_on(RecoveryKeyError):
         recovery_key.create(algorithm, private, public)
     typer.echo(
-        f"{private} opens every backup that is made with {public}.\n"
-        "Keep it away from the machine that pqkeep runs on: only the public half belongs there."
+        f"{private} decrypts every backup that is made with {public}.\n"
+        "Never store it on the machine that runs pqkeep: only the public half belongs there."
     )
 
 
@@ -47,9 +47,9 @@ def rotate_root_key(
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help='Where the new root key comes from, as in the settings: file = "…",'
-            ' credential = "…", pkcs11 = {…} or command = […]. A file, and a key in a token, are'
-            " made if they are missing.",
+            help='The source of the new root key, as in the settings: file = "…",'
+            ' credential = "…", pkcs11 = {…} or command = […]. A missing file or a missing key in a'
+            " token is made.",
         ),
     ] = None,
     destroy_old: Annotated[
@@ -63,8 +63,7 @@ def rotate_root_key(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The shard whose root key it is. By default that of each shard here, one after the"
-            " other.",
+            help="The shard of the root key. By default, the root keys of all shards here are changed.",
             show_default=False,
         ),
     ] = None,
@@ -82,11 +81,11 @@ def rotate_root_key(
 
 
 def _chosen(shard: str | None, known: tuple[str, ...], to: str | None) -> tuple[str, ...]:
-    """Return the shards whose root keys are changed. Raises RootKeyError."""
+    """Return the shards to change. Raises RootKeyError."""
     if shard is not None and shard not in known:
-        raise RootKeyError(f"there is no such shard here: there are {', '.join(known)}")
+        raise RootKeyError(f"no such shard here: choose one of {', '.join(known)}")
     if shard is None and to is not None and len(known) > 1:
-        raise RootKeyError("each shard has a root key of its own: with --to, name one by --shard")
+        raise RootKeyError("--to works only for one shard: add --shard")
     return known if shard is None else (shard,)
 
 
@@ -95,43 +94,46 @@ def _rotate(layout: Layout, to: str | None, *, destroy_old: bool, is_one: bool) 
         old = rotate(layout, to=to, destroy_old=destroy_old, report=report)
     of_shard = "" if is_one else f" of the shard {layout.shard}"
     typer.echo(
-        f"Every private key{of_shard} is sealed under the new root key. Make a copy of it, and a"
-        " new backup."
+        f"Every private key{of_shard} is sealed under the new root key. Copy the new root key to a"
+        " safe place and make a new backup."
     )
     for source in old:
-        typer.echo(f"Destroy {source}, and its copies once no backup needs them.")
+        typer.echo(f"Destroy {source}. Destroy its copies once no backup needs them.")
 
 
 def certificates(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where they are kept.", file_okay=False)
+        Path,
+        typer.Argument(metavar="DIR", help="The directory of the certificates.", file_okay=False),
     ],
     *,
     gateway: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A host that a gateway runs on; again for each."),
+        typer.Option(metavar="HOST", help="A host of a gateway. Can be repeated."),
     ] = None,
     keyservice: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="A host that gateways reach a key service at."),
+        typer.Option(
+            metavar="HOST", help="A host of a key service, as gateways address it. Can be repeated."
+        ),
     ] = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Make new keys and certificates of every host in DIR.")
+        bool, typer.Option("--renew", help="Make new keys and certificates for every host in DIR.")
     ] = False,
     days: Annotated[
-        int, typer.Option(min=1, max=MAX_DAYS, help="How long the certificates are valid.")
+        int, typer.Option(min=1, max=MAX_DAYS, help="The validity of the certificates in days.")
     ] = 365,
     algorithm: Annotated[
         Literal["ML-DSA-65", "P-256"] | None,
         typer.Option(
-            help="The CA's signature algorithm; by default ML-DSA-65 if this machine's OpenSSL has"
-            " it (3.5), which both hosts must have too."
+            help="The CA's signature algorithm. The default is ML-DSA-65 if this machine has OpenSSL"
+            " 3.5, which both hosts then need."
         ),
     ] = None,
 ) -> None:
-    """Make certificates for gateways and key services on different hosts, from a private CA.
+    """Make certificates of a private CA for gateways and key services on different hosts.
 
-    Existing ones are kept, unless they are to be renewed.
+    Existing certificates are kept, except with --renew.
     """
     os.umask(0o077)
     hosts = [(Role.GATEWAY, host) for host in gateway or ()]
@@ -144,7 +146,7 @@ def certificates(
         made = "new" if certificate.is_new else "kept"
         typer.echo(f"{certificate.folder}  {made}, valid until {certificate.expires:%Y-%m-%d}")
     typer.echo(
-        "Copy each of these folders to its host, for the user of its process alone, which reads it"
-        " again on SIGHUP.\n"
-        f"{directory / 'ca' / 'key.pem'} makes certificates that both sides accept: keep it offline."
+        "Copy each folder to its host, readable only for the user of the process. The process reads"
+        " it again on SIGHUP.\n"
+        f"{directory / 'ca' / 'key.pem'} can make certificates that both sides accept: keep it offline."
     )

@@ -26,9 +26,9 @@ from pqkeep_server.users import UsersError
 
 KEEP = """\
 operator's credential: {credential}
-It is shown this once. Keep it in a safe place that is not this machine.
-Keep a copy of the root key, {root_keys}, in another such place:
-it seals every private key, and no backup holds it.
+It is not shown again. Store it in a safe place on another machine.
+Store a copy of the root key, {root_keys}, in another safe place:
+it seals every private key, and no backup contains it.
 Settings: {gateway} and {key_service}.
 Start with: pqkeepd start --data {directory}"""
 
@@ -50,13 +50,13 @@ def init(
         typer.Option(
             min=1,
             max=MOST_SHARDS,
-            help="Key services, each with its own database in a file; pqkeepd shard add makes more,"
-            " and on PostgreSQL.",
+            help="Key services, each with its own database file. pqkeepd shard add can make more, and"
+            " can use PostgreSQL.",
         ),
     ] = 1,
     user_ids: UserIds = None,
 ) -> None:
-    """Make an installation: two users, settings, root key, pepper, the operator's credential."""
+    """Make an installation: two users, settings, root key, pepper and an operator's credential."""
     os.umask(0o077)
     stores = Stores(
         accounts=accounts_database or ACCOUNTS_FILE,
@@ -68,11 +68,11 @@ def init(
     with fail_on(InitialiseError, UsersError):
         owners = users.chosen(user_ids)
         if data.exists() and data.stat().st_uid != 0:
-            raise InitialiseError(f"{data} belongs to another user: it must be root's")
+            raise InitialiseError(f"{data} belongs to another user: it must belong to root")
         if shards > 1 and keys_database is not None:
             raise InitialiseError(
-                "--shards makes databases in files: make the installation without it, and each"
-                " further shard by pqkeepd shard add NAME --keys-database URL"
+                "--shards cannot be combined with --keys-database: leave it out, and make each further"
+                " shard with pqkeepd shard add NAME --keys-database URL"
             )
         make_directory(layout, credential, signup="operator", stores=stores, users=owners)
         added = add_missing(layout, shards)
@@ -90,10 +90,10 @@ def init(
 
 
 def start(*, data: Data) -> None:
-    """Run the processes of an installation, each as its own user. Needs root."""
+    """Run the processes of an installation, each as its own user. This needs root."""
     write_logs("pqkeepd")
     end_on_signals(signal.SIGINT, signal.SIGTERM)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the supervisor handles it
     with fail_on(StartError, status=os.EX_CONFIG):
         run(Layout(data.absolute()))
 
@@ -113,6 +113,6 @@ def keyservice(settings: Settings) -> None:
 
 
 def _become(module: str, settings: Path) -> None:
-    """Replace this process, and with it what it has imported: the gateway has no cryptography."""
+    """Replace this process and its imported modules: the gateway must not have cryptography."""
     command = [sys.executable, "-P", "-m", module, str(settings)]
     os.execv(command[0], command)  # noqa: S606 - without a shell

@@ -1,4 +1,4 @@
-"""``pqkeepd shard`` and ``transfer-key``: makes shards, lists them, and moves tenants between them."""
+"""``pqkeepd shard`` and ``transfer-key``: make, list, drain and remove shards, and move tenants."""
 
 import os
 import secrets
@@ -44,21 +44,21 @@ The key service of the shard default has a transfer key now: start it again, bef
 
 
 def add(
-    name: Annotated[str, typer.Argument(help="1 to 32 of a-z, 0-9 and -.")],
+    name: Annotated[str, typer.Argument(help="The shard's name, 1 to 32 of a-z, 0-9 and -.")],
     *,
     data: Installed,
     keys_database: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="An empty PostgreSQL database for it, or a file; by default a file of its own.",
+            help="An empty PostgreSQL database for the shard's keys, by default a new file.",
         ),
     ] = None,
     keys_password_file: PasswordFile = None,
 ) -> None:
     """Make another shard: its key service's folder, root key and settings, and the gateway's row.
 
-    Everything may run meanwhile. If it is interrupted, run it again: it continues.
+    The service can keep running. If the command is interrupted, run it again to continue.
     """
     os.umask(0o077)
     layout = Layout(data.absolute())
@@ -72,7 +72,7 @@ def add(
 
 
 def list_shards(*, data: Installed) -> None:
-    """List the shards: name, tenants, whether it takes new ones, and moves that are not finished."""
+    """List the shards with their tenants, their state and their unfinished moves."""
     with fail_on(ShardError):
         found = ShardMoves(Layout(data), typer.echo).list()
     for shard in found:
@@ -86,25 +86,23 @@ def list_shards(*, data: Installed) -> None:
 def move(
     tenant: Annotated[UUID, typer.Argument(help="The tenant's id.")],
     *,
-    to: Annotated[
-        str | None, typer.Option(metavar="SHARD", help="The shard that it moves to.")
-    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="SHARD", help="The target shard.")] = None,
     cancel: Annotated[
         bool,
         typer.Option(
             "--cancel",
-            help="Instead, end a move that is not finished: the tenant stays where it was. Refused"
-            " unless it is certain that the other shard does not have it, and never will.",
+            help="Cancel an unfinished move: the tenant stays in its old shard. This is refused unless"
+            " the target shard proves that it does not have the tenant.",
         ),
     ] = False,
     data: Installed,
 ) -> None:
-    """Move a tenant to another shard, while everything runs. Its requests get 503 for a moment.
+    """Move a tenant to another shard of the running service. Its requests get 503 for a moment.
 
-    If it is interrupted, run it again: it continues.
+    If the command is interrupted, run it again to continue.
     """
     if (to is None) != cancel:
-        raise typer.BadParameter("name the shard by --to, or give --cancel")
+        raise typer.BadParameter("exactly one of --to and --cancel is needed")
     if to is None:
         with fail_on(ShardError), progress("cancelling a move") as report:
             to = ShardMoves(Layout(data), report).cancel(TenantId(tenant))
@@ -116,25 +114,25 @@ def move(
 
 
 def drain(
-    shard: Annotated[str, typer.Argument(help="The shard that is to be empty.")],
+    shard: Annotated[str, typer.Argument(help="The shard to empty.")],
     *,
     cancel: Annotated[
         bool,
         typer.Option(
             "--cancel",
-            help="Instead, put new tenants there again. Those that were moved stay where they are.",
+            help="Stop draining: the shard accepts new tenants again. Moved tenants stay where they are.",
         ),
     ] = False,
     data: Installed,
 ) -> None:
-    """Move all tenants of a shard to others, one by one, and put no new ones there.
+    """Move all tenants of a shard to other shards, one by one. The shard accepts no new tenants.
 
-    If it is interrupted, run it again: it continues.
+    If the command is interrupted, run it again to continue.
     """
     if cancel:
         with fail_on(ShardError), progress("ending the draining") as report:
             ShardMoves(Layout(data), report).end_draining(shard)
-        typer.echo(f"The shard {shard} takes new tenants.")
+        typer.echo(f"The shard {shard} accepts new tenants.")
         return
     with fail_on(ShardError), progress("moving tenants") as report:
         moved = ShardMoves(Layout(data), report).drain(shard)
@@ -142,21 +140,21 @@ def drain(
 
 
 def remove(
-    shard: Annotated[str, typer.Argument(help="A shard that was drained.")],
+    shard: Annotated[str, typer.Argument(help="A drained shard.")],
     *,
     leave_records: Annotated[
         bool,
         typer.Option(
             "--leave-records",
-            help="Even if its log has records of tenants that were moved: they are shown those of"
-            " their other shards only.",
+            help="Remove the shard even if its log has records of moved tenants. These tenants then see"
+            " only their records in other shards.",
         ),
     ] = False,
     data: Installed,
 ) -> None:
-    """Remove a shard that has no tenants. Its folder, root key and database stay, with its log.
+    """Remove a shard without tenants. Its folder, root key, database and audit log stay.
 
-    If it is interrupted, run it again: it continues.
+    If the command is interrupted, run it again to continue.
     """
     layout = Layout(data.absolute())
 
@@ -176,7 +174,7 @@ def remove(
 
 
 def rotate_transfer_key(*, data: Installed) -> None:
-    """Make a new transfer key for all shards here. Refused while a move is not finished.
+    """Make a new transfer key for all shards here. This is refused while a move is unfinished.
 
     If it is interrupted, run it again.
     """
@@ -186,16 +184,16 @@ def rotate_transfer_key(*, data: Installed) -> None:
     typer.echo("All shards here have a new transfer key:")
     for file in files:
         typer.echo(f"  {file}")
-    typer.echo("They read it when a tenant moves. Standbys, and other hosts, need a copy of it.")
+    typer.echo("The key services read it at the next move. Copy it to standbys and other hosts.")
 
 
 def _write_new_transfer_key(layout: Layout) -> Sequence[Path]:
-    """Write a new key into the file of each key service here, while no tenant is between two shards.
+    """Write a new transfer key to the file of each key service here. Returns the files.
 
-    Nothing is sealed under the old key then, so nothing is kept of it. Returns the files.
+    No tenant is between two shards then, so nothing is sealed under the old key.
 
-    Interrupted, it leaves different keys, with which no tenant can move: asked for again, it
-    writes another one into all of them. Raises ShardError.
+    An interrupted run leaves different keys, and no tenant can move until the command is run again.
+    Raises ShardError.
     """
     try:
         files = {
@@ -215,7 +213,7 @@ def _transfer_key_file(shard: Layout) -> Path:
     with acting_as_owner_of(shard.key_service):
         file = key_service_config.read(shard.key_service_settings).transfer_key_file
     if file is None:
-        raise ShardError(f"{shard.key_service_settings} has no transfer_key_file")
+        raise ShardError(f"{shard.key_service_settings} has no transfer_key_file: set one")
     return file
 
 
