@@ -1,6 +1,6 @@
-"""A real accounts database, and the gateway's stores and services on it.
+"""A real accounts database, with the gateway's stores and services.
 
-Tests run on a SQLite file. A module that is about what any database must do says so with
+Tests run on a SQLite file. A module about the behaviour of every database declares this with
 ``pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)``.
 """
 
@@ -56,7 +56,7 @@ class Location:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
-    """Which kind of database it is."""
+    """The kind of database."""
     return getattr(request, "param", "sqlite")
 
 

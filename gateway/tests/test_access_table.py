@@ -1,4 +1,4 @@
-"""The access table answers every question, and denies what is not in it."""
+"""The access table has an entry for every question, and denies everything else."""
 
 from dataclasses import replace
 from typing import Any, get_args
@@ -54,46 +54,46 @@ async def handler(_: ApiCall) -> Response:
 
 
 def test_every_permission_has_its_row() -> None:
-    """No permission is without a row of its own."""
+    """Every permission has its own row."""
     assert GRANTS.keys() == set(Permission)
 
 
 def test_every_permission_has_a_caller() -> None:
-    """No row is empty, and none has a caller that does not exist."""
+    """Every row has at least one caller, and only existing callers."""
     assert all(callers and callers <= frozenset(CALLERS) for callers in GRANTS.values())
 
 
 def test_every_operation_of_the_key_service_has_its_permission() -> None:
-    """Each operation on keys is listed by name: there is no default that a new one would get."""
+    """Every key operation is listed by name, so a new one has no default permission."""
     assert PERMISSION_OF.keys() == set(Operation) - ON_TENANTS
 
 
 def test_who_may_schedule_an_archive_may_archive() -> None:
-    """Destroying a key later is as much as destroying it now, which the endpoint's row asks for."""
+    """Scheduling the destruction of a key needs the same permission as destroying it."""
     assert PERMISSION_OF[Operation.SCHEDULE_ARCHIVE] is PERMISSION_OF[Operation.ARCHIVE_KEY]
     assert PERMISSION_OF[Operation.ARCHIVE_KEY] is Permission.ARCHIVE_KEYS
 
 
 def test_a_caller_that_is_in_no_row_is_denied_everything() -> None:
-    """What is not in the table is denied."""
+    """A caller outside the table is denied everything."""
     assert not any(may(None, permission) for permission in Permission)
 
 
 def test_a_permission_that_is_in_no_row_is_denied_to_everybody() -> None:
-    """A permission that the table does not have is nobody's."""
+    """A permission outside the table is denied to every caller."""
     unlisted: Any = "unlisted"
     assert not any(may(caller, unlisted) for caller in CALLERS)
 
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_principals_name_their_column(caller: Caller) -> None:
-    """Every column of the table is some principal's, and each principal has one."""
+    """Every column of the table belongs to a principal, and every principal has one column."""
     assert PRINCIPALS[caller].caller == caller
-    assert {type(each) for each in PRINCIPALS.values()} == set(get_args(Principal))
+    assert {type(principal) for principal in PRINCIPALS.values()} == set(get_args(Principal))
 
 
 def test_a_row_without_a_permission_cannot_be_made() -> None:
-    """An endpoint has to name a permission: there is no default."""
+    """An endpoint must name a permission: there is no default."""
     row: dict[str, Any] = {
         "method": "GET",
         "path": "/path",
@@ -109,7 +109,7 @@ def test_a_row_without_a_permission_cannot_be_made() -> None:
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_handlers_get_no_principal_of_another_kind(caller: Caller) -> None:
-    """A handler that asks for a person, or for a tenant, gets one or is stopped with 403."""
+    """A handler that needs a person or a tenant gets one, or the request ends with 403."""
     principal = PRINCIPALS[caller]
     call = ApiCall(
         principal=principal, attribution=Attribution("1", str(principal), "127.0.0.1"), values={}
@@ -121,7 +121,7 @@ def test_handlers_get_no_principal_of_another_kind(caller: Caller) -> None:
 
 
 def _expect(call: ApiCall, name: str, principal: Principal | None) -> None:
-    """Expect what a handler gets; None: that it is stopped with 403."""
+    """Expect the handler's principal; None: the request ends with 403."""
     if principal is not None:
         assert getattr(call, name) is principal
         return

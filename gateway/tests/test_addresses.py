@@ -1,4 +1,4 @@
-"""Which e-mail addresses are accepted: those that no mail program takes for something else."""
+"""Only e-mail addresses are accepted that no mail program can misread."""
 
 import re
 
@@ -43,12 +43,12 @@ REFUSED = (
 
 @pytest.mark.parametrize("address", ACCEPTED)
 def test_an_address(address: str) -> None:
-    """It is accepted, by the function and by the pattern that the API's document has."""
+    """A valid address is accepted by the function and by the pattern in the API's document."""
     assert is_email(address)
     assert re.search(EMAIL_PATTERN, address)
 
 
 @pytest.mark.parametrize("address", REFUSED)
 def test_what_is_no_address_or_more_than_one(address: str) -> None:
-    """It is refused: also what is an option, a file or a program to a mail program, or another header."""
+    """A text that mail programs can read as an option, a file, a program or a header is refused."""
     assert not is_email(address)

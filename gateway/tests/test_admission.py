@@ -1,4 +1,4 @@
-"""Who comes in: known, not suspended and not too often, as of now."""
+"""Callers are admitted if they are known, not suspended and within the rate limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,7 +51,7 @@ class Nobody:
 
 
 class People:
-    """A directory of sessions in which every token is a person's of one tenant."""
+    """A directory of sessions in which every token belongs to a person of one tenant."""
 
     def __init__(self) -> None:
         self.entitlements = Entitlements(Tier.FREE)
@@ -72,7 +72,7 @@ class NoOperators:
 
 
 class FromMemory(Admission):
-    """Admits from memory what can be admitted so, as the straight road does."""
+    """Admits callers from memory where possible, like the gateway."""
 
     async def admit(
         self, credential: str, source_address: str, *, is_known: bool = True
@@ -82,7 +82,7 @@ class FromMemory(Admission):
 
 
 class Admissions:
-    """An Admission, and the directory of API keys that it asks."""
+    """An Admission, and its directory of API keys."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Admissions:
         return self._pepper.digest(credential)
 
     async def change(self, credential: str, **changes: object) -> None:
-        """Change what the directory says of an API key, and announce it."""
+        """Change an API key in the directory, and announce it."""
         digest = self._pepper.digest(credential)
         self.known[digest] = Found(replace(self.known[digest].principal, **changes))  # type: ignore[arg-type]
         await self.rate_limiter.announce_change()
@@ -189,12 +189,12 @@ async def admitted(admit: Callable[[], Awaitable[Admitted]], attempts: int) -> i
 
 @pytest.fixture(params=[Admission, FromMemory])
 def admissions(pepper: Pepper, request: pytest.FixtureRequest) -> Admissions:
-    """A new one for each test, which admits at once or after waiting: with the same outcome."""
+    """A new Admission for each test, from memory or with look-ups, with the same outcome."""
     return Admissions(pepper, kind=request.param)
 
 
 async def test_what_is_remembered_is_admitted_from_memory(admissions: Admissions) -> None:
-    """The first request looks up, the next ones need not wait; a change makes one look up again."""
+    """The first request needs a look-up, later ones do not; a change causes another look-up."""
     admission, shown = admissions.admission, admissions.add(Entitlements(Tier.ENTERPRISE))
     assert admission.recall(shown, HERE) is None
     first = await admission.admit(shown, HERE)
@@ -211,7 +211,7 @@ async def test_what_is_remembered_is_admitted_from_memory(admissions: Admissions
 
 
 async def test_what_is_not_recalled_is_not_counted(admissions: Admissions) -> None:
-    """However often memory does not know, no window has an event of it, and no key is busy."""
+    """A request that memory cannot admit adds no event to a window and no use of a key."""
     shown = admissions.add(Entitlements(Tier.FREE))
     for _ in range(50):
         assert admissions.admission.recall(shown, HERE) is None
@@ -220,7 +220,7 @@ async def test_what_is_not_recalled_is_not_counted(admissions: Admissions) -> No
 
 
 async def test_operators_and_strangers_are_not_recalled(admissions: Admissions) -> None:
-    """Who is not an API key that is remembered is looked up."""
+    """Only API keys are admitted from memory."""
     for shown in (OPERATOR, "", new_credential(CredentialKind.API_KEY)):
         with suppress(UnknownCredentialError):
             await admissions.admission.admit(shown, HERE)
@@ -228,7 +228,7 @@ async def test_operators_and_strangers_are_not_recalled(admissions: Admissions) 
 
 
 async def test_a_change_of_the_principal_ends_what_was_decided(admissions: Admissions) -> None:
-    """What was decided about a principal is not known of one that is looked up after a change."""
+    """Cached decisions about a principal end with a change of the principal."""
     shown = admissions.add(Entitlements(Tier.ENTERPRISE))
     before = (await admissions.admission.admit(shown, HERE)).principal
     assert isinstance(before, ApiKeyPrincipal)
@@ -256,14 +256,14 @@ async def test_the_limit_is_that_of_the_tier_in_force(
 async def test_a_granted_limit_outweighs_the_tier_s(
     admissions: Admissions, tier: Tier, subscription: Subscription
 ) -> None:
-    """What the operator granted holds on every tier, more or less than the tier's."""
+    """A rate limit that an operator granted replaces the tier's, whether it is higher or lower."""
     for tenant, granted in ((1, 1), (2, 11)):
         shown = admissions.add(Entitlements(tier, subscription, granted), tenant)
         assert await admissions.admitted(shown) == granted
 
 
 async def test_a_refusal_says_how_long_to_wait(admissions: Admissions) -> None:
-    """The refusal carries the limit and the seconds until the first request leaves the window."""
+    """A refusal has the limit and the seconds until the first request leaves the window."""
     shown = admissions.add(Entitlements(Tier.FREE))
     for admissions.now in (1000.0, 1010.0):
         await admissions.admission.admit(shown, HERE)
@@ -274,7 +274,7 @@ async def test_a_refusal_says_how_long_to_wait(admissions: Admissions) -> None:
 
 
 async def test_the_keys_of_a_tenant_share_its_limit(admissions: Admissions) -> None:
-    """Two API keys of one tenant have one window; another tenant's has its own."""
+    """All API keys of a tenant share one window; another tenant has its own."""
     first, second = (admissions.add(Entitlements(Tier.GROWTH)) for _ in range(2))
     other = admissions.add(Entitlements(Tier.GROWTH), tenant=2)
     for shown in (first, second, first, second):
@@ -286,7 +286,7 @@ async def test_the_keys_of_a_tenant_share_its_limit(admissions: Admissions) -> N
 
 
 async def test_unknown_credentials_count_against_nobody(admissions: Admissions) -> None:
-    """However many unknown credentials are shown, none is limited, and no tenant is."""
+    """Unknown credentials use up no tenant's rate limit."""
     shown = admissions.add(Entitlements(Tier.FREE))
     for stranger in (new_credential(CredentialKind.API_KEY), shown[:-1], "", OPERATOR[:-1]):
         for _ in range(20):
@@ -304,7 +304,7 @@ async def test_the_operator_has_no_limit(admissions: Admissions) -> None:
 
 
 async def test_too_often_comes_before_suspended(admissions: Admissions) -> None:
-    """A suspended tenant is told so as often as its limit allows: each refusal is recorded."""
+    """The rate limit also bounds the recorded refusals of a suspended tenant."""
     shown = admissions.add(Entitlements(Tier.FREE), suspended=True)
     for _ in range(PER_MINUTE[Tier.FREE]):
         with pytest.raises(SuspendedError):
@@ -333,7 +333,7 @@ async def test_a_change_is_effective_with_the_next_request(
 
 
 async def test_a_change_back_is_effective_with_the_next_request(admissions: Admissions) -> None:
-    """A suspended tenant is admitted after it is resumed, and a full one after it is granted more."""
+    """A resumed tenant, or one with a higher limit, is admitted at its next request."""
     shown = admissions.add(Entitlements(Tier.FREE), suspended=True)
     with pytest.raises(SuspendedError):
         await admissions.admission.admit(shown, HERE)
@@ -356,7 +356,7 @@ async def test_a_revoked_key_is_nobody_with_the_next_request(admissions: Admissi
 
 
 async def test_a_revocation_is_heard_by_every_gateway(pepper: Pepper) -> None:
-    """What one gateway announces makes another, with the same windows, look up again."""
+    """An announcement of one gateway causes new look-ups in another with the same windows."""
     here = Admissions(pepper)
     there = Admissions(pepper, here.rate_limiter)
     shown = here.add(Entitlements(Tier.STARTER))
@@ -368,7 +368,7 @@ async def test_a_revocation_is_heard_by_every_gateway(pepper: Pepper) -> None:
 
 
 async def test_looking_up_again_counts_once(admissions: Admissions) -> None:
-    """However often something changes, each request is counted once."""
+    """A request counts once, even if changes cause several look-ups."""
     shown = admissions.add(Entitlements(Tier.ENTERPRISE_PLUS))
     for _ in range(PER_MINUTE[Tier.ENTERPRISE_PLUS]):
         await admissions.rate_limiter.announce_change()
@@ -378,7 +378,7 @@ async def test_looking_up_again_counts_once(admissions: Admissions) -> None:
 
 
 async def test_a_directory_out_of_reach_admits_nobody(admissions: Admissions) -> None:
-    """Whoever is not remembered, as of now, is not admitted while the directory is away."""
+    """While the directory is unavailable, only current cached credentials are admitted."""
     shown = admissions.add(Entitlements(Tier.FREE))
     known, _ = await admissions.admission.admit(shown, HERE)
     admissions.unreachable = True
@@ -390,7 +390,7 @@ async def test_a_directory_out_of_reach_admits_nobody(admissions: Admissions) ->
 
 
 async def test_requests_at_once_are_counted_exactly(admissions: Admissions) -> None:
-    """Of a hundred at once as many are admitted as the limit says."""
+    """Of a hundred concurrent requests, exactly the limit's number is admitted."""
     shown = admissions.add(Entitlements(Tier.FREE, requests_per_minute=30))
     outcomes = await asyncio.gather(
         *(admissions.admission.admit(shown, HERE) for _ in range(100)), return_exceptions=True
@@ -428,7 +428,7 @@ async def test_what_is_refused_is_not_noted(admissions: Admissions) -> None:
 async def test_a_tenant_that_moves_is_asked_about_until_it_has_arrived(
     admissions: Admissions,
 ) -> None:
-    """A shard that says that a tenant has left, and one on its way, is not remembered."""
+    """A tenant is not cached while it moves, or after its shard has announced its departure."""
     credential = admissions.add(Entitlements(Tier.ENTERPRISE_PLUS))
     digest = admissions.digest(credential)
     tenant = admissions.known[digest].principal.tenant
@@ -457,7 +457,7 @@ HUNDRED = Entitlements(Tier.FREE, requests_per_minute=100)
 
 @pytest.fixture(params=["memory", "redis"])
 async def shared(pepper: Pepper, request: pytest.FixtureRequest) -> AsyncIterator[Admissions]:
-    """An Admission with either rate limiter, whose tenant may do a hundred requests a minute."""
+    """An Admission with either rate limiter, with a tenant that may send 100 requests a minute."""
     limiter: RateLimiter | None = None
     if request.param == "redis":
         url = f"redis://{request.getfixturevalue('redis_server')}"
@@ -472,7 +472,7 @@ async def shared(pepper: Pepper, request: pytest.FixtureRequest) -> AsyncIterato
 
 @pytest.mark.threat("stolen-api-key")
 async def test_programs_leave_people_a_share(shared: Admissions) -> None:
-    """Programs stop at three quarters; people go on, and what ends access goes on after them."""
+    """Programs stop at three quarters of the limit; people and access-ending requests continue."""
     shown = shared.add(HUNDRED, has_people=True)
     assert await shared.admitted(shown, 200) == 75
     assert await shared.admitted_to_pages(100) == 20
@@ -481,7 +481,7 @@ async def test_programs_leave_people_a_share(shared: Admissions) -> None:
 
 
 async def test_without_people_programs_have_it_all(shared: Admissions) -> None:
-    """A tenant that only programs use has its whole limit, until somebody has signed in."""
+    """A tenant without people has its whole limit for programs, until a person signs in."""
     shown = shared.add(HUNDRED)
     assert await shared.admitted(shown, 70) == 70
     assert await shared.admitted_to_pages(1) == 1

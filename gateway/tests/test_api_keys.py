@@ -91,8 +91,8 @@ async def test_one_idempotency_key_for_two_tenants(engine: AsyncEngine, method: 
         return await store.rotate(tenant.id, None, draft, NOW, ATTRIBUTION, idempotency)
 
     for number in range(ROUNDS):
-        requests = [Idempotency(bytes([number]) * 32, bytes([each]) * 32) for each in range(2)]
-        attempts = [create(2 * number + each, request) for each, request in enumerate(requests)]
+        requests = [Idempotency(bytes([number]) * 32, bytes([digit]) * 32) for digit in range(2)]
+        attempts = [create(2 * number + index, request) for index, request in enumerate(requests)]
         assert await count_successes(attempts, IdempotencyKeyReusedError) == 1
 
 
@@ -107,7 +107,7 @@ async def test_each_tenant_counts_for_itself(engine: AsyncEngine) -> None:
 
 
 async def test_a_revoked_key_counts_as_a_version_and_not_in_the_quota(engine: AsyncEngine) -> None:
-    """After a revocation there is room again; the version is never given out twice."""
+    """A revocation frees the quota, but the version is never reused."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -118,7 +118,7 @@ async def test_a_revoked_key_counts_as_a_version_and_not_in_the_quota(engine: As
 
 
 async def test_a_digest_leads_to_its_principal(engine: AsyncEngine, location: Location) -> None:
-    """A digest is its tenant's, with plan and status as they are now; an unknown one nobody's."""
+    """A digest finds its tenant with the current plan and status; an unknown digest finds none."""
     tenant = new_tenant(tier=Tier.STARTER)
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -179,7 +179,7 @@ async def test_only_an_active_version_is_rotated(engine: AsyncEngine, version: i
 
 
 async def test_of_concurrent_rotations_of_one_version_one_succeeds(engine: AsyncEngine) -> None:
-    """Of sixteen rotations of one version at once, one succeeds: one key is active after it."""
+    """Of sixteen concurrent rotations of one version, one succeeds and leaves one active key."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -207,11 +207,11 @@ async def test_concurrent_rotations_of_the_newest_keep_the_number(engine: AsyncE
 
 
 async def test_rotating_nothing_makes_a_key(engine: AsyncEngine) -> None:
-    """Where no key is active a rotation that names no version makes one and revokes none."""
+    """Without an active key, a rotation without a version creates a key and revokes none."""
     tenant, other = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
-    for each in (tenant, other):
-        await add_tenant(engine, each)
+    for owner in (tenant, other):
+        await add_tenant(engine, owner)
     await _add(store, other, 9, quota=1)
     assert await _rotate(store, tenant, None, 1) == (
         ApiKey(1, "0001", ApiKeyStatus.ACTIVE, NOW),
@@ -224,16 +224,16 @@ async def test_revoke_is_each_tenant_s_own(engine: AsyncEngine) -> None:
     """A version is revoked of the tenant named only; one it never had is not found."""
     tenant, other = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
-    for number, each in enumerate((tenant, other)):
-        await add_tenant(engine, each)
-        await _add(store, each, number, quota=1)
+    for number, owner in enumerate((tenant, other)):
+        await add_tenant(engine, owner)
+        await _add(store, owner, number, quota=1)
     first = await store.revoke(tenant.id, 1, NOW, ATTRIBUTION)
     assert first.revoked_at == NOW
     assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == first
     assert await store.find((1).to_bytes(32, "big"))
-    for each, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
+    for owner, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
         with pytest.raises(ApiKeyNotFoundError):
-            await store.revoke(each.id, version, NOW, ATTRIBUTION)
+            await store.revoke(owner.id, version, NOW, ATTRIBUTION)
 
 
 SCOPES = Scopes([Scope(operations=("use",), keyrings=("payments.*",))])
@@ -241,7 +241,7 @@ LIMITS = ApiKeyLimits(SCOPES, NOW + timedelta(days=90), Networks(["192.0.2.0/24"
 
 
 def _stated(key: ApiKey) -> tuple[object, ...]:
-    """Return what an API key is limited by, comparable."""
+    """Return an API key's limits in a comparable form."""
     scopes, addresses = key.limits.scopes, key.limits.addresses
     return (
         key.name,
@@ -255,7 +255,7 @@ EVERYTHING = ("worker", SCOPES.stated, NOW + timedelta(days=90), ("192.0.2.0/24"
 
 
 async def test_limits_are_stored_and_found(engine: AsyncEngine) -> None:
-    """An API key's name and limits are in the list, in the answer and with its digest."""
+    """An API key's name and limits are in the list, in the response and with its digest."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -294,7 +294,7 @@ async def test_limits_are_stored_and_found(engine: AsyncEngine) -> None:
 async def test_a_rotation_keeps_what_it_does_not_change(
     engine: AsyncEngine, changes: ApiKeyDraft, expected: tuple[object, ...]
 ) -> None:
-    """The new API key has the old one's name and limits, but for those that the rotation names."""
+    """A new API key keeps the old one's name and limits, except for the changes in the rotation."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -322,7 +322,7 @@ async def test_an_overlap_ends_with_the_expiry(engine: AsyncEngine) -> None:
 
 
 async def test_an_expired_key_is_neither_counted_nor_rotated(engine: AsyncEngine) -> None:
-    """From its expiry on an API key leaves room in the quota, and cannot come back by a rotation."""
+    """An expired API key frees the quota, and a rotation cannot renew it."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)

@@ -1,4 +1,4 @@
-"""Failed attempts are counted where only whoever makes them is stopped."""
+"""Limits on failed attempts stop only the source of the attempts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Setting:
         self.networks.digests.add(network_digest(self._pepper, EMAIL, source_address))
 
     async def guess(self, source_address: str) -> float | None:
-        """Try a wrong password; return None, or the seconds to wait if that is refused."""
+        """Try a wrong password; return None, or the seconds to wait after a refusal."""
         try:
             await fail(self.limits.password(EMAIL, source_address))
         except TooManyAttemptsError as refused:
@@ -104,7 +104,7 @@ async def succeed(attempt: AbstractAsyncContextManager[bool | None]) -> None:
 
 
 async def test_what_succeeds_does_not_count(limits: AttemptLimits) -> None:
-    """Whoever is right may go on for ever."""
+    """Successful attempts are unlimited."""
     session = SessionId(uuid4())
     for _ in range(3 * ATTEMPTS_PER_SOURCE.events):
         await succeed(limits.password(EMAIL, OWNER))
@@ -113,7 +113,7 @@ async def test_what_succeeds_does_not_count(limits: AttemptLimits) -> None:
 
 
 async def test_a_stranger_does_not_shut_the_owner_out(limits: AttemptLimits) -> None:
-    """Wrong passwords from one address stop that address, and nobody else."""
+    """Wrong passwords from one address stop only that address."""
     for _ in range(ATTEMPTS.events):
         await fail(limits.password(EMAIL, STRANGER))
     with pytest.raises(TooManyAttemptsError):
@@ -131,7 +131,7 @@ async def test_strangers_from_everywhere_are_delayed(setting: Setting) -> None:
         if wait:
             setting.clock.now += wait
             assert await setting.guess(f"203.0.113.{number}") is None
-    delayed = [each for each in pauses if each]
+    delayed = [pause for pause in pauses if pause]
     assert delayed == sorted(delayed)
     assert set(pauses) == set(DELAYS)
 
@@ -159,7 +159,7 @@ async def test_elsewhere_the_owner_waits_a_minute_at_most(setting: Setting) -> N
 
 
 async def test_what_is_refused_or_not_tried_does_not_count(setting: Setting) -> None:
-    """Whoever is told to wait, or that too much waits already, has failed no more often for it."""
+    """A refused or overloaded attempt does not count as a failure."""
     for _ in range(3 * ATTEMPTS.events):
         with suppress(OverloadedError):
             async with setting.limits.password(EMAIL, OWNER):
@@ -180,7 +180,7 @@ async def test_an_address_tries_no_list_of_accounts(limits: AttemptLimits) -> No
 
 
 async def test_a_code_is_tried_where_the_account_is_known(setting: Setting) -> None:
-    """Strangers who know the password and fail at the code do not stop it in a known network."""
+    """Failed codes of an attacker with the password do not block a known network."""
     setting.remember(OWNER)
     for number in range(2 * ATTEMPTS.events):
         with suppress(TooManyAttemptsError):
@@ -193,7 +193,7 @@ async def test_a_code_is_tried_where_the_account_is_known(setting: Setting) -> N
 
 
 async def test_codes_are_counted_by_account(limits: AttemptLimits) -> None:
-    """Whoever knows the password tries few codes, from however many addresses."""
+    """An attacker with the password can try few codes, from any number of addresses."""
     for number in range(ATTEMPTS.events):
         await fail(limits.code(EMAIL, f"203.0.113.{number}"))
     with pytest.raises(TooManyAttemptsError):
@@ -230,7 +230,7 @@ def test_an_ipv6_customer_is_one_address(address: str, network: str) -> None:
 
 
 class LockOut(RuleBasedStateMachine):
-    """Strangers everywhere fail at an account and ask for its mail; its owner is known at home."""
+    """Attackers everywhere fail at an account and request its mail; its owner is at home."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class LockOut(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, 200), many=st.integers(1, 40))
     def strangers_guess(self, first: int, many: int) -> None:
-        """Many addresses try a password each, and a code."""
+        """Many addresses each try a password and a code."""
 
         async def run() -> None:
             for number in range(first, first + many):
@@ -266,7 +266,7 @@ class LockOut(RuleBasedStateMachine):
 
     @rule(many=st.integers(1, 10))
     def strangers_ask_for_mail(self, many: int) -> None:
-        """Strangers ask for letters; a refusal means that one that was sent is still valid."""
+        """Attackers request mail; a refusal means that an earlier mail is still valid."""
 
         async def run() -> None:
             for number in range(many):
@@ -300,7 +300,7 @@ class LockOut(RuleBasedStateMachine):
 
     @invariant()
     def guesses_are_few(self) -> None:
-        """In no hour are there more than three stages' guesses and one a minute."""
+        """Any hour has at most the guesses of three stages, plus one a minute."""
         recent = [at for at in self.guesses if at > self.now - 3600]
         assert len(recent) <= 3 * ATTEMPTS_PER_DELAY.events + 3600 / DELAYS[-1] + 1
 

@@ -1,4 +1,4 @@
-"""Events of the gateway reach the audit log exactly once, whatever fails in between."""
+"""The gateway's events reach the audit log exactly once, in spite of failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CLOCK = 1_769_860_800.0
 
 
 async def _nobody_to_tell() -> None:
-    """Stand for gateways that remember nothing."""
+    """Stand for gateways without caches."""
 
 
 @pytest.fixture
@@ -83,19 +83,19 @@ def outbox(engine: AsyncEngine) -> SqlAuditOutbox:
 
 async def events_of(outbox: SqlAuditOutbox) -> list[Event]:
     """Return the events that wait."""
-    return [each.event for each in await outbox.list_oldest(MAX_PAGE)]
+    return [waiting.event for waiting in await outbox.list_oldest(MAX_PAGE)]
 
 
 async def waiting(outbox: SqlAuditOutbox) -> list[str]:
     """Return the operations that wait."""
-    return [each.operation for each in await events_of(outbox)]
+    return [stored.operation for stored in await events_of(outbox)]
 
 
 @pytest.mark.threat("stolen-operator-credential")
 async def test_an_action_is_in_the_log_before_its_answer(
     tenants: Tenants, api_keys: ApiKeys, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
-    """Each administrative action is one event of its tenant's, by who asked; nothing is left over."""
+    """Every administrative action is one event with its principal, and the outbox is empty."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
     new_key = await api_keys.create(tenant, ATTRIBUTION)
     rotated, _ = await api_keys.rotate(tenant.id, new_key.metadata.version, ATTRIBUTION)
@@ -106,9 +106,11 @@ async def test_an_action_is_in_the_log_before_its_answer(
         ("rotate-api-key", 2),
         ("revoke-api-key", 2),
     ]
-    for each in log.recorded.values():
-        assert (each.tenant, each.outcome) == (tenant.id, "success")
-        assert Attribution(each.request_id, each.principal, each.source_address) == ATTRIBUTION
+    for logged in log.recorded.values():
+        assert (logged.tenant, logged.outcome) == (tenant.id, "success")
+        assert (
+            Attribution(logged.request_id, logged.principal, logged.source_address) == ATTRIBUTION
+        )
     assert await waiting(outbox) == []
 
 
@@ -151,11 +153,11 @@ CHANGES: dict[str, tuple[TenantChange, list[str]]] = {
 async def test_a_change_says_all_that_it_does(
     change: TenantChange, names: list[str], tenants: Tenants, log: FakeAuditLog
 ) -> None:
-    """Each thing that a change does is an event of its own; a rate limit's has the limit, too."""
+    """Each effect of a change is a separate event; a rate limit's event has the limit."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
     await tenants.change(tenant.id, change, ATTRIBUTION)
     _, *events = log.recorded.values()
-    assert sorted(f"{each.operation} {each.policy}".strip() for each in events) == names
+    assert sorted(f"{sent.operation} {sent.policy}".strip() for sent in events) == names
 
 
 Action = Callable[[Tenants, ApiKeys, Tenant], Awaitable[Any]]
@@ -209,7 +211,7 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     engine: AsyncEngine,
     audit_delivery: AuditDelivery,
 ) -> None:
-    """With an event that waits for five minutes nothing is done; after its delivery it is."""
+    """An event that has waited for five minutes blocks actions until it is delivered."""
     tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
     await api_keys.create(tenant, ATTRIBUTION)
     old = replace(_refusal(1), at_us=time.time_ns() // 1000 - 300_000_000)
@@ -243,7 +245,7 @@ async def test_an_event_that_waits_for_less_stops_nothing(
 async def test_an_answer_does_not_wait_for_a_log_that_hangs(
     tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
-    """While the log does not answer at all, an action is answered, and its event waits."""
+    """While the log hangs, an action gets its response, and its event waits."""
     log.responses = asyncio.Event()
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert await waiting(outbox) == ["create-tenant"]
@@ -252,7 +254,7 @@ async def test_an_answer_does_not_wait_for_a_log_that_hangs(
 async def test_what_was_delivered_and_not_removed_is_recorded_once(
     tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """Where the log's answer is lost the event is brought again, as the same event."""
+    """After a lost response of the log, the event is sent again and recorded once."""
     log.loses_responses = True
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert log.operations == await waiting(outbox) == ["create-tenant"]
@@ -280,8 +282,8 @@ async def test_a_refused_event_holds_no_other_up(
     assert await waiting(outbox) == []
     assert await outbox.count_refused() == 2
     kept = await outbox.list_refused()
-    assert {each.reason for each in kept} == {"not-an-event"}
-    assert [each.event and each.event.key_version for each in kept] == [1, 2]
+    assert {item.reason for item in kept} == {"not-an-event"}
+    assert [item.event and item.event.key_version for item in kept] == [1, 2]
     assert kept[0].at_us == long_ago
 
 
@@ -343,7 +345,7 @@ def _refusal(number: int) -> Event:
 async def test_a_refusal_waits_only_where_it_must(
     log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """A refusal goes to the log at once; with the log away it is stored, whole, and delivered later."""
+    """A refusal goes to the log directly; during an outage it is stored and delivered later."""
     first, second = _refusal(1), _refusal(2)
     await audit_delivery.record(first)
     assert list(log.recorded.values()) == [first]
@@ -359,14 +361,14 @@ async def test_a_refusal_waits_only_where_it_must(
 async def test_everything_that_waits_is_delivered_in_order(
     engine: AsyncEngine, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """More events than fit into one message all come, the oldest first."""
+    """More events than fit into one message are all delivered, the oldest first."""
     events = [_refusal(number) for number in range(1, MAX_PAGE + 21)]
     async with transaction(engine) as connection:
         await add_audit_event(connection, *events)
     await audit_delivery.empty()
-    at = [each.at_us for each in log.recorded.values()]
+    at = [logged.at_us for logged in log.recorded.values()]
     assert at == sorted(at)
-    assert set(log.recorded) == {each.id for each in events}
+    assert set(log.recorded) == {sent.id for sent in events}
     assert await waiting(outbox) == []
 
 
@@ -375,8 +377,8 @@ async def test_concurrent_deliveries_record_once(
 ) -> None:
     """Gateways that deliver the same events at the same time do no harm."""
     events = [_refusal(number) for number in range(1, 31)]
-    for each in events:
-        await outbox.add(each)
+    for sent in events:
+        await outbox.add(sent)
     await asyncio.gather(
         *(AuditDelivery(SqlAuditOutbox(engine), one_shard(log)).empty() for _ in range(4))
     )

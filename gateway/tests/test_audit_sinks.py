@@ -1,4 +1,4 @@
-"""What each kind of sink gets, and when it counts as taken."""
+"""The output of each kind of sink, and the moment when a page counts as accepted."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ RECORDS = [
     StreamedRecord(number, "encrypt", WHEN, f'{{"id":{number},"name":"ä"}}'.encode())
     for number in (1, 2, 3)
 ]
-LINES = b"".join(each.line + b"\n" for each in RECORDS)
+LINES = b"".join(record.line + b"\n" for record in RECORDS)
 
 
 def test_a_file_has_a_line_for_each_record(tmp_path: Path) -> None:
-    """Records are appended to a file that nobody else may read, also after it was renamed."""
+    """Records are appended to a file with mode 0600, also after the file was renamed."""
     path = tmp_path / "audit.jsonl"
     sink = FileSink(path)
     sink.send(RECORDS[:2])
@@ -52,7 +52,7 @@ def test_a_file_has_a_line_for_each_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [b"", b"{", b'{"id":9', b"x" * 10_000])
 @pytest.mark.parametrize("before", [b"", b'{"id":0}\n'])
 def test_a_line_that_was_cut_is_removed(tmp_path: Path, before: bytes, cut: bytes) -> None:
-    """What a crash left behind the last line is gone with the next page."""
+    """The next page removes an incomplete line that a crash left."""
     path = tmp_path / "audit.jsonl"
     path.write_bytes(before + cut)
     FileSink(path).send(RECORDS)
@@ -85,14 +85,14 @@ def test_datagrams(tmp_path: Path, kind: str) -> None:
 
 
 def test_datagrams_to_nobody(tmp_path: Path) -> None:
-    """A socket that is not there is an error."""
+    """A missing socket is an error."""
     with pytest.raises(OSError, match="No such file"):
         DatagramSyslog(str(tmp_path / "log")).send(RECORDS)
 
 
 @contextmanager
 def server_that(responses: Callable[[socket.socket], None]) -> Iterator[tuple[str, int]]:
-    """Accept one connection and have it answered."""
+    """Accept one connection and response it."""
     with socket.create_server((HERE, 0)) as listener:
         listener.settimeout(SECONDS)
 
@@ -130,7 +130,7 @@ def test_a_stream_of_syslog() -> None:
 
 @pytest.mark.parametrize("confirms", [True, False])
 def test_a_stream_of_syslog_over_tls(tmp_path: Path, *, confirms: bool) -> None:
-    """A verified server has a page when it answers close_notify; an end of the connection is not enough."""
+    """A verified server has a page only when it sends close_notify, not at the connection's end."""
     certificate = new_certificate(tmp_path)
     received = bytearray()
 
@@ -161,7 +161,7 @@ def test_a_syslog_server_that_nobody_vouches_for_gets_nothing(tmp_path: Path) ->
 
 
 def drips(first: bytes, then: bytes) -> Callable[[socket.socket], None]:
-    """Answer a page by some bytes, and then by others, again and again, until the client has gone."""
+    """Send some bytes, then others repeatedly, until the client has gone."""
 
     def respond(connection: socket.socket) -> None:
         connection.recv(65536)
@@ -218,7 +218,7 @@ def test_a_stream_that_breaks_is_not_taken() -> None:
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Answers with the statuses it was given, one for each request."""
+    """Responds with the given statuses, one for each request."""
 
     statuses: Sequence[int] = ()
     requests: list[tuple[str, str | None, bytes]]
@@ -271,7 +271,7 @@ def test_a_collector_gets_json_lines(tmp_path: Path) -> None:
 
 
 def test_a_collector_that_refuses_has_nothing() -> None:
-    """Any other status is an error, and no redirection is followed."""
+    """Any other status is an error, and redirects are not followed."""
     statuses = (302, 400, 401, 429, 500, 503)
     with collector(*statuses) as (address, requests):
         sink = HttpCollector(f"http://{address}", None, None)
@@ -284,7 +284,7 @@ def test_a_collector_that_refuses_has_nothing() -> None:
 
 
 def test_a_collector_that_is_no_http_server() -> None:
-    """What is not HTTP is an error of the sink."""
+    """A response that is not HTTP is an error of the sink."""
 
     def responses(connection: socket.socket) -> None:
         connection.recv(65536)

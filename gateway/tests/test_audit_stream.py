@@ -56,7 +56,7 @@ class FakeLog:
 
 @dataclass
 class FakeSink:
-    """A sink that keeps what it gets, and can fail before or after it has it."""
+    """A sink that keeps its records, and can fail before or after it has them."""
 
     taken: list[StreamedRecord] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
@@ -74,8 +74,8 @@ class FakeSink:
 
     @property
     def ids(self) -> list[int]:
-        """What it has, in order."""
-        return [each.id for each in self.taken]
+        """Its records in order."""
+        return [item.id for item in self.taken]
 
 
 @dataclass
@@ -99,7 +99,7 @@ def setting(engine: AsyncEngine) -> Setting:
 
 
 async def test_every_record_is_sent_in_order_and_once(setting: Setting) -> None:
-    """Pages are as large as a message at most; what came later is sent later, each text as it is."""
+    """Pages have at most the size of a message, later records follow, and texts are unchanged."""
     gateway = setting.gateway()
     await gateway.send()
     assert setting.sink.ids == []
@@ -115,7 +115,7 @@ async def test_every_record_is_sent_in_order_and_once(setting: Setting) -> None:
 
 
 async def test_a_restart_goes_on_where_the_sink_is(setting: Setting) -> None:
-    """A gateway that starts after another has ended sends nothing twice, and leaves nothing out."""
+    """A new gateway continues the stream without repetitions or gaps."""
     setting.log.size = 10
     await setting.gateway().send()
     setting.log.size = 20
@@ -125,7 +125,7 @@ async def test_a_restart_goes_on_where_the_sink_is(setting: Setting) -> None:
 
 
 async def test_what_is_not_confirmed_is_sent_again(setting: Setting) -> None:
-    """Where the sink's answer is lost, the page is sent again: at least once."""
+    """After a lost response of the sink, the page is sent again."""
     gateway = setting.gateway()
     setting.log.size = 3
     setting.sink.loses_responses = True
@@ -175,7 +175,7 @@ async def test_one_gateway_streams_at_a_time(setting: Setting) -> None:
 
 
 async def test_a_gateway_that_ends_makes_way(setting: Setting) -> None:
-    """Another gateway streams at once where one that had the lease has been stopped."""
+    """A stopped gateway releases its lease, and another one streams immediately."""
     setting.log.size = 3
     gateway = setting.gateway()
     await gateway.send()
@@ -190,7 +190,7 @@ async def test_a_gateway_that_ends_makes_way(setting: Setting) -> None:
 
 
 async def test_a_gateway_that_lost_the_lease_moves_no_cursor(setting: Setting) -> None:
-    """A page that took longer than the lease is another's now: its cursor stays where that put it."""
+    """A gateway whose page outlasted its lease does not move the new holder's cursor."""
     slow, other = uuid4(), uuid4()
     cursors = SqlCursors(setting.engine)
     now = date_of(setting.clock.now)

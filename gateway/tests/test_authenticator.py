@@ -32,7 +32,7 @@ OPERATOR = new_credential(CredentialKind.OPERATOR)
 
 
 class Directory:
-    """API keys in memory, which can be told to take its time."""
+    """API keys in memory, with optional delays."""
 
     def __init__(self) -> None:
         self.known: dict[bytes, Found] = {}
@@ -42,7 +42,7 @@ class Directory:
         self.go_on.set()
 
     async def find(self, digest: bytes) -> Found | None:
-        """Look up first, then wait: what was found can be out of date when it is returned."""
+        """Look up first, then wait: the result can be outdated when it is returned."""
         self.asked += 1
         found = self.known.get(digest)
         self.started.set()
@@ -97,18 +97,18 @@ class Setting:
         del self.directory.known[self.pepper.digest(credential)]
 
     def authenticated(self, as_of: int) -> Authenticated:
-        """Return what showing the API key leads to."""
+        """Return the principal of the API key."""
         return Authenticated(self.principal, as_of, self.pepper.digest(self.api_key))
 
 
 @pytest.fixture
 async def setting(pepper: Pepper) -> Setting:
-    """A new one for each test."""
+    """A new setting for each test."""
     return Setting(pepper)
 
 
 async def test_an_api_key_is_its_tenant(setting: Setting) -> None:
-    """Who shows an API key is what the directory says of that key."""
+    """An API key leads to the principal in the directory."""
     found = await setting.authenticator.authenticate(setting.api_key, HERE)
     assert found == setting.authenticated(as_of=0)
 
@@ -121,7 +121,7 @@ async def test_the_operator_needs_no_directory(setting: Setting) -> None:
 
 
 async def test_a_named_operator_is_looked_up_each_time(setting: Setting) -> None:
-    """A named operator is who the directory says, and nobody from the request after the removal on."""
+    """A named operator is looked up in each request, so a removal takes effect at the next one."""
     credential = new_credential(CredentialKind.OPERATOR)
     digest = setting.pepper.digest(credential)
     setting.operators.names[digest] = "ada"
@@ -134,7 +134,7 @@ async def test_a_named_operator_is_looked_up_each_time(setting: Setting) -> None
 
 
 async def test_unknown_operators_have_the_budget_of_unknown_credentials(setting: Setting) -> None:
-    """Credentials of operators that nobody has stop reaching the database, as API keys do."""
+    """Unknown operator credentials stop reaching the database, like unknown API keys."""
     for _ in range(UNKNOWN_CREDENTIALS.events):
         shown = new_credential(CredentialKind.OPERATOR)
         assert await setting.authenticator.authenticate(shown, HERE) is None
@@ -145,7 +145,7 @@ async def test_unknown_operators_have_the_budget_of_unknown_credentials(setting:
 
 
 async def test_nobody(setting: Setting) -> None:
-    """Credentials that nobody has, and what is no credential, are nobody."""
+    """Unknown credentials and malformed ones lead to no principal."""
     for shown in (
         new_credential(CredentialKind.API_KEY),
         new_credential(CredentialKind.OPERATOR),
@@ -158,28 +158,28 @@ async def test_nobody(setting: Setting) -> None:
 
 
 async def test_an_operators_digest_is_no_api_key(setting: Setting) -> None:
-    """A directory that knew the digest of an operator's credential would not be asked for it."""
+    """The digest of an operator's credential is never looked up among API keys."""
     stranger = new_credential(CredentialKind.OPERATOR)
     setting.directory.known[setting.pepper.digest(stranger)] = Found(setting.principal)
     assert await setting.authenticator.authenticate(stranger, HERE) is None
 
 
 async def test_nonsense_does_not_reach_the_directory(setting: Setting) -> None:
-    """What is no credential by its form costs no look-up."""
+    """A malformed credential costs no look-up."""
     for shown in ("", "x" * 53, setting.api_key[:-1] + "!", "pqk_" + "0" * 49):
         assert await setting.authenticator.authenticate(shown, HERE) is None
     assert setting.directory.asked == 0
 
 
 async def test_the_directory_is_asked_once(setting: Setting) -> None:
-    """An API key that is known is not looked up again."""
+    """A known API key is not looked up again."""
     for _ in range(3):
         assert await setting.authenticator.authenticate(setting.api_key, HERE)
     assert setting.directory.asked == 1
 
 
 async def test_a_new_api_key_is_known_at_once(setting: Setting) -> None:
-    """An API key that is made a moment after it was first shown works at once."""
+    """An API key that is created just after its first use works immediately."""
     shown = new_credential(CredentialKind.API_KEY)
     assert await setting.authenticator.authenticate(shown, HERE) is None
     setting.directory.known[setting.pepper.digest(shown)] = Found(setting.principal)
@@ -188,7 +188,7 @@ async def test_a_new_api_key_is_known_at_once(setting: Setting) -> None:
 
 
 async def test_what_is_forgotten_is_looked_up_again(setting: Setting) -> None:
-    """After forget, a revoked API key is nobody, at once."""
+    """After forget, a revoked API key is refused immediately."""
     assert await setting.authenticator.authenticate(setting.api_key, HERE)
     setting.revoke(setting.api_key)
     setting.authenticator.forget(setting.api_key)
@@ -197,7 +197,7 @@ async def test_what_is_forgotten_is_looked_up_again(setting: Setting) -> None:
 
 @pytest.mark.threat("rate-limit-store")
 async def test_what_is_remembered_has_an_end(setting: Setting) -> None:
-    """Where somebody else could keep the number of changes, a revoked API key is nobody after it."""
+    """With a frozen change counter, a revoked API key is refused after cache_seconds."""
     setting.rate_limiter.cache_seconds = 30.0
     assert await setting.authenticator.authenticate(setting.api_key, HERE)
     setting.now += 29.9
@@ -239,7 +239,7 @@ async def test_a_look_up_is_as_old_as_its_beginning(setting: Setting) -> None:
 
 
 async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
-    """A rotated API key is its tenant until its overlap ends, remembered or not, and then nobody."""
+    """A rotated API key is accepted until its overlap ends, cached or not."""
     remembered = setting.add(accepted_until=1030.0)
     late = setting.add(accepted_until=1030.0)
     authenticate = setting.authenticator.authenticate
@@ -259,7 +259,7 @@ async def test_an_overlap_of_nothing(setting: Setting) -> None:
 
 
 async def test_principals_show_no_secret(setting: Setting) -> None:
-    """A principal's text, which logs and the audit log have, says who and nothing else."""
+    """A principal's text in logs and the audit log contains its name and no secret."""
     found = await setting.authenticator.authenticate(setting.api_key, HERE)
     assert isinstance(found, Authenticated)
     assert str(found.principal) == "api-key:1"
@@ -268,7 +268,7 @@ async def test_principals_show_no_secret(setting: Setting) -> None:
 
 
 async def test_an_api_key_expires_at_the_second(setting: Setting) -> None:
-    """An API key is accepted until its expiry and not from then on, though it is remembered."""
+    """An API key is refused from its expiry on, even if it is cached."""
     expiring = setting.add(accepted_until=setting.now + 10)
     setting.now += 9.999
     assert await setting.authenticator.authenticate(expiring, HERE)
@@ -314,7 +314,7 @@ async def test_an_address_that_is_not_allowed_is_recorded_once_a_minute(setting:
 
 
 async def test_an_expired_api_key_is_unknown_from_anywhere(setting: Setting) -> None:
-    """Who shows an expired API key is told nothing, and nothing is recorded."""
+    """An expired API key gets the response of an unknown one, and no record."""
     limits = ApiKeyLimits(addresses=Networks(["192.0.2.0/24"]))
     setting.principal = replace(setting.principal, limits=limits)
     expired = setting.add(accepted_until=setting.now)

@@ -58,7 +58,7 @@ class Billing:
         self.store = SqlBilling(self.engine)
 
     def gateway(self) -> BuiltInBilling:
-        """Return the billing of one more gateway."""
+        """Return the billing of another gateway."""
         sold = frozenset(Tier) - {Tier.FREE}
         return BuiltInBilling(
             self.store, PRICES, sold, self._announce, self.audit_delivery, self._clock
@@ -77,7 +77,8 @@ class Billing:
     async def lines(self) -> list[int]:
         """Return the amounts of the invoices, oldest first."""
         return [
-            each.amount_cents for each in reversed(await self.store.list_invoices(self.tenant.id))
+            invoice.amount_cents
+            for invoice in reversed(await self.store.list_invoices(self.tenant.id))
         ]
 
     async def buy(self, tier: Tier, key: IdempotencyKey | None = None) -> Contract:
@@ -115,20 +116,20 @@ async def test_a_contract_comes_back_as_it_was(billing: Billing) -> None:
 
 
 async def test_of_the_same_checkouts_at_once_one_buys(billing: Billing, log: FakeAuditLog) -> None:
-    """Of sixteen checkouts of one tier at once one buys it, with one line and one event."""
+    """Of sixteen concurrent checkouts of one tier, one buys it, with one line and one event."""
     outcomes = await asyncio.gather(
         *(billing.buy(Tier.GROWTH) for _ in range(16)), return_exceptions=True
     )
-    assert sum(isinstance(each, Contract) for each in outcomes) == 1
-    assert sum(isinstance(each, AlreadySubscribedError) for each in outcomes) == 15
+    assert sum(isinstance(outcome, Contract) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, AlreadySubscribedError) for outcome in outcomes) == 15
     assert len(await billing.lines()) == 1
     assert log.operations.count("subscribe-growth") == 1
 
 
 async def test_different_checkouts_at_once_add_up(billing: Billing) -> None:
-    """Of checkouts of different tiers at once each is billed on what was there before it."""
+    """Each of several concurrent checkouts of different tiers is billed on the tier before it."""
     tiers = [Tier.STARTER, Tier.GROWTH, Tier.PROFESSIONAL, Tier.ENTERPRISE]
-    await asyncio.gather(*(billing.buy(each) for each in tiers))
+    await asyncio.gather(*(billing.buy(tier) for tier in tiers))
     contract = await billing.store.find_running(billing.tenant.id)
     assert contract is not None
     assert sum(await billing.lines()) == PRICES[contract.tier]
@@ -200,7 +201,7 @@ async def test_a_cancelled_contract_ends_once(billing: Billing, log: FakeAuditLo
 
 
 async def test_a_period_that_is_over_is_settled_first(billing: Billing) -> None:
-    """A change after the end of a period that nobody settled yet comes to the next period."""
+    """A change after an unsettled period counts in the next period."""
     await billing.buy(Tier.STARTER)
     billing.now = NOW + MONTH
     await billing.buy(Tier.GROWTH)
@@ -213,7 +214,7 @@ async def test_a_period_that_is_over_is_settled_first(billing: Billing) -> None:
 
 
 async def test_a_suspended_tenant_is_not_billed(billing: Billing) -> None:
-    """While it is suspended nothing is renewed; afterwards the period that holds then is."""
+    """A suspended tenant is not renewed; after its suspension the current period is."""
     await billing.buy(Tier.STARTER)
     tenants = SqlTenants(billing.engine)
     suspended = TenantChange(status=TenantStatus.SUSPENDED)
@@ -247,7 +248,7 @@ async def test_a_change_by_the_operator_ends_a_contract(
 
 
 async def test_other_changes_by_the_operator_end_nothing(billing: Billing) -> None:
-    """A rate limit or a suspension leaves the contract as it is."""
+    """A rate limit or a suspension does not change the contract."""
     bought = await billing.buy(Tier.STARTER)
     change = TenantChange(requests_per_minute=7, status=TenantStatus.SUSPENDED)
     await SqlTenants(billing.engine).save_change(billing.tenant.id, change, NOW, ())
@@ -255,17 +256,17 @@ async def test_other_changes_by_the_operator_end_nothing(billing: Billing) -> No
 
 
 async def test_concurrent_changes_by_operator_and_tenant(billing: Billing) -> None:
-    """Many checkouts and many changes by the operator at once: none deadlocks or fails."""
+    """Many concurrent checkouts and operator changes cause no deadlock and no failure."""
     tiers = [Tier.STARTER, Tier.GROWTH] * 6
     tenants = SqlTenants(billing.engine)
     change = TenantChange(tier=Tier.ENTERPRISE, subscription=Subscription.ACTIVE)
     outcomes = await asyncio.gather(
-        *(billing.buy(each) for each in tiers),
+        *(billing.buy(tier) for tier in tiers),
         *(tenants.save_change(billing.tenant.id, change, NOW, ()) for _ in range(12)),
         return_exceptions=True,
     )
-    failed = [each for each in outcomes if isinstance(each, Exception)]
-    assert all(isinstance(each, AlreadySubscribedError) for each in failed)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert all(isinstance(item, AlreadySubscribedError) for item in failed)
     contract = await billing.store.find_running(billing.tenant.id)
     expected = Plan.ENTERPRISE
     if contract is not None:
@@ -297,20 +298,20 @@ async def _apply(billing: Billing, change: Change | None, notice: str) -> None:
 
 
 async def test_a_notice_is_applied_once(billing: Billing, log: FakeAuditLog) -> None:
-    """Of one notice that comes sixteen times at once, one is applied, with one event."""
+    """A notice that arrives sixteen times concurrently is applied once, with one event."""
     said = _elsewhere(billing)
     outcomes = await asyncio.gather(
         *(_apply(billing, apply_notice(None, None, said), "evt_1") for _ in range(16)),
         return_exceptions=True,
     )
     assert outcomes.count(None) == 1
-    assert sum(isinstance(each, DuplicateNoticeError) for each in outcomes) == 15
+    assert sum(isinstance(outcome, DuplicateNoticeError) for outcome in outcomes) == 15
     await billing.audit_delivery.deliver()
     assert log.operations.count("subscribe-starter") == 1
 
 
 async def test_a_failed_notice_can_be_repeated(billing: Billing) -> None:
-    """A notice whose change was refused is not stored, and is applied when it is repeated."""
+    """A notice with a refused change is not stored, and is applied when it is repeated."""
     said = _elsewhere(billing)
     await _apply(billing, apply_notice(None, None, said), "evt_1")
     known = await billing.store.find_by_external_id("sub_1")
@@ -322,7 +323,7 @@ async def test_a_failed_notice_can_be_repeated(billing: Billing) -> None:
 
 
 async def test_an_ended_contract_is_never_started(billing: Billing) -> None:
-    """An end that is reported first is stored, and leaves what the tenant has as it is."""
+    """An end that is reported first is stored, and does not change the tenant's tier."""
     await billing.buy(Tier.GROWTH)
     await _apply(
         billing, apply_notice(None, None, _elsewhere(billing, status=ContractStatus.ENDED)), "evt_1"

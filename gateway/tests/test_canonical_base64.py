@@ -23,7 +23,7 @@ ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 @BOTH
 @given(data=st.binary(max_size=40))
 def test_the_canonical_form_is_read(decode: Decode, data: bytes) -> None:
-    """What an encoder makes of any bytes is read as those bytes, and matches the schemas."""
+    """Encoded bytes are decoded to the same bytes, and match the schemas."""
     text = b64encode(data).decode()
     assert decode(text) == data
     assert re.fullmatch(ANY_BASE64, text)
@@ -33,7 +33,7 @@ def test_the_canonical_form_is_read(decode: Decode, data: bytes) -> None:
 @BOTH
 @pytest.mark.parametrize("canonical", ["AA==", "AAA=", "/w==", "//8=", "AAAAAA==", "AAAAAAA="])
 def test_bits_that_stand_for_nothing_are_zero(decode: Decode, canonical: str) -> None:
-    """Of all last characters, only those that leave no bit over are accepted, by the schema too."""
+    """Only last characters without unused bits are accepted, by the schema too."""
     body, padding = canonical.rstrip("="), canonical.count("=")
     accepted = []
     for character in ALPHABET:
@@ -70,7 +70,7 @@ def test_bits_that_stand_for_nothing_are_zero(decode: Decode, canonical: str) ->
     ids=repr,
 )
 def test_what_is_no_base64_is_refused(decode: Decode, text: object) -> None:
-    """White space, another alphabet, missing, wrong or further padding: none of it is read."""
+    """White space, another alphabet, and missing, wrong or extra padding are refused."""
     with pytest.raises(InvalidValueError):
         decode(text)
 
@@ -107,7 +107,7 @@ def test_what_is_no_base64_is_refused(decode: Decode, text: object) -> None:
     ],
 )
 def test_what_it_is_instead_is_named(decode: Decode, value: object, said: str) -> None:
-    """The message names the form of a text that is not base64, and has none of the text."""
+    """The error names the form of a text that is not base64, without its content."""
     with pytest.raises(InvalidValueError) as refused:
         decode(value)
     assert said in refused.value.message

@@ -57,7 +57,7 @@ def test_clients_are_named(user_agent: str, name: str | None) -> None:
 
 @given(st.binary(max_size=1024))
 def test_whatever_is_sent_is_plain(header: bytes) -> None:
-    """What is stored is printable and bounded, and a name has no character that means anything."""
+    """Stored names are printable, bounded, and have no character with a special meaning."""
     stored = stored_user_agent(header)
     assert stored.isprintable()
     assert len(stored) <= MAX_USER_AGENT

@@ -1,4 +1,4 @@
-"""The clock that decisions are made by starts right and never looks at the wall again."""
+"""The clock for decisions starts at the right time and never reads the system time again."""
 
 import sys
 import time
@@ -37,14 +37,14 @@ def test_it_starts_right() -> None:
 
 
 def test_it_reads_the_wall_never_again() -> None:
-    """Reading it asks for the time since boot, and for nothing that setting the machine's clock moves."""
+    """Reading it uses only the time since boot, which changes of the system time do not affect."""
     called = _calls_of(steady_clock())
     assert time.clock_gettime in called
     assert {time.time, time.time_ns, time.gmtime, time.localtime}.isdisjoint(called)
 
 
 def test_it_is_the_time_since_boot_and_a_constant() -> None:
-    """What it adds to the time since boot is the same at each reading."""
+    """Each reading is the time since boot plus the same constant."""
     clock = steady_clock()
     least, most = -1e12, 1e12
     for _ in range(100):
@@ -62,6 +62,6 @@ def test_it_is_the_time_since_boot_and_a_constant() -> None:
     ],
 )
 def test_dates_are_in_utc(seconds: float, date: datetime) -> None:
-    """A reading is a date in UTC, wherever the machine is."""
+    """A reading is a date in UTC in any time zone."""
     assert date_of(seconds) == date
     assert date_of(seconds).utcoffset() == date.utcoffset()

@@ -1,4 +1,4 @@
-"""What is left beside an accounts database in a file that is closed."""
+"""The files that remain beside a closed accounts database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ def _names(file: Path) -> list[str]:
 
 
 async def test_a_task_cancelled_within_a_statement(file: Path, engine: AsyncEngine) -> None:
-    """Closing waits for the statement of a task that was cancelled twice, so that no WAL is left."""
+    """Closing waits for the statement of a task that was cancelled twice, so no WAL remains."""
     begun = asyncio.Event()
 
     async def work() -> None:

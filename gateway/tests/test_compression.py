@@ -27,7 +27,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("header", "is_accepted"), ACCEPTED.items())
 def test_who_accepts_gzip(header: bytes, is_accepted: bool) -> None:  # noqa: FBT001
-    """Gzip must be named, in whatever case, and not with the weight 0."""
+    """Gzip must be named in any case, with a weight other than 0."""
     assert accepts_gzip({b"accept-encoding": header}) is is_accepted
 
 
@@ -37,9 +37,9 @@ def test_nobody_accepts_it_without_saying_so() -> None:
 
 
 async def test_a_stream_is_one_gzip_file() -> None:
-    """Whatever the chunks, what is sent together decompresses to them."""
+    """Any chunks decompress to the original bytes."""
     chunks = [b"", b"line\n" * 100_000, os.urandom(70_000), b"end\n"]
     stream = GzipStream()
-    sent = b"".join([await stream.compress(each) for each in chunks]) + stream.end()
+    sent = b"".join([await stream.compress(chunk) for chunk in chunks]) + stream.end()
     assert gzip.decompress(sent) == b"".join(chunks)
     assert len(sent) < 80_000

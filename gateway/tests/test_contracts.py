@@ -41,11 +41,11 @@ def test_periods_end_on_the_same_day_or_the_last() -> None:
     ends = [NOW]
     for _ in range(13):
         ends.append(month_after(ends[-1], NOW.day))
-    assert [(each.month, each.day) for each in ends] == [
+    assert [(end.month, end.day) for end in ends] == [
         *((1, 31), (2, 28), (3, 31), (4, 30), (5, 31), (6, 30), (7, 31)),
         *((8, 31), (9, 30), (10, 31), (11, 30), (12, 31), (1, 31), (2, 29)),
     ]
-    assert {each.time() for each in ends} == {NOW.time()}
+    assert {end.time() for end in ends} == {NOW.time()}
 
 
 def test_the_first_period_is_invoiced_in_full() -> None:
@@ -119,7 +119,7 @@ def test_a_contract_is_renewed_at_the_end_of_its_period(starter: Contract) -> No
 
 
 def test_missed_periods_are_not_invoiced(starter: Contract) -> None:
-    """After an outage the current period is invoiced, and none before it."""
+    """After an outage only the current period is invoiced."""
     now = datetime(2027, 6, 15, tzinfo=UTC)
     change = settle(starter, PRICES, now)
     start, end = datetime(2027, 5, 31, 12, tzinfo=UTC), datetime(2027, 6, 30, 12, tzinfo=UTC)
@@ -212,7 +212,7 @@ def test_an_external_contract_replaces_our_own(starter: Contract, reported: Cont
 def test_external_changes_have_audit_events(
     reported: Contract, before: dict[str, object], after: dict[str, object], operation: str
 ) -> None:
-    """Each difference has its name in the audit log."""
+    """Each kind of external change has its own audit event."""
     known = replace(reported, **before)  # type: ignore[arg-type] # fields of a contract
     change = apply_notice(known, known, replace(reported, **after))  # type: ignore[arg-type] # the same
     assert change is not None

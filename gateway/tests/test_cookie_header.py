@@ -1,4 +1,4 @@
-"""What is read of Cookie headers, what that costs, and what is deleted where a name is there twice."""
+"""Reading Cookie headers: the result, the cost, and the deletion of duplicate names."""
 
 from collections.abc import Mapping
 from time import process_time
@@ -19,12 +19,12 @@ BROWSER = (b"sec-fetch-site", b"same-origin")
 
 def read(*headers: bytes, cookies: Cookies = SECURE) -> Mapping[str, str]:
     """Return the values of Cookie headers of a browser."""
-    return cookies.read([BROWSER, *((b"cookie", each) for each in headers)]).values
+    return cookies.read([BROWSER, *((b"cookie", header) for header in headers)]).values
 
 
 def twice(*headers: bytes, cookies: Cookies = SECURE) -> frozenset[str]:
-    """Return the names that are there more than once."""
-    return cookies.read([(b"host", HOST), *((b"cookie", each) for each in headers)]).twice
+    """Return the duplicate names."""
+    return cookies.read([(b"host", HOST), *((b"cookie", header) for header in headers)]).twice
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def twice(*headers: bytes, cookies: Cookies = SECURE) -> frozenset[str]:
     ],
 )
 def test_cookies_by_name(header: bytes, cookies: dict[str, str]) -> None:
-    """Each value is what is between its first = and the next semicolon, quotes and all."""
+    """A value is the text between its first = and the next semicolon, with quotes."""
     assert read(header) == cookies
 
 
@@ -68,7 +68,7 @@ def test_cookies_by_name(header: bytes, cookies: dict[str, str]) -> None:
     ],
 )
 def test_a_name_of_ours_is_there_once(name: str, form: str) -> None:
-    """Two cookies with one name of ours are told, in any place; neither has a value then."""
+    """Duplicates of our names are reported at any position, without a value."""
     header = form.format(name).encode()
     assert twice(header) == {name}
     assert name not in read(header)
@@ -106,7 +106,7 @@ def test_what_was_sent_twice_is_deleted_wherever_it_can_be() -> None:
         for path in ("/", "/api", "/api/", "/api/v1")
         for place in places
     }
-    nameless = {each.replace(f"{ACCESS}=", "=gone") for each in expected if "Domain" in each}
+    nameless = {entry.replace(f"{ACCESS}=", "=gone") for entry in expected if "Domain" in entry}
     assert set(deleted) == expected | nameless
 
 
@@ -114,7 +114,9 @@ def test_a_cookie_of_this_host_only_is_deleted_as_such() -> None:
     """Browsers accept the deletion of a __Host- cookie for the host and the path / only."""
     name = SECURE.proof
     sent = SECURE.read([(b"cookie", f"{name}=1; {name}=2".encode())])
-    named = [each for each in SECURE.deletions(sent, HOST, PATH) if each.startswith(name)]
+    named = [
+        deletion for deletion in SECURE.deletions(sent, HOST, PATH) if deletion.startswith(name)
+    ]
     assert named == [f"{name}=; Path=/; Max-Age=0; Secure"]
 
 
@@ -137,15 +139,15 @@ def test_deletions_are_few_and_as_written_here(host: bytes, path: str) -> None:
     deleted = SECURE.deletions(sent, host, path)
     assert 0 < len(deleted) <= MAX_DELETIONS
     assert sum(map(len, deleted)) < 3800
-    for each in deleted:
-        assert each.isascii()
-        assert each.isprintable()
-        assert each.split("; ")[2] == "Max-Age=0"
-        assert len(each.split(";")) <= 5
+    for item in deleted:
+        assert item.isascii()
+        assert item.isprintable()
+        assert item.split("; ")[2] == "Max-Age=0"
+        assert len(item.split(";")) <= 5
 
 
 def test_a_request_with_a_cookie_twice_is_refused() -> None:
-    """It is 401, names the cookie, says what to do, and repeats no value."""
+    """A duplicate cookie gets 401 with its name and a remedy, but not its value."""
     sent = SECURE.read([(b"cookie", f"{ACCESS}=secret; {ACCESS}=planted".encode())])
     with pytest.raises(ApiError) as refused:
         SECURE.require_once(sent, HOST, PATH, needs_session=True)
@@ -164,7 +166,7 @@ OTHERS = Tokens("pqa_others", "pqr_others")
 
 def bound(tokens: Tokens) -> str:
     """Return the cookie that binds a session's tokens to this host."""
-    return next(each.split(";")[0] for each in SECURE.of(tokens) if SECURE.binding in each)
+    return next(cookie.split(";")[0] for cookie in SECURE.of(tokens) if SECURE.binding in cookie)
 
 
 @pytest.mark.threat("sibling-host")
@@ -189,7 +191,7 @@ def bound(tokens: Tokens) -> str:
 def test_only_tokens_that_this_host_has_set_count(
     header: str, access: str | None, refresh: str | None
 ) -> None:
-    """A token that another host can have set, in whatever place and number, is no token."""
+    """A token that another host could have set is ignored, at any position and in any number."""
     names = {
         "ACCESS": ACCESS,
         "REFRESH": REFRESH,
@@ -203,7 +205,7 @@ def test_only_tokens_that_this_host_has_set_count(
 
 
 def test_a_program_sends_the_two_cookies_of_the_specification() -> None:
-    """Without the header of browsers, tokens count as sent; a binding that is there still decides."""
+    """Without the headers of browsers, tokens are accepted; an existing binding still decides."""
     tokens = f"{ACCESS}=pqa_mine; {REFRESH}=pqr_mine"
     sent = SECURE.read([(b"cookie", tokens.encode())])
     assert (sent.values[ACCESS], sent.values[REFRESH]) == ("pqa_mine", "pqr_mine")
@@ -213,12 +215,12 @@ def test_a_program_sends_the_two_cookies_of_the_specification() -> None:
 
 def test_where_cookies_are_not_secure_none_binds_another() -> None:
     """On loopback any host could set the cookie that binds: the tokens count as they are sent."""
-    assert not [each for each in LOOPBACK.of(MINE) if LOOPBACK.binding in each]
+    assert not [cookie for cookie in LOOPBACK.of(MINE) if LOOPBACK.binding in cookie]
     assert read(f"{ACCESS}=pqa_mine".encode(), cookies=LOOPBACK)[ACCESS] == "pqa_mine"
 
 
 def test_a_request_without_need_of_a_session_ignores_what_is_not_bound() -> None:
-    """Signing in works beside planted tokens; a cookie that no other host can set is there once."""
+    """Signing in works with planted tokens, but a duplicate __Host- cookie is refused."""
     planted = f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode()
     sent = SECURE.read([BROWSER, (b"cookie", planted)])
     SECURE.require_once(sent, HOST, PATH, needs_session=False)
@@ -228,7 +230,7 @@ def test_a_request_without_need_of_a_session_ignores_what_is_not_bound() -> None
 
 
 def test_on_loopback_one_response_deletes_all() -> None:
-    """No proxy stands before it, so that what a browser sends is deleted by one response."""
+    """Without a proxy, one response deletes all duplicates."""
     sent = LOOPBACK.read(
         [(b"cookie", f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode())]
     )
@@ -249,7 +251,7 @@ def test_on_loopback_one_response_deletes_all() -> None:
     ],
 )
 def test_no_header_is_costly(many: bytes) -> None:
-    """A header as long as a head may be takes milliseconds, whatever is in it: anyone can send it."""
+    """The largest possible header takes milliseconds, with any content."""
     began = process_time()
     sent = SECURE.read([(b"cookie", many)])
     SECURE.deletions(sent, HOST, PATH)

@@ -1,4 +1,4 @@
-"""Unknown credentials cost the database little, and nobody who is known notices them."""
+"""Unknown credentials cost the database little, and do not affect known ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -49,12 +49,12 @@ class Directory:
         self._numbers = count()
 
     async def look_up(self, digest: bytes) -> str | None:
-        """Look up in what would be the database."""
+        """Look up in place of the database."""
         self.asked += 1
         return "found" if digest in self.known else None
 
     async def find(self, digest: bytes, source_address: str = STRANGER) -> str | None:
-        """Look up if it is allowed."""
+        """Look up if the budget allows it."""
         return await self.lookups.find(digest, source_address, self.look_up)
 
     def digest(self, *, known: bool = False) -> bytes:
@@ -72,13 +72,13 @@ class Directory:
 
 @pytest.fixture
 def directory() -> Directory:
-    """A new one for each test."""
+    """A new directory for each test."""
     return Directory()
 
 
 @contextmanager
 def refused(directory: Directory) -> Iterator[None]:
-    """Expect a refusal that does not ask the database."""
+    """Expect a refusal without a database look-up."""
     asked = directory.asked
     with pytest.raises(TooManyUnknownCredentialsError) as raised:
         yield
@@ -89,7 +89,7 @@ def refused(directory: Directory) -> Iterator[None]:
 
 @pytest.mark.threat("stranger")
 async def test_random_credentials_have_a_budget(directory: Directory) -> None:
-    """The database is asked for so many in a minute, and then in the next one again."""
+    """Each minute has its own budget of database look-ups."""
     await directory.exhaust()
     for _ in range(1000):
         with refused(directory):
@@ -116,7 +116,7 @@ async def test_many_at_once_are_bounded(directory: Directory) -> None:
 
 
 async def test_what_is_known_goes_on_working(directory: Directory) -> None:
-    """A credential that was accepted once is looked up though its address's budget is used up."""
+    """An accepted credential is looked up even after its address has used up its budget."""
     known = directory.digest(known=True)
     assert await directory.find(known, ELSEWHERE)
     await directory.exhaust()
@@ -125,7 +125,7 @@ async def test_what_is_known_goes_on_working(directory: Directory) -> None:
 
 
 async def test_what_is_new_works_though_the_budget_is_used_up(directory: Directory) -> None:
-    """A credential that this gateway has made is known from the first time it is shown."""
+    """A credential that this gateway created is known at its first use."""
     await directory.exhaust()
     new = directory.digest(known=True)
     directory.lookups.accept(new)
@@ -133,14 +133,14 @@ async def test_what_is_new_works_though_the_budget_is_used_up(directory: Directo
 
 
 async def test_known_credentials_cost_no_budget(directory: Directory) -> None:
-    """However many different credentials of one address are valid, it may show more."""
+    """Valid credentials of one address cost no budget, in any number."""
     for _ in range(2 * UNKNOWN_CREDENTIALS.events):
         assert await directory.find(directory.digest(known=True))
     await directory.exhaust()
 
 
 async def test_what_has_ended_is_known_no_longer(directory: Directory) -> None:
-    """A revoked credential is asked for once, and then has its address's budget."""
+    """A revoked credential is looked up once, and then counts against the budget."""
     ended = directory.digest(known=True)
     assert await directory.find(ended)
     directory.known.clear()
@@ -163,7 +163,7 @@ async def test_one_unknown_credential_asks_once(directory: Directory) -> None:
 
 
 async def test_a_new_credential_overrides_what_was_unknown(directory: Directory) -> None:
-    """A credential that was unknown a moment ago is accepted as soon as this gateway makes it."""
+    """A credential is accepted when this gateway creates it, even if it was just unknown."""
     digest = directory.digest()
     assert await directory.find(digest) is None
     directory.known.add(digest)
@@ -172,7 +172,7 @@ async def test_a_new_credential_overrides_what_was_unknown(directory: Directory)
 
 
 async def test_an_outage_costs_no_budget(directory: Directory) -> None:
-    """What could not be looked up is neither unknown nor counted."""
+    """A failed look-up neither marks a credential as unknown nor costs budget."""
 
     async def unavailable(_: bytes) -> Never:
         raise UnavailableError
@@ -188,7 +188,7 @@ async def test_an_outage_costs_no_budget(directory: Directory) -> None:
 
 
 async def test_memory_is_bounded(directory: Directory) -> None:
-    """A flood of credentials that are shown once each leaves no more than the capacity."""
+    """A flood of different credentials fills at most the capacity."""
     for number in range(2 * UNKNOWN_CAPACITY):
         await directory.find(directory.digest(), f"192.0.{number >> 8}.{number & 0xFF}")
     assert len(directory.lookups._unknown) <= UNKNOWN_CAPACITY
@@ -216,7 +216,7 @@ def test_a_source_budget_tells_the_wait() -> None:
 
 
 def test_what_is_given_back_can_be_spent() -> None:
-    """An event that is taken back makes room for one; taking back from nothing changes nothing."""
+    """An event that is taken back can be used again; taking back none changes nothing."""
     budget = SourceBudget(Limit(2, 10), lambda: 1000.0)
     budget.release(STRANGER)
     for _ in range(10):
@@ -245,7 +245,7 @@ async def test_a_session_works_though_its_address_s_budget_is_used_up(world: Wor
 
 
 async def test_random_refresh_tokens_have_the_same_budget(world: World) -> None:
-    """A refresh token that nobody has is invalid until its address's budget is used up."""
+    """Unknown refresh tokens are invalid, and then limited by the address's budget."""
     for _ in range(UNKNOWN_CREDENTIALS.events):
         with pytest.raises(InvalidRefreshTokenError):
             await world.sessions.refresh(new_credential(CredentialKind.REFRESH), b"", ATTRIBUTION)
@@ -254,12 +254,12 @@ async def test_random_refresh_tokens_have_the_same_budget(world: World) -> None:
 
 
 async def test_a_new_api_key_is_accepted(world: World) -> None:
-    """An API key that is created, rotated or given again is looked up whatever its address did."""
+    """A created, rotated or repeated API key is looked up even without budget."""
     await _exhaust(world)
     created = await world.api_keys.create(world.tenant, ATTRIBUTION)
     rotated, _ = await world.api_keys.rotate(world.tenant.id, None, ATTRIBUTION)
-    for each in (created, rotated):
-        digest = world.pepper.digest(each.plaintext)
+    for key in (created, rotated):
+        digest = world.pepper.digest(key.plaintext)
         assert await world.lookups.find(digest, HERE, SqlApiKeys(world.engine).find)
 
 
@@ -279,7 +279,7 @@ def _uses_of_unknown_tokens(world: World) -> tuple[Callable[[], Awaitable[object
 
 
 async def test_random_tokens_in_mail_and_challenges_have_the_same_budget(world: World) -> None:
-    """A token that nobody has is invalid until its address's budget is used up, whatever it is for."""
+    """Unknown mailed tokens and challenges are invalid, and limited by the address's budget."""
     invalid = (
         InvalidPasswordResetTokenError,
         InvalidInvitationTokenError,
@@ -297,7 +297,7 @@ async def test_random_tokens_in_mail_and_challenges_have_the_same_budget(world: 
 
 
 async def test_a_token_works_though_its_address_s_budget_is_used_up(world: World) -> None:
-    """Invitations, registrations, resets and challenges that this gateway makes are known to it."""
+    """Tokens that this gateway creates are accepted even without budget."""
     await _exhaust(world)
     owner = await world.person()
     await world.enroll(owner)

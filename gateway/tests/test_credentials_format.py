@@ -1,4 +1,4 @@
-"""How credentials look, what is none, and the only form they are stored in."""
+"""The format of credentials, malformed credentials, and the stored form."""
 
 import hmac
 import string
@@ -47,14 +47,14 @@ def test_credentials_differ(kind: CredentialKind) -> None:
 
 @given(st.integers(0, SIZE - 1), st.characters())
 def test_one_character_changed(position: int, character: str) -> None:
-    """With any one character changed to any other it is no credential."""
+    """A credential with one changed character is malformed."""
     changed = EXAMPLE[:position] + character + EXAMPLE[position + 1 :]
     assert (kind_of(changed) is None) is (changed != EXAMPLE)
 
 
 @given(st.integers(0, SIZE - 2))
 def test_two_neighbours_exchanged(position: int) -> None:
-    """With two neighbouring characters exchanged it is no credential."""
+    """A credential with two exchanged neighbouring characters is malformed."""
     first, second = EXAMPLE[position], EXAMPLE[position + 1]
     changed = EXAMPLE[:position] + second + first + EXAMPLE[position + 2 :]
     assert (kind_of(changed) is None) is (first != second)
@@ -62,30 +62,30 @@ def test_two_neighbours_exchanged(position: int) -> None:
 
 @given(st.integers(0, SIZE), st.text(DIGITS, min_size=1, max_size=3))
 def test_characters_inserted(position: int, inserted: str) -> None:
-    """With anything inserted it is no credential."""
+    """A credential with an insertion is malformed."""
     assert kind_of(EXAMPLE[:position] + inserted + EXAMPLE[position:]) is None
 
 
 @given(st.integers(0, SIZE - 1))
 def test_cut_off(length: int) -> None:
-    """The beginning of a credential is none."""
+    """A truncated credential is malformed."""
     assert kind_of(EXAMPLE[:length]) is None
 
 
 @given(st.text(max_size=80))
 def test_any_text(text: str) -> None:
-    """No text raises, and none that was not made by us is a credential."""
+    """No text raises, and no text that was not created here is a credential."""
     assert kind_of(text) is None
 
 
 @given(st.text(min_size=43, max_size=43), st.text(min_size=6, max_size=6))
 def test_any_text_of_the_right_length(body: str, checksum: str) -> None:
-    """The right length and prefix do not make a credential, whatever the alphabet."""
+    """The right length and prefix do not make a credential."""
     assert kind_of(f"{CredentialKind.API_KEY}{body}{checksum}") is None
 
 
 def test_another_prefix() -> None:
-    """An API key under the operator's prefix is none, and the reverse."""
+    """An API key with the operator's prefix is malformed, and the reverse."""
     for kind, other in (
         (CredentialKind.API_KEY, CredentialKind.OPERATOR),
         (CredentialKind.OPERATOR, CredentialKind.API_KEY),
@@ -130,7 +130,7 @@ def test_a_pepper_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o440, 0o404, 0o644, 0o420])
 def test_a_pepper_file_that_others_can_use(tmp_path: Path, mode: int) -> None:
-    """One that anybody else can read or write is refused, with the mode it must have."""
+    """A pepper file that others can read or write is refused, with the required mode."""
     path = tmp_path / "pepper"
     path.write_bytes(bytes(PEPPER_SIZE))
     path.chmod(mode)
@@ -139,6 +139,6 @@ def test_a_pepper_file_that_others_can_use(tmp_path: Path, mode: int) -> None:
 
 
 def test_a_pepper_file_that_is_missing(tmp_path: Path) -> None:
-    """One that is not there is refused by name."""
+    """A missing pepper file is refused by name."""
     with pytest.raises(ConfigError, match=str(tmp_path / "pepper")):
         read_pepper(tmp_path / "pepper")

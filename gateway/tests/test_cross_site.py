@@ -30,7 +30,7 @@ def test_pages_of_the_public_address_are_ours(origin: bytes, is_cross_site: bool
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("site", [b"same-site", b"cross-site"])
 def test_the_browser_s_word_counts_more(site: bytes, method: str) -> None:
-    """What a browser calls another site's page is refused, whatever its Origin says."""
+    """A request that the browser marks as cross-site is refused, with any Origin."""
     headers = {b"origin": b"https://keep.example.org", b"sec-fetch-site": site}
     assert BEHIND_A_PROXY.is_cross_site(method, headers)
 

@@ -40,7 +40,7 @@ async def test_migrations_create_the_schema(engine: AsyncEngine) -> None:
 
 
 async def test_data_survive_reopening(location: Location) -> None:
-    """A database that is opened a second time is migrated already and has what it had."""
+    """A reopened database is already migrated and has its data."""
     tenant = new_tenant()
     for expected in (False, True):
         engine = await open_database(location.name)
@@ -65,12 +65,14 @@ async def test_another_version_s_database_is_refused(location: Location, revisio
     location.run(f"INSERT INTO alembic_version VALUES ('{revision}')")  # noqa: S608 - of a table of rows
     location.run("CREATE TABLE letters (id VARCHAR(36) PRIMARY KEY)")
     location.run("INSERT INTO letters VALUES ('old')")
-    with pytest.raises(ConfigError, match="was made by another version of pqkeep") as refused:
+    with pytest.raises(ConfigError, match="was created by another version of pqkeep") as refused:
         await open_database(location.name)
     assert location.name in str(refused.value)
     engine = engine_on(location.name)
     async with engine.connect() as connection:
-        tables = await connection.run_sync(lambda each: sa.inspect(each).get_table_names())
+        tables = await connection.run_sync(
+            lambda synchronous: sa.inspect(synchronous).get_table_names()
+        )
         stored = (
             await connection.execute(
                 sa.text("SELECT version_num, id FROM alembic_version, letters")

@@ -1,4 +1,4 @@
-"""Codes by e-mail, on either database: good once, in time, for few guesses."""
+"""E-mail codes are valid once, for a limited time and few guesses, on either database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_a_code_is_used_once(world: World) -> None:
-    """Of 32 uses of a code at once exactly one begins a session, and none does later."""
+    """Of 32 concurrent uses of a code, exactly one begins a session, and no later use does."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     for _ in range(FEW_ROUNDS):
         challenge = await world.challenge()
@@ -39,8 +39,8 @@ async def test_five_guesses_are_checked(world: World) -> None:
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     code = await world.email_code(challenge)
-    wrong = [f"{(int(code) + 1 + each) % 10**6:06}" for each in range(CONCURRENCY)]
-    attempts = [world.codes.check(challenge, each, ATTRIBUTION) for each in wrong]
+    wrong = [f"{(int(code) + 1 + number) % 10**6:06}" for number in range(CONCURRENCY)]
+    attempts = [world.codes.check(challenge, text, ATTRIBUTION) for text in wrong]
     assert await count_successes(attempts, WrongCodeError) == 0
     with pytest.raises(WrongCodeError):
         await world.codes.check(challenge, code, ATTRIBUTION)
@@ -71,7 +71,7 @@ async def test_a_code_expires_after_ten_minutes(world: World) -> None:
 
 
 async def test_no_code_is_sent_for_an_expired_challenge(world: World) -> None:
-    """Five minutes after the password no code is sent any more, and no mail is stored."""
+    """From five minutes after the password on, no code is sent and no mail is stored."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     await world.mail(MailKind.SECOND_FACTOR_ADDED)

@@ -38,7 +38,7 @@ def test_what_is_written_is_read(header: Header, blob: bytes) -> None:
 def test_every_text_that_is_read_is_the_one_that_is_written(
     text: str, place: int, letter: str
 ) -> None:
-    """With any character changed it is refused, or is the one text of another envelope."""
+    """A changed character makes the text invalid, or the canonical text of another envelope."""
     at = place % len(text)
     changed = text[:at] + letter + text[at + 1 :]
     found = _read(changed)
@@ -49,14 +49,14 @@ def test_every_text_that_is_read_is_the_one_that_is_written(
 @example(text="pqk1.+A")
 @given(text=st.text(max_size=300) | st.text(alphabet=LETTERS, max_size=300).map("pqk1.".__add__))
 def test_any_text_is_refused_or_one_that_is_written(text: str) -> None:
-    """Whatever a client sends, it is read in one way or not at all."""
+    """Any text is refused, or is the canonical text of an envelope."""
     found = _read(text)
     assert found is None or envelope_of(*found) == text
 
 
 @pytest.mark.parametrize("behind", ["!", "=", "ä", "AAAA" * 400_000])
 def test_a_header_is_read_without_the_rest(behind: str) -> None:
-    """What the pipeline asks first costs little, however large and wrong the rest is."""
+    """Reading the header is cheap, even if the rest is large and invalid."""
     header = Header(next(iter(NUMBERS)), KeyVersion(7), "payments.cards")
     text = envelope_of(header, bytes(150)) + behind
     assert ENVELOPE_HEADER.read({"envelope": text}) == header

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in whichever operation, there is something to say, and the right thing."""
+"""Every failure of every operation has the right error."""
 
 import re
 
@@ -27,7 +27,7 @@ EVERYWHERE = {
 
 @pytest.mark.parametrize("operation", Operation)
 def test_every_refusal_of_every_operation_has_an_answer(operation: Operation) -> None:
-    """No pair is without an error, and 503 always says when to try again."""
+    """Every pair of operation and refusal has an error, and 503 always has Retry-After."""
     for kind in ErrorKind:
         error = error_for(operation, kind)
         assert isinstance(error, ApiError)
@@ -39,7 +39,7 @@ def test_every_refusal_of_every_operation_has_an_answer(operation: Operation) ->
 
 @pytest.mark.parametrize("operation", sorted(set(Operation) - ON_TENANTS))
 def test_every_operation_has_a_code_for_every_problem_of_a_field(operation: Operation) -> None:
-    """A bad field is 400 in every operation; one that names what cannot exist is 404."""
+    """An invalid field is 400 in every operation; the name of an impossible object is 404."""
     for problem in Problem:
         status = 404 if problem is Problem.NOT_FOUND else 400
         assert KEY_FIELDS[operation].code("any", problem).status == status, problem
@@ -50,13 +50,13 @@ def test_every_operation_has_a_code_for_every_problem_of_a_field(operation: Oper
     [("decrypt", "ERR_KEM_002"), ("decapsulate", "ERR_KEM_002"), ("unwrap", "ERR_KEM_012")],
 )
 def test_what_does_not_open(operation: str, code: str) -> None:
-    """What does not open has the code of its operation."""
+    """A failed decryption has the code of its operation."""
     error = error_for(Operation(operation), ErrorKind.DECRYPTION_FAILED)
     assert (error.code.status, error.code.code) == (400, code)
 
 
 @pytest.mark.parametrize("code", Code)
 def test_codes_have_their_form(code: Code) -> None:
-    """Each code is ERR_<CATEGORY>_<NNN> with an HTTP status of an error."""
+    """Each code is ERR_<CATEGORY>_<NNN> with an HTTP error status."""
     assert re.fullmatch(r"ERR_[A-Z]+(_[A-Z]+)*_\d{3}", code.code)
     assert 400 <= code.status < 600

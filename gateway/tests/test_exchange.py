@@ -1,4 +1,4 @@
-"""The answers of ASGI applications, byte for byte."""
+"""The responses of ASGI applications, byte for byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 async def _answer(request: bytes, headers: Headers) -> bytes:
-    """Return all that is sent until the connection is closed or the answer has ended."""
+    """Return all bytes until the connection is closed or the response has ended."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 201, "headers": headers})
@@ -57,7 +57,7 @@ CLOSE = b"connection: close\r\n"
 def test_an_answer_is_sent_as_it_is(
     request_: bytes, headers: Headers, sent: bytes, body: bytes
 ) -> None:
-    """Length or chunks, and the end of the connection, are told; all else is what was given."""
+    """The gateway adds framing and connection headers; everything else is unchanged."""
     close = CLOSE if request_ is CLOSED and CLOSE not in sent else b""
     expected = b"HTTP/1.1 201 Created\r\n" + sent + close + b"\r\n" + body
     assert sorted(expected.split(b"\r\n")) == sorted(
@@ -76,7 +76,7 @@ def test_an_answer_is_sent_as_it_is(
 def test_a_control_character_in_a_header_is_not_sent(
     header: Callable[[bytes], tuple[bytes, bytes]], end: bytes
 ) -> None:
-    """A header that could be two, or be cut, is refused, and nothing of the answer is sent."""
+    """A header with a control character is refused, and no part of the response is sent."""
     refused: list[Any] = []
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Exports of the audit log are bounded, in number and at once, for each tenant."""
+"""Exports of the audit log are limited in number and concurrency for each tenant."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TENANT, OTHER = (TenantId(UUID(int=number)) for number in (1, 2))
 
 @pytest.fixture
 def limits() -> ExportLimits:
-    """New counters, at a time that stands still."""
+    """New counters with a fixed time."""
     return ExportLimits(MemoryRateLimiter(lambda: 1000.0))
 
 
@@ -63,7 +63,7 @@ def test_a_tenant_runs_so_many_at_once(limits: ExportLimits) -> None:
 
 
 def test_all_together_run_so_many(limits: ExportLimits) -> None:
-    """However many tenants there are, a gateway runs 64 exports, and forgets those that ended."""
+    """A gateway runs at most 64 exports of all tenants, and stops counting ended ones."""
     with ExitStack() as running:
         for number in range(MAX_RUNNING):
             running.enter_context(limits.run(TenantId(UUID(int=number))))
@@ -73,10 +73,10 @@ def test_all_together_run_so_many(limits: ExportLimits) -> None:
 
 
 class EmptyLog:
-    """A key service whose log has a checkpoint and no records."""
+    """A key service with an empty log and a checkpoint."""
 
     async def execute(self, request: object, _: Attribution, /) -> object:
-        """Answer what an export asks."""
+        """Respond to an export's requests."""
         match request:
             case SignCheckpoint():
                 made = Checkpoint(
@@ -98,10 +98,10 @@ class EmptyLog:
 
 
 async def test_an_export_counts_until_it_is_read_or_given_up(limits: ExportLimits) -> None:
-    """Two that are being read let no third begin; one that is given up, or ended, does."""
+    """Two running exports block a third one, until one of them ends or is abandoned."""
     nothing: Any = None
     rows = audit.endpoints(one_shard(cast(KeyService, EmptyLog())), limits, nothing, nothing)
-    (export,) = (each for each in rows if each.path == "/audit/export")
+    (export,) = (row for row in rows if row.path == "/audit/export")
     call = ApiCall(
         principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}
     )
@@ -117,6 +117,6 @@ async def test_an_export_counts_until_it_is_read_or_given_up(limits: ExportLimit
         await begin()
     await first.chunks.aclose()
     third = await begin()
-    for each in (second, third):
-        assert b'"end"' in b"".join([chunk async for chunk in each.chunks])
+    for item in (second, third):
+        assert b'"end"' in b"".join([chunk async for chunk in item.chunks])
     assert not limits._running

@@ -69,7 +69,7 @@ def _earlier_database(folder: Path) -> None:
 
 
 def _stripe(folder: Path, **changes: str) -> None:
-    """Set Stripe up, rightly but for what is changed."""
+    """Set Stripe up correctly, except for the changes."""
     for name in ("stripe-key", "stripe-webhook"):
         (folder / name).write_text("redis-or-smtp-secret")
         (folder / name).chmod(0o600)
@@ -103,7 +103,7 @@ def _tls(folder: Path, certificate: str = "certificate.pem") -> None:
 
 
 def _classical(folder: Path) -> None:
-    """Require post-quantum key exchange of an OpenSSL that is told to have none."""
+    """Require post-quantum key exchange of an OpenSSL without it."""
     _tls(folder)
     _set(folder, "require_post_quantum = true")
     (folder / "openssl.cnf").write_text(CLASSICAL)
@@ -123,7 +123,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown setting": (lambda at: _set(at, "colour = 1"), "colour"),
     "an unknown tier": (lambda at: _plans(at, "[gold]\napi_keys = 1\n"), "plans.toml"),
     "no requests": (lambda at: _plans(at, "[free]\nrequests_per_minute = 0\n"), "plans.toml"),
-    "a database of an earlier version": (_earlier_database, "made by another version of pqkeep"),
+    "a database of an earlier version": (_earlier_database, "created by another version of pqkeep"),
     "a lost database": (
         lambda at: (at / "accounts.sqlite3").unlink(),
         'the runbook \\"A database is lost\\"',
@@ -131,20 +131,20 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no plans": (lambda at: _set(at, 'plans_file = "missing.toml"'), "missing.toml"),
     "a policy without a name": (
         lambda at: _policies(at, "forbid (principal, action, resource);"),
-        "needs a name",
+        "needs a unique name",
     ),
     "no policies": (lambda at: _set(at, 'policy_directory = "missing"'), "missing"),
     "an open pepper": (lambda at: (at / "pepper").chmod(0o444), "0400"),
     "an open password": (_open_password, "0400"),
     "a password in the address": (
         lambda at: _set(at, 'redis_url = "redis://:redis-or-smtp-secret@127.0.0.1:1/0"'),
-        "a file of its own",
+        "put it into redis_password_file",
     ),
     "a password in the address's query": (
         lambda at: _set(
             at, 'redis_url = "unix:///run/redis.sock?db=1&password=redis-or-smtp-secret"'
         ),
-        "a file of its own",
+        "put it into redis_password_file",
     ),
     "cookies without TLS on every address": (
         lambda at: _cookies(at, EVERYWHERE),
@@ -173,7 +173,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a price of what is free": (lambda at: _stripe(at, prices='{ free = "price_1" }'), "free"),
     "one price of two tiers": (
         lambda at: _stripe(at, prices='{ starter = "price_1", growth = "price_1" }'),
-        "no two tiers",
+        "a different price for each tier",
     ),
     "Stripe without TLS": (lambda at: _stripe(at, api='"http://api.stripe.com"'), "stripe.api"),
     "a way back without TLS": (
@@ -229,7 +229,7 @@ def _refusal(process: subprocess.Popen[str]) -> str:
 def test_a_mistake_in_the_setup_is_refused(
     gateway: Sequence[str | Path], folder: Path, mistake: str
 ) -> None:
-    """The process ends at once with status 78, and says what is wrong in one line, no secret in it."""
+    """The process ends with status 78 and one line with the mistake and no secret."""
     make, expected = MISTAKES[mistake]
     make(folder)
     said = _refusal(_start(folder, program=gateway))
@@ -239,7 +239,7 @@ def test_a_mistake_in_the_setup_is_refused(
 
 @pytest.mark.threat("network-observer")
 def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
-    """A socket on every address is not loopback, whatever address the settings name."""
+    """A socket on every address is not loopback, even if the settings name a loopback address."""
     _cookies(folder, "127.0.0.1")
     with socket.create_server((EVERYWHERE, 0)) as listener:
         fd = listener.fileno()
@@ -331,7 +331,7 @@ sys.exit(process.main())
 
 
 def test_a_gateway_whose_connections_nobody_watches_ends(folder: Path) -> None:
-    """Where a background task fails, the log says so and the status is one to start again with."""
+    """A failed background task is logged, and ends the process with a status for a restart."""
     process = _start(folder, program=(*PYTHON, "-c", UNWATCHED))
     assert process.stdout is not None
     with process.stdout as log:

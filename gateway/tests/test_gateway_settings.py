@@ -1,4 +1,4 @@
-"""Settings are read once; whatever is wrong with them stops the start, by name."""
+"""Settings are read once; a mistake stops the start and is named."""
 
 from pathlib import Path
 
@@ -23,9 +23,9 @@ def write(folder: Path, settings: dict[str, str]) -> Path:
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    """Paths begin where the settings file is, and absolute ones stay as they are.
+    """Relative paths begin at the settings file, and absolute paths are unchanged.
 
-    The socket's has no detour in it: the kernel takes no more than 107 bytes.
+    The socket's path is resolved: the kernel accepts at most 107 bytes.
     """
     absolute = str(tmp_path / "elsewhere")
     settings = config.read(write(tmp_path, {**GOOD, "pepper_file": f'"{absolute}"'}))
@@ -35,7 +35,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_stripe_s_files_too(tmp_path: Path) -> None:
-    """The files of Stripe's secrets are found beside the settings."""
+    """The paths of Stripe's secrets are relative to the settings."""
     stripe = {
         "secret_key_file": '"key"',
         "webhook_secret_file": f'"{tmp_path}/webhook"',
@@ -52,7 +52,7 @@ def test_stripe_s_files_too(tmp_path: Path) -> None:
 
 
 def test_defaults_are_the_careful_ones(tmp_path: Path) -> None:
-    """Without a word, only the operator makes tenants, and only loopback is served."""
+    """By default only operators create tenants, and only loopback is served."""
     settings = config.read(write(tmp_path, GOOD))
     assert (settings.signup, settings.host) == ("operator", "127.0.0.1")
     assert settings.api_key_overlap_seconds == 30
@@ -92,7 +92,7 @@ def test_what_has_no_default_is_required(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str) -> None:
-    """A setting that does not exist, or of another form, is named with its file."""
+    """An unknown or malformed setting is named with its file."""
     path = write(tmp_path, {**GOOD, name: value})
     with pytest.raises(ConfigError, match=name) as raised:
         config.read(path)
@@ -112,7 +112,7 @@ def test_keys_are_destroyed_at_once_in_development_only(
 
 @pytest.mark.parametrize("content", [b"{", b"# \xff", b"port = 1\nport = 2"])
 def test_what_is_no_toml(tmp_path: Path, content: bytes) -> None:
-    """A file that is no TOML is named."""
+    """A file that is not TOML is named."""
     path = tmp_path / "settings.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=str(path)):
@@ -120,13 +120,13 @@ def test_what_is_no_toml(tmp_path: Path, content: bytes) -> None:
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    """A file that is not there is named."""
+    """A missing file is named."""
     with pytest.raises(ConfigError, match=r"missing\.toml"):
         config.read(tmp_path / "missing.toml")
 
 
 def test_the_database_may_be_on_a_server(tmp_path: Path) -> None:
-    """A PostgreSQL address stays as it is, and its password file is beside the settings."""
+    """A PostgreSQL address is unchanged, and its password file is relative to the settings."""
     address = "postgresql://role@database.example.org/name"
     more = {"database": f'"{address}"', "database_password_file": '"passwords"'}
     settings = config.read(write(tmp_path, {**GOOD, **more}))
@@ -159,7 +159,7 @@ def write_smtp(folder: Path, settings: dict[str, str], **others: str) -> Path:
     ],
 )
 def test_a_mail_server_has_its_port(tmp_path: Path, more: dict[str, str], port: int) -> None:
-    """Without a port it is the usual one, and encryption is what one gets without a word."""
+    """The default port is the usual one, and encryption is on by default."""
     smtp = config.read(write_smtp(tmp_path, SMTP | more)).smtp
     assert smtp is not None
     assert smtp.port == port
@@ -189,7 +189,7 @@ def test_a_mail_server_s_files_are_beside_the_settings(tmp_path: Path) -> None:
     ],
 )
 def test_a_mail_server_that_cannot_be(tmp_path: Path, more: dict[str, str], problem: str) -> None:
-    """Half a user, no encryption to another machine, and what is no setting stop the start."""
+    """Half a user, a remote server without encryption, and unknown settings are refused."""
     with pytest.raises(ConfigError, match=problem):
         config.read(write_smtp(tmp_path, SMTP | more))
 
@@ -218,7 +218,7 @@ def test_there_is_one_way_for_mail(tmp_path: Path) -> None:
     ],
 )
 def test_tls_needs_a_certificate_and_its_key(tmp_path: Path, settings: dict[str, str]) -> None:
-    """One without the other is refused, and so is a demand on TLS where there is none."""
+    """Half a pair of certificate and key, and requirements without TLS, are refused."""
     with pytest.raises(ConfigError, match="tls_certificate"):
         config.read(write(tmp_path, {**GOOD, **settings}))
 
@@ -235,7 +235,7 @@ def test_tls_needs_a_certificate_and_its_key(tmp_path: Path, settings: dict[str,
     ],
 )
 def test_audit_sinks(tmp_path: Path, sink: str) -> None:
-    """Each kind of sink is taken as it is written."""
+    """Every kind of sink address is accepted."""
     assert config.read(write(tmp_path, {**GOOD, "audit_sink": f'"{sink}"'})).audit_sink == sink
 
 
@@ -261,7 +261,7 @@ def test_audit_sinks(tmp_path: Path, sink: str) -> None:
     ],
 )
 def test_unsafe_sinks_are_refused(tmp_path: Path, sink: str, more: dict[str, str]) -> None:
-    """What would send in the clear, hold a secret or lead nowhere is refused by name."""
+    """A sink without encryption, with a secret or without a destination is refused by name."""
     with pytest.raises(ConfigError, match=r"audit_sink\b|audit_sink_") as refused:
         config.read(write(tmp_path, {**GOOD, "audit_sink": f'"{sink}"', **more}))
     assert "secret" not in str(refused.value)
@@ -273,16 +273,16 @@ LINK = '[link]\ncertificate = "c"\nkey = "k"\nca = "a"\n'
 
 
 def _with_shards(folder: Path, text: str, **others: str) -> Path:
-    settings = {name: each for name, each in GOOD.items() if name != "key_service_socket"}
+    settings = {name: value for name, value in GOOD.items() if name != "key_service_socket"}
     path = write(folder, settings | others)
     path.write_text(path.read_text() + text)
     return path
 
 
 def test_each_shard_has_its_key_services(tmp_path: Path) -> None:
-    """Without [shards] there is one shard; with it each has sockets, addresses or both."""
+    """Without [shards] there is one shard; with it every shard has sockets, addresses or both."""
     one = config.read(write(tmp_path, GOOD)).key_services
-    assert {name: each.sockets for name, each in one.items()} == {
+    assert {name: value.sockets for name, value in one.items()} == {
         "default": (tmp_path.resolve().parent / "keys.sock",)
     }
     linked = _with_shards(tmp_path, LINK + 'key_service = "k:1"\n')
@@ -294,7 +294,7 @@ def test_each_shard_has_its_key_services(tmp_path: Path) -> None:
     folder = tmp_path.resolve().parent
     assert both["default"].sockets == (folder / "a.sock",)
     assert both["b"].sockets == (folder / "b.sock", folder / "c.sock")
-    assert [each.host for each in both["b"].addresses] == ["k"]
+    assert [address.host for address in both["b"].addresses] == ["k"]
 
 
 @pytest.mark.parametrize(

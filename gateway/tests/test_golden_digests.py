@@ -1,7 +1,7 @@
-"""What is stored of credentials is found again: fixed inputs give fixed bytes.
+"""Stored credentials remain valid: fixed inputs give fixed bytes.
 
-The vectors were made without this project's code. They fail if a label or an encoding changes,
-which would lock everybody out.
+The vectors were created without this project's code. They fail if a label or an encoding changes,
+which would lock every user out.
 """
 
 import json
@@ -18,17 +18,17 @@ VECTORS = json.loads(
 
 @pytest.mark.parametrize("purpose", Purpose)
 def test_what_is_derived_for_each_purpose(purpose: Purpose, pepper: Pepper) -> None:
-    """Each purpose has a subkey of its own, under which the parts are one HMAC."""
+    """Each purpose has its own subkey, which computes one HMAC of the parts."""
     assert pepper.derive(purpose, b"a", b"bc").hex() == VECTORS["derived"][purpose]
 
 
 @pytest.mark.parametrize("prefix", ["", *CredentialKind])
 def test_the_digest_of_each_kind_of_credential(prefix: str, pepper: Pepper) -> None:
-    """Each kind of credential has a subkey of its own, and anything else another."""
+    """Each kind of credential has its own subkey, and any other text another one."""
     assert pepper.digest(f"{prefix}x").hex() == VECTORS["digests"][prefix]
 
 
 def test_no_two_subkeys_are_one() -> None:
-    """No label is there twice, and each has a vector."""
+    """Every label is unique, and has a vector."""
     assert set(VECTORS["derived"]) == set(Purpose)
     assert set(VECTORS["digests"]) == {"", *CredentialKind}

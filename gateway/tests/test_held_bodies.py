@@ -1,4 +1,4 @@
-"""How much of large bodies is in memory at once, and whose."""
+"""The limits of memory for large bodies, and their fairness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 
 
 class Connection:
-    """A client who reads when a test says so."""
+    """A client that reads when a test tells it to."""
 
     def __init__(self) -> None:
         self.is_evicted = False
@@ -40,21 +40,21 @@ class Connection:
 
 
 class Bodies:
-    """What a test sends."""
+    """The bodies of a test."""
 
     def __init__(self, capacity: int) -> None:
         self.all = LargeBodies(capacity)
         self._tasks: list[asyncio.Task[None]] = []
 
     def begun(self, sender: str, size: int) -> tuple[LargeBody, Connection]:
-        """Return a body of which so much has come."""
+        """Return an incomplete body with some bytes."""
         connection = Connection()
         body = LargeBody(self.all, connection.evict).sent_by(sender)
         body.add(bytes(size))
         return body, connection
 
     async def whole(self, sender: str, size: int) -> tuple[LargeBody, asyncio.Task[None]]:
-        """Return a body that has come, and its wait to be handled."""
+        """Return a complete body, and its wait for handling."""
         body, connection = self.begun(sender, size)
         task = asyncio.create_task(body.wait(connection.receive))
         self._tasks.append(task)
@@ -69,7 +69,7 @@ class Bodies:
 
 @pytest.fixture
 def bodies() -> Iterator[Bodies]:
-    """Bodies of which there is room for 16 MiB."""
+    """Bodies with a limit of 16 MiB."""
     sent = Bodies(16 * MIB)
     yield sent
     sent.close()
@@ -77,7 +77,7 @@ def bodies() -> Iterator[Bodies]:
 
 @pytest.fixture
 def roomy() -> Iterator[Bodies]:
-    """Bodies of which there is as much room as in a gateway."""
+    """Bodies with the gateway's limit."""
     sent = Bodies(MAX_HELD)
     yield sent
     sent.close()
@@ -90,7 +90,7 @@ async def turns(count: int) -> None:
 
 
 def is_refused(body: LargeBody) -> bool:
-    """Return whether a body's next piece is answered with 503 and Retry-After."""
+    """Return whether a body's next piece gets 503 with Retry-After."""
     try:
         body.add(b"more")
     except ApiError as error:
@@ -99,15 +99,15 @@ def is_refused(body: LargeBody) -> bool:
 
 
 async def test_who_has_the_most_makes_room(bodies: Bodies) -> None:
-    """Beyond the bound the newest body of who has the most is refused, and nobody else's."""
+    """Beyond the limit, only the newest body of the sender with the most bytes is refused."""
     of_most = [bodies.begun("most", 5 * MIB)[0] for _ in range(3)]
     other, _ = bodies.begun("other", 2 * MIB)
-    assert [is_refused(each) for each in (*of_most, other)] == [False, False, True, False]
+    assert [is_refused(body) for body in (*of_most, other)] == [False, False, True, False]
     assert bodies.all.held == 12 * MIB + 3 * len(b"more")
 
 
 async def test_a_body_can_be_the_one_that_makes_room(bodies: Bodies) -> None:
-    """Who has the most already is refused another, and keeps what they have."""
+    """The sender with the most bytes is refused a new body, and keeps the earlier ones."""
     of_most = [bodies.begun("most", 7 * MIB)[0] for _ in range(2)]
     with pytest.raises(ApiError, match="too many large bodies"):
         bodies.begun("most", 3 * MIB)
@@ -115,7 +115,7 @@ async def test_a_body_can_be_the_one_that_makes_room(bodies: Bodies) -> None:
 
 
 async def test_what_has_not_come_does_not_count(bodies: Bodies) -> None:
-    """A sender holds as much as has come of a body, from its first byte on, and no more."""
+    """Only the received bytes of a body count."""
     body, _ = bodies.begun("slow", 0)
     held = [bodies.all.held]
     for size in (1, 999, MIB):
@@ -125,7 +125,7 @@ async def test_what_has_not_come_does_not_count(bodies: Bodies) -> None:
 
 
 async def test_a_refused_body_is_let_go_at_once(bodies: Bodies) -> None:
-    """Its bytes are free before its sender says another word."""
+    """A refused body is freed before its sender sends more."""
     kept, _ = bodies.begun("most", 9 * MIB)
     refused, _ = bodies.begun("most", 6 * MIB)
     bodies.begun("other", 5 * MIB)
@@ -133,14 +133,14 @@ async def test_a_refused_body_is_let_go_at_once(bodies: Bodies) -> None:
 
 
 async def test_a_request_that_ends_gives_back(bodies: Bodies) -> None:
-    """What came of a body that was cut is free, and counts no longer."""
+    """The bytes of an aborted body are freed and no longer count."""
     cut, _ = bodies.begun("one", 5 * MIB)
     cut.end()
     assert (bodies.all.held, len(cut.received)) == (0, 0)
 
 
 async def test_an_unread_answer_counts(bodies: Bodies) -> None:
-    """A body counts until its answer was read: who reads none is cut off where others need room."""
+    """A body counts until its response was read; an unread one is dropped if others need memory."""
     connections = []
     for _ in range(3):
         body, connection = bodies.begun("most", 5 * MIB)
@@ -148,12 +148,12 @@ async def test_an_unread_answer_counts(bodies: Bodies) -> None:
         body.respond()
         connections.append(connection)
     other, _ = bodies.begun("other", 4 * MIB)
-    assert [each.is_evicted for each in connections] == [False, False, True]
+    assert [connection.is_evicted for connection in connections] == [False, False, True]
     assert not is_refused(other)
 
 
 async def test_what_is_handled_is_not_cut_off(bodies: Bodies) -> None:
-    """What the key service is at work on is answered, whoever else has less."""
+    """A body in the key service gets its response, even from the sender with the most bytes."""
     handled, connection = bodies.begun("most", 12 * MIB)
     await handled.wait(connection.receive)
     bodies.begun("most", 2 * MIB)
@@ -173,22 +173,22 @@ async def test_what_is_handled_at_once_is_bounded(roomy: Bodies) -> None:
 
 
 async def test_senders_take_turns(roomy: Bodies) -> None:
-    """Where there is room again, it is for another sender's body before one's second."""
+    """Freed capacity goes to another sender's body before a sender's second one."""
     full = [(await roomy.whole(sender, 4 * MIB))[0] for sender in "abcd"]
     many = [(await roomy.whole("many", 2 * MIB))[1] for _ in range(3)]
     _, few = await roomy.whole("few", 2 * MIB)
     full[0].end()
     await turns(100)
-    assert ([each.done() for each in many], few.done()) == ([True, False, False], True)
+    assert ([item.done() for item in many], few.done()) == ([True, False, False], True)
 
 
 async def test_room_for_several_is_for_several(roomy: Bodies) -> None:
-    """Where a large body leaves, as many smaller ones of one sender are handled as fit at once."""
+    """After a large body, as many smaller ones of one sender are handled as fit."""
     first, _ = await roomy.whole("one", MAX_HANDLED_OF_ONE)
     waiting = [(await roomy.whole("one", 2 * MIB))[1] for _ in range(7)]
     first.end()
     await turns(100)
-    assert [each.done() for each in waiting] == [True] * 6 + [False]
+    assert [item.done() for item in waiting] == [True] * 6 + [False]
 
 
 async def test_a_large_one_is_not_overtaken_for_ever(roomy: Bodies) -> None:
@@ -203,7 +203,7 @@ async def test_a_large_one_is_not_overtaken_for_ever(roomy: Bodies) -> None:
 
 
 async def test_a_client_who_leaves_gives_the_place_up(roomy: Bodies) -> None:
-    """A body whose client has gone while it waits is not handled, and holds nobody up."""
+    """A waiting body of a disconnected client is not handled, and delays no other."""
     first, _ = await roomy.whole("one", 12 * MIB)
     body, connection = roomy.begun("one", MIB)
     gone = asyncio.create_task(body.wait(connection.receive))
@@ -231,7 +231,7 @@ async def test_nobody_waits_for_ever(roomy: Bodies, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_slow_one_leaves_its_room(roomy: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is handled for long counts on, and others are handled beside it."""
+    """A slow body continues to count, but others are handled beside it."""
     monkeypatch.setattr(large_bodies, "HANDLED_SECONDS", 0.2)
     for sender in "abcd":
         await roomy.whole(sender, 4 * MIB)

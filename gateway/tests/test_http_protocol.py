@@ -1,4 +1,4 @@
-"""Requests of a client that asks much at once, and what is left of one that has gone."""
+"""Pipelined requests, and the cleanup after a disconnected client."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def leave(client: socket.socket, *, reset: bool) -> None:
 def protocols() -> int:
     """Return how many connections' objects there are."""
     gc.collect()
-    return sum(type(each) is HttpConnection for each in gc.get_objects())
+    return sum(type(thing) is HttpConnection for thing in gc.get_objects())
 
 
 async def _leave_before_the_first_response(server: Server, requests: int, *, reset: bool) -> int:
-    """Send requests at once and leave; return how many of them are executed."""
+    """Send requests at once and disconnect; return the number of executed ones."""
     executed = 0
     gone = asyncio.Event()
 
@@ -69,14 +69,14 @@ async def _leave_before_the_first_response(server: Server, requests: int, *, res
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_requests_of_a_client_that_has_gone_are_not_executed(*, reset: bool) -> None:
-    """Of ten pipelined requests none is begun after the connection has been lost."""
+    """After a lost connection, none of ten pipelined requests begins."""
     executed = uvloop.run(_leave_before_the_first_response(Server(), 10, reset=reset))
     assert executed == 1
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_a_lost_connection_leaves_nothing(*, reset: bool) -> None:
-    """A connection that is lost before its pipelined requests are answered is forgotten."""
+    """A connection that is lost before its pipelined responses leaves no objects."""
 
     async def lose() -> int:
         before = protocols()
@@ -109,7 +109,7 @@ def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: boo
             else:
                 await _leave_before_the_first_response(server, 2, reset=reset)
             await asyncio.sleep(0)  # in which uvloop lets go of it
-            return sum(type(each) is HttpConnection for each in gc.get_objects()) - before
+            return sum(type(thing) is HttpConnection for thing in gc.get_objects()) - before
         finally:
             gc.enable()
 
@@ -117,7 +117,7 @@ def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: boo
 
 
 def test_pipelined_requests_wait_as_bytes() -> None:
-    """Of ten requests that come at once one is in memory as objects, and nine as what was sent."""
+    """Of ten pipelined requests, one is parsed and nine wait as bytes."""
 
     async def ask() -> int:
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -131,7 +131,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
         async with server.serving(app):
             client = await server.sent(10 * GET)
             await begun.wait()
-            parsed = sum(isinstance(each, Request) for each in gc.get_objects())
+            parsed = sum(isinstance(thing, Request) for thing in gc.get_objects())
             go_on.set()
             await _responses(client, 10)
             client.close()
@@ -143,7 +143,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
 
 @pytest.mark.parametrize("request_", [GET, POST], ids=["without bodies", "with bodies"])
 def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
-    """A client that always sends more than is answered has no more in memory for each answer."""
+    """The memory for waiting requests does not grow with a client that keeps sending."""
 
     async def ask() -> int:
         answered, most = 0, 0
@@ -152,9 +152,9 @@ def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
             nonlocal answered, most
             await _echo(scope, receive, send)
             answered += 1
-            for each in server.state.connections:
-                assert isinstance(each, HttpConnection)
-                most = max(most, len(each.flow.waiting))
+            for connection in server.state.connections:
+                assert isinstance(connection, HttpConnection)
+                most = max(most, len(connection.flow.waiting))
 
         def send_much(client: socket.socket) -> None:
             client.settimeout(None)
@@ -170,7 +170,7 @@ def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
         server = Server()
         async with server.serving(app):
             client = await server.sent(b"")
-            both = [asyncio.to_thread(each, client) for each in (send_much, read_all)]
+            both = [asyncio.to_thread(act, client) for act in (send_much, read_all)]
             running = asyncio.gather(*both)
             await server.until(lambda: answered >= 200)
             client.shutdown(socket.SHUT_RDWR)
@@ -187,7 +187,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\
 
 @pytest.mark.parametrize("first", [GET, CHUNKED], ids=["behind a head", "behind chunks"])
 def test_nothing_is_begun_while_an_answer_is_not_read(first: bytes) -> None:
-    """The second request of a client that reads nothing is begun when it has read the first answer."""
+    """The second request begins only when the client has read the first response."""
 
     async def ask() -> list[int]:
         begun = 0
@@ -224,7 +224,7 @@ BODIES = [b"/1 0", b"/2 8", b"/3 4", b"/4 0", b"/5 0", b"/6 0"]
 
 
 def test_pipelined_requests_may_be_cut_anywhere() -> None:
-    """Six requests with bodies that look like ends of heads are answered, wherever they are cut."""
+    """Six requests with bodies that look like heads get responses, wherever the bytes are cut."""
 
     async def ask() -> None:
         server = Server()
@@ -255,7 +255,7 @@ LINE_ENDS = 262_144 * b"\r\n\r\n"
 def test_line_ends_are_parsed_together(
     sent: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mebibyte of line ends is parsed in some hundred pieces, not in one for each."""
+    """A mebibyte of line ends is parsed in about a hundred pieces."""
     pieces, parse = 0, HttpConnection._parse
 
     def counted(protocol: HttpConnection, piece: bytes) -> None:
@@ -307,7 +307,7 @@ def test_too_many_headers_are_not_parsed(sent: bytes, monkeypatch: pytest.Monkey
 
 
 def test_a_body_is_not_parsed_when_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a body in small chunks that is answered before it is read, a part is parsed."""
+    """Only a part of a refused body in small chunks is parsed."""
     chunks = _counted_chunks(monkeypatch)
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
@@ -321,7 +321,7 @@ def test_a_body_is_not_parsed_when_it_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.threat("stranger")
 def test_small_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight clients send bodies in small chunks: in most turns of the event loop a part of one is read."""
+    """Eight clients send bodies in small chunks: most event-loop turns parse a part of one."""
     chunks = _counted_chunks(monkeypatch)
     turns: list[int] = []
 
@@ -338,13 +338,13 @@ def test_small_chunks_are_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> No
         return responses
 
     assert uvloop.run(ask()) == 8 * [b"/ %d" % MANY]
-    busy = sorted(each for each in turns if each)
+    busy = sorted(turn for turn in turns if turn)
     assert busy[len(busy) // 2] < MANY / 20
     assert busy[-1] < MANY / 4
 
 
 def test_a_body_in_small_chunks_may_be_cut_anywhere() -> None:
-    """A body of 200 chunks and the request behind it are answered, wherever they are cut."""
+    """A body of 200 chunks and the next request get responses, wherever the bytes are cut."""
     sent = CHUNKED.removesuffix(b"0\r\n\r\n") + 200 * b"1\r\nx\r\n" + b"0\r\n\r\n" + GET
 
     async def ask() -> None:
@@ -363,7 +363,7 @@ def test_a_body_in_small_chunks_may_be_cut_anywhere() -> None:
 
 
 def _counted_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return what gets the size of each chunk that is parsed."""
+    """Return a function that collects the sizes of parsed chunks."""
     chunks: list[int] = []
     parse = HttpConnection.on_body
 
@@ -376,7 +376,7 @@ def _counted_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def _ask(app: ASGIApp, sent: bytes, clients: int) -> list[bytes]:
-    """Return the answers to what so many clients send at once."""
+    """Return the responses to requests that several clients send at once."""
     loop, server = asyncio.get_running_loop(), Server()
     async with server.serving(app):
         sockets = [await server.sent(b"") for _ in range(clients)]
@@ -394,7 +394,7 @@ async def _ask(app: ASGIApp, sent: bytes, clients: int) -> list[bytes]:
 
 
 async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b"") -> None:
-    """Answer with the path and the size of the body."""
+    """Respond with the path and the size of the body."""
     body = bytearray()
     while (message := await receive())["type"] == "http.request":
         body += message["body"]
@@ -407,7 +407,7 @@ async def _echo(scope: Scope, receive: Receive, send: Send, padding: bytes = b""
 
 
 async def _responses(client: socket.socket, count: int) -> list[bytes]:
-    """Return the bodies of so many answers."""
+    """Return the bodies of several responses."""
     reader, received = asyncio.get_running_loop(), bytearray()
     bodies: list[bytes] = []
     while len(bodies) < count:
@@ -427,7 +427,7 @@ async def _responses(client: socket.socket, count: int) -> list[bytes]:
 @pytest.mark.parametrize("requests", [1, 2])
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_lines_end_with_their_client(requests: int, *, reset: bool) -> None:
-    """A file of lines is made no further when its client has gone, whatever it had asked beside."""
+    """A streamed response stops when its client has gone, even with further requests waiting."""
 
     async def lose() -> None:
         ended = asyncio.Event()
@@ -460,7 +460,7 @@ OTHERS = b"\0\t\r\n :?%aPX0159\x7f\xff"
 
 
 def _say(request: Request) -> None:
-    """Answer with everything that is known of a request, when it is whole."""
+    """Respond with everything known about a complete request."""
     request.on_body = lambda: _say(request)
     if request.is_whole:
         known = (request.method, request.version, request.path, request.query)
@@ -469,7 +469,7 @@ def _say(request: Request) -> None:
 
 
 async def _said(server: Server, *pieces: bytes) -> bytes:
-    """Return what is answered to the last of some pieces, which a client sends, and ends its side."""
+    """Return the last response to pieces that a client sends before it closes its side."""
     client, loop = await server.sent(b""), asyncio.get_running_loop()
     for piece in pieces[:-1]:
         await loop.sock_sendall(client, piece)
@@ -484,12 +484,12 @@ async def _said(server: Server, *pieces: bytes) -> bytes:
 
 
 def _without_identifiers(response: bytes) -> bytes:
-    """Return an answer without what no two have."""
+    """Return a response without its unique values."""
     return re.sub(rb'[0-9a-f-]{36}|"timestamp":"[^"]*"', b"", response)
 
 
 def test_no_head_is_taken_for_another() -> None:
-    """A request behind another that differs in one byte is answered as on a connection of its own."""
+    """A request whose head differs in one byte gets the same response as on a new connection."""
 
     async def ask() -> int:
         server, differing = Server(), 0
@@ -532,7 +532,7 @@ def test_no_head_is_taken_for_another() -> None:
     ],
 )
 def test_the_same_head_again_is_the_same_request(first: bytes) -> None:
-    """A head that comes again is answered as it was the first time, wherever the request is cut."""
+    """A repeated head gets the same response, wherever the request is cut."""
 
     async def ask() -> None:
         server = Server()
@@ -557,7 +557,7 @@ def test_the_same_head_again_is_the_same_request(first: bytes) -> None:
 
 
 def test_the_same_head_again_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten equal heads one is parsed; when another comes between them, it and the next one are."""
+    """Of ten equal heads one is parsed; a different head causes two more parses."""
     parsed: list[bytes] = []
     parse = HttpConnection.on_headers_complete
 

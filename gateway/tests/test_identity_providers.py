@@ -1,4 +1,4 @@
-"""What a provider of single sign-on must answer, and what follows from it."""
+"""The required responses of a single sign-on provider, and their effects."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_a_proper_token_is_accepted() -> None:
     ],
 )
 def test_another_token_is_refused(changed: Mapping[str, object], part: str) -> None:
-    """A token of another issuer, audience, time, nonce or form signs nobody in."""
+    """A token with a wrong issuer, audience, time, nonce or form is refused."""
     with pytest.raises(InvalidProviderResponseError, match=part):
         verified({**CLAIMS, **changed}, PROVIDER, NONCE, NOW)
 
 
 @pytest.mark.parametrize("missing", ["iss", "sub", "aud", "exp", "iat", "nonce"])
 def test_a_claim_that_is_missing_is_no_proof(missing: str) -> None:
-    """Each claim that decides must be there."""
+    """Every required claim must be present."""
     claims = {name: value for name, value in CLAIMS.items() if name != missing}
     with pytest.raises(InvalidProviderResponseError):
         verified(claims, PROVIDER, NONCE, NOW)
@@ -125,7 +125,7 @@ def test_several_audiences_need_ours_as_the_authorized_one() -> None:
     ],
 )
 def test_an_address_needs_the_providers_word(changed: Mapping[str, object]) -> None:
-    """An address that is unverified, of another domain or no address counts as none."""
+    """An unverified or malformed address, or one of another domain, is ignored."""
     assert verified({**CLAIMS, **changed}, PROVIDER, NONCE, NOW).email is None
 
 
@@ -169,7 +169,7 @@ def test_what_is_no_token_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("extra", ["!", " ", "\n", "+", "/", "=", "é"])
 def test_a_token_has_no_other_characters(extra: str) -> None:
-    """What the standard library would leave out of base64url is no part of a token."""
+    """Characters that the standard library would ignore in base64url are refused."""
     header, payload, signature = token(json.dumps(CLAIMS).encode()).split(".")
     for changed in (payload + extra, payload[:8] + extra + payload[8:]):
         with pytest.raises(InvalidProviderResponseError):
@@ -199,7 +199,7 @@ def test_a_discovery_document_of_another_is_refused(changed: Mapping[str, object
 
 
 def test_userinfo_adds_what_the_token_leaves_out() -> None:
-    """Address and groups are taken from UserInfo where the token has none, and nothing else is."""
+    """Address and groups, but nothing else, are taken from UserInfo if the token lacks them."""
     bare = {name: CLAIMS[name] for name in ("iss", "sub", "aud", "exp", "iat")}
     claims = with_userinfo(bare, json.dumps(CLAIMS).encode(), PROVIDER)
     assert claims == {

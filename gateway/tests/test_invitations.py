@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_an_invitation_is_accepted_once(world: World) -> None:
-    """Of 32 acceptances of one invitation at once exactly one creates a user."""
+    """Of 32 concurrent acceptances of one invitation, exactly one creates a user."""
     invited = await world.invite(EMAIL, Role.VIEWER)
     attempts = [
         world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION) for _ in range(CONCURRENCY)
@@ -35,7 +35,7 @@ async def test_an_invitation_is_accepted_once(world: World) -> None:
 
 
 async def test_an_invitation_expires_after_a_week(world: World) -> None:
-    """What was not accepted in a week cannot be."""
+    """An invitation cannot be accepted after a week."""
     invited = await world.invite(EMAIL, Role.VIEWER)
     world.now += 7 * 86_400
     with pytest.raises(InvalidInvitationTokenError):
@@ -62,20 +62,23 @@ async def test_a_withdrawn_invitation_is_not_accepted(world: World) -> None:
 
 
 async def test_an_address_has_one_invitation_to_a_tenant(world: World) -> None:
-    """Of eight invitations of one address at once one is pending, and the tokens of others are void."""
+    """Of eight concurrent invitations of one address, one remains valid."""
     by = await world.person()
     for number in range(FEW_ROUNDS):
         email = f"{number}@example.com"
         attempts = [world.invite(email, Role.VIEWER, by) for _ in range(8)]
         invited = await asyncio.gather(*attempts)
         (pending,) = (await world.invitations.list(world.tenant.id)).entries
-        assert pending.id in [each.id for each in invited]
-        accepted = [world.invitations.accept(each.token, PASSWORD, ATTRIBUTION) for each in invited]
+        assert pending.id in [invitation.id for invitation in invited]
+        accepted = [
+            world.invitations.accept(invitation.token, PASSWORD, ATTRIBUTION)
+            for invitation in invited
+        ]
         assert await count_successes(accepted, InvalidInvitationTokenError) == 1
 
 
 async def test_only_owners_replace_an_invitation_of_an_owner(world: World) -> None:
-    """Of an owner's and an administrator's invitation of one address at once the owner's stays."""
+    """Of concurrent invitations by an owner and an administrator, the owner's remains."""
     owner = await world.person()
     admin = await world.principal(await world.join(Role.ADMIN, OTHER_EMAIL))
     for number in range(ROUNDS):
@@ -86,15 +89,15 @@ async def test_only_owners_replace_an_invitation_of_an_owner(world: World) -> No
         ]
         assert await count_successes(attempts, OwnersOnlyError) >= 1
         pending = [
-            each
-            for each in (await world.invitations.list(world.tenant.id)).entries
-            if each.email == email
+            invitation
+            for invitation in (await world.invitations.list(world.tenant.id)).entries
+            if invitation.email == email
         ]
-        assert [each.role for each in pending] == [Role.OWNER]
+        assert [item.role for item in pending] == [Role.OWNER]
 
 
 async def test_an_inviter_needs_authority_when_the_invitation_is_stored(world: World) -> None:
-    """Whoever was demoted or removed after their request was admitted invites nobody."""
+    """A member who is demoted or removed during the request cannot invite."""
     owner = await world.person()
     admin = await world.principal(await world.join(Role.ADMIN, OTHER_EMAIL))
     await world.members.change_role(world.tenant.id, admin.user, Role.DEVELOPER, owner, ATTRIBUTION)

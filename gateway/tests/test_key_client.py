@@ -1,4 +1,4 @@
-"""Calls of the key service: each has one outcome, and nothing is left of it."""
+"""Every call of the key service has one outcome, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def _serve(
 
 @asynccontextmanager
 async def listening(path: str, response: Answering) -> AsyncIterator[None]:
-    """Have a key service answer calls as a function does."""
+    """Run a key service whose responses come from a function."""
     served: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,14 +69,14 @@ async def listening(path: str, response: Answering) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def client_of(folder: Path, *responses: Answering) -> AsyncIterator[KeyClient]:
-    """Have a client that is connected to key services which answer so."""
+    """Return a client that is connected to such key services."""
     async with AsyncExitStack() as stack:
         paths = [str(folder / str(number)) for number in range(len(responses))]
         for path, response in zip(paths, responses, strict=True):
             await stack.enter_async_context(listening(path, response))
         client = KeyClient(*map(UnixSocket, paths))
         running = asyncio.create_task(client.run())
-        while not all(each.is_open for each in client._connections):  # noqa: ASYNC110
+        while not all(connection.is_open for connection in client._connections):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         yield client
         running.cancel()
@@ -101,7 +101,7 @@ def _encrypted(call: Call) -> Answer:
 async def outcome_of(
     client: KeyClient, request: Encrypt, placement: Placement | None = HERE
 ) -> object:
-    """Return what a call is told, which is told after the call has returned."""
+    """Return a call's outcome, which arrives after the call has returned."""
     told: list[object] = []
     done = asyncio.Event()
 
@@ -117,7 +117,7 @@ async def outcome_of(
 
 
 async def test_a_call_is_told_its_outcome_once(tmp_path: Path) -> None:
-    """A result, a refusal, or that the answer is none: from the event loop, and refusals are counted."""
+    """A result, a refusal or an invalid response arrives from the event loop."""
     responses: dict[int, Answering] = {
         1: _encrypted,
         2: lambda call: Refusal(call.id, ErrorKind.KEY_NOT_FOUND),
@@ -147,13 +147,13 @@ async def test_a_call_is_told_its_outcome_once(tmp_path: Path) -> None:
 
 
 async def test_a_call_without_a_connection_is_told_so() -> None:
-    """Nothing was sent, and the outcome comes from the event loop all the same."""
+    """Without a connection the failure also arrives from the event loop."""
     client = KeyClient(UnixSocket("/nonexistent"))
     assert await outcome_of(client, encrypt()) is ErrorKind.UNAVAILABLE
 
 
 async def test_a_tenant_that_is_elsewhere_is_refused(tmp_path: Path) -> None:
-    """Where its key service is asked directly, one of another shard, or on its way, is not sent."""
+    """A request for a tenant of another shard, or one that moves, is not sent."""
     asked: list[Call] = []
     async with client_of(tmp_path, asked.append) as client:
         moving, elsewhere = Placement(is_moving=True), Placement("b")
@@ -163,7 +163,7 @@ async def test_a_tenant_that_is_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_next_is_asked_where_one_stands_by(tmp_path: Path) -> None:
-    """A call that a key service has refused because it stands by is carried out by the other one."""
+    """A call that a standby refused is executed by the active key service."""
 
     def stands_by(call: Call) -> Refusal:
         return Refusal(call.id, ErrorKind.STANDBY)
@@ -177,7 +177,7 @@ async def test_the_next_is_asked_where_one_stands_by(tmp_path: Path) -> None:
 
 
 async def test_a_fault_where_an_outcome_is_told_ends_no_connection(tmp_path: Path) -> None:
-    """Other calls on the connection are answered, also those whose answers come with it."""
+    """An exception in one callback does not affect other responses on the connection."""
 
     def fail(_: object) -> None:
         raise RuntimeError("a fault")
@@ -185,11 +185,11 @@ async def test_a_fault_where_an_outcome_is_told_ends_no_connection(tmp_path: Pat
     async with client_of(tmp_path, _encrypted) as client:
         client.call(encrypt(), ATTRIBUTION, HERE, fail)
         assert isinstance(await outcome_of(client, encrypt()), Encrypted)
-        assert all(each.is_open for each in client._connections)
+        assert all(connection.is_open for connection in client._connections)
 
 
 async def test_whoever_gives_a_call_up_is_told_nothing(tmp_path: Path) -> None:
-    """An answer that comes after its task was cancelled is passed over."""
+    """A response after its task was cancelled is ignored."""
     calls: list[Call] = []
 
     def second(call: Call) -> Answer | None:
@@ -206,7 +206,7 @@ async def test_whoever_gives_a_call_up_is_told_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def connection(tmp_path: Path) -> AsyncIterator[KeyConnection]:
-    """A connection to a key service that answers pings only."""
+    """A connection to a key service that responds only to pings."""
 
     async def verify(_: UUID | None) -> None:
         pass
@@ -240,7 +240,7 @@ async def test_nothing_is_left_of_a_call_whose_time_is_over(connection: KeyConne
                 kinds.append(error.kind)
             del reply
         await asyncio.sleep(0)  # this step of the task has the last one
-        left = sum(type(each) is KeyServiceError for each in gc.get_objects())
+        left = sum(type(thing) is KeyServiceError for thing in gc.get_objects())
     finally:
         gc.enable()
     assert kinds == [ErrorKind.DEADLINE_EXCEEDED] * 3

@@ -1,4 +1,4 @@
-"""An operation with keys is a pair of plain functions, of which its handler is made."""
+"""A key operation is a pair of functions without I/O; its handler combines them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +34,7 @@ COUNTED = Tier.FREE
 
 
 class Keys:
-    """A key service that notes what it is asked, and gives one outcome."""
+    """A key service that notes its requests, and gives one outcome."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Request[Any], Attribution, Placement | None]] = []
@@ -55,7 +55,7 @@ class Keys:
 
 
 class Usage(SqlUsage):
-    """Months of which nothing is used, and what was reserved."""
+    """Months without usage, and the reservations."""
 
     def __init__(self) -> None:
         self.reserved = 0
@@ -78,7 +78,7 @@ def policy() -> Policy:
 
 
 class Setting:
-    """The operations over a key service that is none."""
+    """The operations with a fake key service."""
 
     def __init__(self, policy: Policy) -> None:
         self.keys = Keys()
@@ -93,7 +93,7 @@ class Setting:
 
 @pytest.fixture
 def setting(policy: Policy) -> Setting:
-    """A new one for each test."""
+    """A new setting for each test."""
     return Setting(policy)
 
 
@@ -114,13 +114,13 @@ def asked(made: Endpoint, call: ApiCall) -> Question:
 
 
 def answered(made: Endpoint, call: ApiCall, question: Question, outcome: object) -> object:
-    """Return the answer to a call."""
+    """Return the response to a call."""
     assert made.response is not None
     return made.response(call, question, outcome)
 
 
 async def test_the_handler_is_the_pair(setting: Setting) -> None:
-    """What the handler asks and answers is what ask returns, and answer makes of the outcome."""
+    """The handler sends the request of `ask`, and returns the response that `response` creates."""
     made = setting.endpoint("encrypt")
     for values in ({}, {"keyring": "cards"}, {"format": "envelope", "keyring": "cards"}):
         call = call_of({"plaintext": MESSAGE, **values})
@@ -136,7 +136,7 @@ async def test_the_handler_is_the_pair(setting: Setting) -> None:
 
 
 async def test_a_refusal_is_the_same_in_both(setting: Setting) -> None:
-    """The handler raises what answer raises where the outcome is a refusal."""
+    """The handler raises the same error as `response` for a refusal."""
     made, call = setting.endpoint("encrypt"), call_of({"plaintext": MESSAGE})
     question = asked(made, call)
     for kind in ErrorKind:
@@ -149,7 +149,7 @@ async def test_a_refusal_is_the_same_in_both(setting: Setting) -> None:
 
 
 async def test_what_is_counted_is_not_asked_at_once(setting: Setting) -> None:
-    """A tenant with an allowance is counted by the handler, once; ask has counted nothing."""
+    """The handler counts a tenant with a quota once; ask does not count."""
     made, call = setting.endpoint("encrypt"), call_of({"plaintext": MESSAGE}, COUNTED)
     assert made.ask is not None
     assert made.ask(call) is None
@@ -160,7 +160,7 @@ async def test_what_is_counted_is_not_asked_at_once(setting: Setting) -> None:
 
 @pytest.mark.parametrize("kind", [None, ErrorKind.KEY_NOT_FOUND])
 async def test_a_symmetric_key_is_overwritten(setting: Setting, kind: ErrorKind | None) -> None:
-    """After the outcome, whichever it is, our copy of the key is zero, on both ways."""
+    """After any outcome, the service's copy of the key is zero, on both paths."""
     made = setting.endpoint("wrap")
     outcome = Wrapped(wrapped_key=b"wrapped") if kind is None else KeyServiceError(kind)
     call = call_of({"symmetric_key": SYMMETRIC_KEY, "key_version": 1})
@@ -184,7 +184,7 @@ async def test_a_symmetric_key_is_overwritten(setting: Setting, kind: ErrorKind 
 
 
 async def test_what_is_given_up_is_overwritten(setting: Setting) -> None:
-    """A request whose client has gone leaves no copy of the key either."""
+    """A request of a disconnected client leaves no copy of the key."""
     setting.keys.outcome = ClientGoneError()
     call = call_of({"symmetric_key": SYMMETRIC_KEY, "key_version": 1})
     with pytest.raises(ClientGoneError):
@@ -195,7 +195,7 @@ async def test_what_is_given_up_is_overwritten(setting: Setting) -> None:
 
 
 def test_grants_are_bounded(setting: Setting) -> None:
-    """A caller who names ever other keyrings has no more remembered than so many."""
+    """A caller with many keyrings has a limited number of cached grants."""
     made, call = setting.endpoint("encrypt"), call_of({})
     principal = cast("ApiKeyPrincipal", call.principal)
     for number in range(3 * GRANTS):
@@ -205,7 +205,7 @@ def test_grants_are_bounded(setting: Setting) -> None:
 
 
 def test_a_refusal_is_not_remembered(setting: Setting) -> None:
-    """What a policy denies is asked each time: the refusal is made and recorded anew."""
+    """A policy's denial is never cached: it is recorded each time."""
     made, call = setting.endpoint("encrypt"), call_of({"algorithm": "ML-KEM-1024"}, Tier.STARTER)
     for _ in range(2):
         with pytest.raises(ApiError):
@@ -214,7 +214,7 @@ def test_a_refusal_is_not_remembered(setting: Setting) -> None:
 
 
 def test_a_changed_principal_has_nothing_decided() -> None:
-    """A copy with other entitlements begins anew; equality and the text do not show it."""
+    """A copy with other entitlements has no cached decisions; equality and text ignore them."""
     principal = cast("ApiKeyPrincipal", call_of({}).principal)
     principal.decided.subject = "decided"
     copied = replace(principal, entitlements=Entitlements(Tier.FREE))
@@ -224,7 +224,7 @@ def test_a_changed_principal_has_nothing_decided() -> None:
 
 
 def test_each_operation_has_a_pair() -> None:
-    """Only what asks twice, or must tell somebody, has a handler of its own."""
+    """Only operations with several requests or notifications have their own handler."""
     access = cast("Any", None)
     rows = [
         *keys.endpoints(access, plans.read(), cast("Any", None), 7),
@@ -232,9 +232,9 @@ def test_each_operation_has_a_pair() -> None:
         *public_keys.endpoints(access),
         *(endpoint(row, access) for row in (*ROWS.values(), re_encryption.OPERATION)),
     ]
-    assert {each.name for each in rows if each.ask is None} == {
+    assert {row.name for row in rows if row.ask is None} == {
         *("list_keys", "list_key_usage", "list_jwks"),
         *("rotate_key", "archive_key", "import_key"),
     }
-    assert all((each.ask is None) is (each.response is None) for each in rows)
+    assert all((row.ask is None) is (row.response is None) for row in rows)
     assert kem.DEFAULT is Algorithm.ML_KEM_768

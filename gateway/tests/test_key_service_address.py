@@ -34,7 +34,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class FakeKeyService:
-    """Answers pings of whoever connects, and keeps what it receives."""
+    """Responds to pings, and keeps the received bytes."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -60,7 +60,7 @@ Listen = Callable[[ssl.SSLContext], Awaitable[NetworkAddress]]
 
 @pytest.fixture
 def fake() -> FakeKeyService:
-    """A key service that is none."""
+    """A fake key service."""
     return FakeKeyService()
 
 
@@ -74,12 +74,12 @@ async def listen(fake: FakeKeyService) -> AsyncIterator[Listen]:
         return NetworkAddress(f"{LOOPBACK}:{servers[-1].sockets[0].getsockname()[1]}")
 
     yield start
-    for each in servers:
-        each.close()
+    for server in servers:
+        server.close()
 
 
 async def is_answered(address: RemoteHost) -> bool:
-    """Return whether a ping to an address is answered. Raises OSError."""
+    """Return whether an address responds to a ping. Raises OSError."""
     responses: asyncio.Queue[object] = asyncio.Queue()
 
     def new(accepts: Accepts) -> FramedConnection[ToGateway]:
@@ -106,7 +106,7 @@ async def test_the_key_service_is_reached(listen: Listen, link_ca: LinkCa) -> No
 async def test_another_name_is_refused(
     listen: Listen, link_ca: LinkCa, fake: FakeKeyService
 ) -> None:
-    """A key service whose certificate has another name gets nothing."""
+    """A key service with another name in its certificate gets nothing."""
     address = await listen(unchecked(link_ca.identity(Role.KEY_SERVICE), link_ca, is_server=True))
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         await is_answered(RemoteHost(address, "other.example.org", link_ca.tls(Role.GATEWAY)))
@@ -136,7 +136,7 @@ async def test_others_get_nothing(
     fake: FakeKeyService,
     made: Callable[[LinkCa, LinkCa], Identity],
 ) -> None:
-    """Who has no key service's certificate of the CA gets not a byte of a gateway's."""
+    """A server without a key service's certificate of the CA gets no byte."""
     context = unchecked(made(link_ca, other_ca), link_ca, is_server=True)
     address = await listen(context)
     with suppress(ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""Networks that somebody has signed in from are remembered, on either database."""
+"""Networks of earlier sign-ins are stored, on either database."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_sign_in_ends_an_earlier_one_from_there(world: World) -> None:
 
 
 async def test_a_wrong_password_makes_no_network_known(world: World) -> None:
-    """Only whoever signs in is known."""
+    """Only a successful sign-in makes a network known."""
     await world.join()
     with pytest.raises(WrongPasswordError):
         await sign_in(world, ELSEWHERE, NEW_PASSWORD)
@@ -75,7 +75,7 @@ async def test_a_wrong_password_makes_no_network_known(world: World) -> None:
 
 
 async def test_a_network_is_known_for_90_days(world: World) -> None:
-    """The time begins again with each sign-in from there."""
+    """Each sign-in from a network extends its 90 days."""
     await world.join()
     life = LIFETIME.total_seconds()
     for _ in range(2):
@@ -94,14 +94,14 @@ async def test_known_networks_are_bounded_and_hashed(world: World) -> None:
         await sign_in(world, f"198.51.100.{number}")
     async with world.engine.connect() as connection:
         rows = (await connection.execute(sa.select(KNOWN_NETWORKS.c.digest))).scalars().all()
-    assert {len(each) for each in rows} == {32}
+    assert {len(row) for row in rows} == {32}
     assert len(rows) == MAX_NETWORKS
     assert not await world.known_networks.is_known(EMAIL, "198.51.100.4")
     assert await world.known_networks.is_known(EMAIL, "198.51.100.5")
 
 
 async def test_a_password_reset_makes_a_network_known(world: World) -> None:
-    """Whoever completes a reset can sign in from there at once, whatever strangers do."""
+    """A completed reset makes the network known, so attackers cannot block the sign-in."""
     await world.join()
     world = world.restarted(has_limits=True)
     for number in range(60):
@@ -126,7 +126,7 @@ async def test_a_stranger_s_failures_stop_nobody_at_home(world: World) -> None:
 
 
 async def test_a_stranger_s_letter_leaves_the_owner_s_valid(world: World) -> None:
-    """A reset that somebody else asks for does not end one that is pending; using one ends all."""
+    """A second requested reset does not end a pending one; using one ends all."""
     await world.join()
     first = await world.reset_token()
     second = await world.reset_token()

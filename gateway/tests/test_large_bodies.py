@@ -1,4 +1,4 @@
-"""Large bodies that come at once do not keep the event loop from others in one piece."""
+"""Simultaneous large bodies do not block the event loop for long."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _parse(body: bytes, large_bodies: LargeBodies, *nested: str) -> Mappin
 
 
 async def _order(size: int) -> str:
-    """Return what the event loop does while bodies come: B for a body, t for a turn of another."""
+    """Return the order of events: B for a parsed body, t for a turn of another task."""
     order, large_bodies = "", LargeBodies()
     is_over = False
 
@@ -71,7 +71,7 @@ async def _order(size: int) -> str:
 
 @pytest.mark.parametrize("size", [LARGE + 1, 4 * 1024 * 1024])
 async def test_between_two_large_bodies_others_are_served(size: int) -> None:
-    """Of 16 that are there at once, one is parsed in each turn of the event loop."""
+    """Of 16 simultaneous bodies, one is parsed in each event-loop turn."""
     order = await _order(size)
     assert order.count("B") == MANY
     assert "BB" not in order
@@ -89,7 +89,7 @@ async def test_arrays_and_objects_are_not_parsed(nested: bytes) -> None:
 
 
 async def test_members_that_may_be_nested_are_parsed_and_no_others() -> None:
-    """A field of arrays or objects has its elements; the one beside it is empty."""
+    """Only fields of arrays or objects have elements; others are empty."""
     body = b'{"items":[{"to":{"algorithm":"X-Wing"}}],"other":[1,{"a":2}]}'
     expected = {"items": [{"to": {"algorithm": "X-Wing"}}], "other": []}
     assert await _parse(body, LargeBodies(), "items") == expected
@@ -103,7 +103,7 @@ async def test_members_that_may_be_nested_are_parsed_and_no_others() -> None:
     ],
 )
 async def test_what_is_no_json_at_any_depth_is_refused(body: bytes) -> None:
-    """What is no number, or half a character, is refused inside, too."""
+    """An invalid number or half a surrogate pair is refused at any depth."""
     with pytest.raises(ApiError, match="not a JSON object"):
         await _parse(body, LargeBodies(), "items")
 
@@ -161,7 +161,7 @@ async def test_small_bodies_do_not_wait() -> None:
 
 
 async def test_who_gives_up_holds_nobody_up() -> None:
-    """A request that ends while its body waits leaves the others their turn."""
+    """A request that ends while its body waits does not delay others."""
     large_bodies = LargeBodies()
     tasks = [asyncio.create_task(_read(LARGE + 1, large_bodies)) for _ in range(MANY)]
     await asyncio.sleep(0)
@@ -169,7 +169,7 @@ async def test_who_gives_up_holds_nobody_up() -> None:
         task.cancel()
     async with asyncio.timeout(60):
         results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [isinstance(each, dict) for each in results] == [False, True] * (MANY // 2)
+    assert [isinstance(result, dict) for result in results] == [False, True] * (MANY // 2)
 
 
 async def _answer(_: ApiCall) -> Data:
@@ -200,6 +200,6 @@ def test_nothing_is_left_of_a_refused_item() -> None:
         item.begin(call, {}, {"name": "value"}, {"name"})
         assert isinstance(item.response, ApiError)
         del item
-        assert not any(type(each) is ItemCall for each in gc.get_objects())
+        assert not any(type(thing) is ItemCall for thing in gc.get_objects())
     finally:
         gc.enable()

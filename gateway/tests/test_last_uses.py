@@ -31,10 +31,10 @@ def number(of: int) -> bytes:
 
 @ON_EITHER
 async def test_the_newest_use_is_kept(world: World) -> None:
-    """Whichever gateway stores first, a listing has the newest use of each API key, with its address."""
+    """Listings show the newest use of each API key, even if gateways store in another order."""
     made = [await world.api_keys.create(world.tenant, ATTRIBUTION) for _ in range(2)]
-    digests = [world.pepper.digest(each.plaintext) for each in made]
-    assert [each.last_used_at for each in await world.api_keys.list(world.tenant.id)] == [None] * 2
+    digests = [world.pepper.digest(item.plaintext) for item in made]
+    assert [key.last_used_at for key in await world.api_keys.list(world.tenant.id)] == [None] * 2
     gateways = [LastUses(SqlLastUses(world.engine).save) for _ in range(2)]
     began = world.now
     for gateway, digest, at, address in (
@@ -48,13 +48,13 @@ async def test_the_newest_use_is_kept(world: World) -> None:
     for gateway in gateways:
         await gateway.store()
     listed = await world.api_keys.list(world.tenant.id)
-    assert [each.last_used_from for each in listed] == [HERE, ELSEWHERE]
-    assert [each.last_used_at for each in listed] == [date_of(began + 2)] * 2
+    assert [entry.last_used_from for entry in listed] == [HERE, ELSEWHERE]
+    assert [entry.last_used_at for entry in listed] == [date_of(began + 2)] * 2
 
 
 @ON_EITHER
 async def test_an_operator_is_used_when_the_credential_is_shown(world: World) -> None:
-    """An operator's credential that was shown has its time and address; one that was not has none."""
+    """A used operator's credential has its time and address; an unused one has none."""
     operators = Operators(SqlOperators(world.engine), world.pepper)
     shown, _ = [await operators.add(name) for name in ("ada", "grace")]
     last_uses = LastUses(SqlLastUses(world.engine).save)
@@ -72,13 +72,14 @@ async def test_an_operator_is_used_when_the_credential_is_shown(world: World) ->
     await authenticator.authenticate(shown[:-1] + ("A" if shown[-1] != "A" else "B"), ELSEWHERE)
     await last_uses.store()
     assert [
-        (each.name, each.last_used_at, each.last_used_from) for each in await operators.list()
+        (operator.name, operator.last_used_at, operator.last_used_from)
+        for operator in await operators.list()
     ] == [("ada", date_of(world.now), HERE), ("grace", None, None)]
 
 
 @ON_EITHER
 async def test_what_is_gone_is_not_stored(world: World) -> None:
-    """Uses of credentials that nobody has any more change nothing, and hold up no others."""
+    """Uses of deleted credentials change nothing, and do not delay others."""
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
     last_uses = LastUses(SqlLastUses(world.engine).save)
     for digest in (number(1), world.pepper.digest(made.plaintext), number(2)):
@@ -90,7 +91,7 @@ async def test_what_is_gone_is_not_stored(world: World) -> None:
 
 @ON_EITHER
 async def test_an_overlap_is_shown_until_it_ends(world: World) -> None:
-    """A rotated API key has the end of its overlap, which is gone when it is over."""
+    """A rotated API key shows the end of its overlap until then."""
     await world.api_keys.create(world.tenant, ATTRIBUTION)
     began = world.now
     await world.api_keys.rotate(world.tenant.id, None, ATTRIBUTION)
@@ -113,23 +114,23 @@ async def test_many_uses_are_one_entry_each() -> None:
 
 
 async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
-    """No transaction has more than BATCH rows, and every gateway takes them in the same order."""
+    """A transaction has at most BATCH rows, and all gateways use the same order."""
     store = FakeLastUses()
     last_uses = LastUses(store.save)
-    for each in reversed(range(2 * BATCH + 1)):
-        last_uses.note(number(each), HERE, NOW)
+    for index in reversed(range(2 * BATCH + 1)):
+        last_uses.note(number(index), HERE, NOW)
     await last_uses.store()
-    assert [len(each) for each in store.saved] == [BATCH, BATCH, 1]
-    stored = [digest for each in store.saved for digest in each]
-    assert stored == [number(each) for each in range(2 * BATCH + 1)]
+    assert [len(item) for item in store.saved] == [BATCH, BATCH, 1]
+    stored = [digest for item in store.saved for digest in item]
+    assert stored == [number(index) for index in range(2 * BATCH + 1)]
 
 
 async def test_nothing_is_lost_while_the_database_is_away() -> None:
-    """What could not be stored is stored the next time, unless the credential was used since."""
+    """After an outage, unstored uses are stored, unless newer ones exist."""
     store = FakeLastUses(is_unavailable=True)
     last_uses = LastUses(store.save)
-    for each in (1, 2):
-        last_uses.note(number(each), HERE, NOW)
+    for version in (1, 2):
+        last_uses.note(number(version), HERE, NOW)
     with pytest.raises(UnavailableError):
         await last_uses.store()
     last_uses.note(number(1), ELSEWHERE, NOW + 1)
@@ -140,7 +141,7 @@ async def test_nothing_is_lost_while_the_database_is_away() -> None:
 
 @pytest.mark.parametrize("is_unavailable", [False, True])
 async def test_the_end_stores_what_was_noted(*, is_unavailable: bool) -> None:
-    """When the gateway ends, what was noted is stored; a database that is away does not stop it."""
+    """A gateway stores its noted uses at its end; a database outage does not prevent the end."""
     store = FakeLastUses()
     last_uses = LastUses(store.save)
     running = asyncio.create_task(last_uses.run())

@@ -1,4 +1,4 @@
-"""Lists of thousands of keys, which take the memory of as many public keys while they are made."""
+"""Lists of thousands of keys, which need the memory of as many public keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KeysOf:
         self.count = count
 
     async def execute(self, request: ListKeys, _: Attribution, placement: Placement, /) -> Keys:
-        """Answer with a page."""
+        """Respond with a page."""
         await asyncio.sleep(0)
         first = 1 if request.after is None else request.after.version + 1
         last = min(first + request.limit - 1, self.count)
@@ -61,7 +61,7 @@ async def versions(listed: AsyncGenerator[Keys, None]) -> list[int]:
 
 @pytest.mark.parametrize("at_most", [1, 499, 500, 501, 1000, 1001, 1203, 1204])
 async def test_every_key_is_listed_once(at_most: int) -> None:
-    """Pages follow each other without a gap, up to what was asked for."""
+    """Pages follow each other without gaps, up to the requested number."""
     found = await versions(pages(access_to(1203), 1, at_most))
     assert found == [*range(1, min(at_most, 1203) + 1)]
 
@@ -71,9 +71,9 @@ async def test_few_long_lists_are_made_at_once() -> None:
     """One more of a tenant's, or in all, is refused until another ends; one page never is."""
     access, short = access_to(3 * MAX_KEYS_LISTED), access_to(MAX_KEYS_LISTED)
     begun = [pages(access, number // LONG_LISTS) for number in range(LONG_LISTS_IN_ALL)]
-    for each in begun:
+    for body in begun:
         for _ in range(2):
-            await anext(each)
+            await anext(body)
     for tenant in (0, LONG_LISTS_IN_ALL):
         with pytest.raises(OverloadedError):
             await versions(pages(access, tenant))
@@ -82,6 +82,6 @@ async def test_few_long_lists_are_made_at_once() -> None:
     async with aclosing(begun[0]):
         pass
     assert len(await versions(pages(access, 0))) == 3 * MAX_KEYS_LISTED
-    for each in begun[1:]:
-        assert len(await versions(each)) == MAX_KEYS_LISTED
+    for body in begun[1:]:
+        assert len(await versions(body)) == MAX_KEYS_LISTED
     assert len(access.long_lists) == 0

@@ -36,7 +36,7 @@ TO = "ada@example.com"
 
 
 class FakeMailer:
-    """A Mailer that stores mail, or fails as it is told."""
+    """A Mailer that stores mail, or fails on demand."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -71,7 +71,7 @@ class Gateways:
         self.mailer = FakeMailer()
 
     def mail_delivery(self) -> MailDelivery:
-        """Return the delivery of one more gateway."""
+        """Return the delivery of another gateway."""
         outbox = SqlMailOutbox(self.engine)
         portal = "https://keep.example.org"
         return MailDelivery(outbox, self.mailer, self.pepper, portal, lambda: self.now)
@@ -96,7 +96,7 @@ def gateways(engine: AsyncEngine, pepper: Pepper) -> Gateways:
 
 
 async def test_mail_is_delivered_whole_and_once(gateways: Gateways) -> None:
-    """What was stored is delivered as it was, with the same code, and leaves the outbox."""
+    """Stored mail is delivered unchanged, with the same code, and leaves the outbox."""
     mail = await gateways.add()
     await gateways.mail_delivery().deliver()
     await gateways.mail_delivery().deliver()
@@ -140,11 +140,11 @@ async def test_deferred_mail_is_tried_again_with_growing_pauses(gateways: Gatewa
         gateways.now += 0.5
     gateways.mailer.problem = None
     await mail_delivery.deliver()
-    assert [each.attempts for each in gateways.mailer.delivered] == [6]
+    assert [mail.attempts for mail in gateways.mailer.delivered] == [6]
 
 
 async def test_mail_expires(gateways: Gateways, caplog: pytest.LogCaptureFixture) -> None:
-    """When its code has expired a mail is not tried any more, and the log says so."""
+    """A mail with an expired code is no longer tried, and this is logged."""
     await gateways.add()
     gateways.mailer.problem = MailDeferredError("away")
     mail_delivery = gateways.mail_delivery()
@@ -153,7 +153,7 @@ async def test_mail_expires(gateways: Gateways, caplog: pytest.LogCaptureFixture
         gateways.now += 2
     assert gateways.mailer.attempts == 9  # after 0, 2, 6, 14, 30, 62, 126, 254 and 510 seconds
     assert await gateways.waiting() == []
-    assert [each.levelname for each in caplog.records].count("ERROR") == 1
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
 async def test_rejected_mail_is_tried_once(gateways: Gateways) -> None:
@@ -163,22 +163,22 @@ async def test_rejected_mail_is_tried_once(gateways: Gateways) -> None:
         await gateways.add(to)
     await gateways.mail_delivery().deliver()
     await gateways.mail_delivery().deliver()
-    assert sorted(each.to for each in gateways.mailer.delivered) == [TO, "grace@example.com"]
+    assert sorted(mail.to for mail in gateways.mailer.delivered) == [TO, "grace@example.com"]
     assert gateways.mailer.attempts == 3
     assert await gateways.waiting() == []
 
 
 async def test_an_invalid_address_stops_no_other_mail(gateways: Gateways) -> None:
-    """A mail to what is no address is removed, and the others are delivered."""
+    """A mail with an invalid address is removed, and the others are delivered."""
     for to in ("ada@example.com, eve@example.com", TO):
         await gateways.add(to)
     await gateways.mail_delivery().deliver()
-    assert [each.to for each in gateways.mailer.delivered] == [TO]
+    assert [mail.to for mail in gateways.mailer.delivered] == [TO]
     assert await gateways.waiting() == []
 
 
 async def test_discarded_mail_is_not_sent(gateways: Gateways) -> None:
-    """Mail for an address that no account has is removed without being sent."""
+    """Mail for an unknown address is removed without being sent."""
     await gateways.add(kind=MailKind.DISCARDED)
     await gateways.mail_delivery().deliver()
     assert gateways.mailer.attempts == 0
@@ -186,16 +186,16 @@ async def test_discarded_mail_is_not_sent(gateways: Gateways) -> None:
 
 
 async def test_of_many_gateways_one_delivers_a_mail(gateways: Gateways) -> None:
-    """Eight gateways at once deliver each of fifty mails exactly once."""
+    """Eight concurrent gateways deliver each of fifty mails exactly once."""
     for _ in range(50):
         await gateways.add()
     await asyncio.gather(*(gateways.mail_delivery().deliver() for _ in range(8)))
-    assert set(Counter(each.id for each in gateways.mailer.delivered).values()) == {1}
+    assert set(Counter(mail.id for mail in gateways.mailer.delivered).values()) == {1}
     assert len(gateways.mailer.delivered) == 50
 
 
 async def test_a_gateway_that_stops_loses_no_mail(gateways: Gateways) -> None:
-    """A mail whose gateway stops while it delivers is delivered by another a minute later."""
+    """A mail of a gateway that stops during delivery is delivered by another one a minute later."""
     await gateways.add()
     gateways.mailer.hangs = True
     dying = asyncio.create_task(gateways.mail_delivery().deliver())
@@ -213,7 +213,7 @@ async def test_a_gateway_that_stops_loses_no_mail(gateways: Gateways) -> None:
 
 
 async def test_a_gateway_that_was_paused_leaves_its_mail_to_others(gateways: Gateways) -> None:
-    """A mail whose lease ended while its gateway was paused is sent by the other one alone."""
+    """A gateway whose lease ended during a pause does not send the mail again."""
     await gateways.add()
     paused, other = gateways.mail_delivery(), gateways.mail_delivery()
     outbox = paused._outbox
@@ -232,7 +232,7 @@ async def test_a_gateway_that_was_paused_leaves_its_mail_to_others(gateways: Gat
 
 
 async def test_an_unexpected_error_loses_no_mail(gateways: Gateways) -> None:
-    """Whatever a mailer raises, its mail is tried again."""
+    """After any error of a mailer, the delivery is retried."""
     await gateways.add()
     gateways.mailer.problem = ZeroDivisionError()
     mail_delivery = gateways.mail_delivery()
@@ -244,7 +244,7 @@ async def test_an_unexpected_error_loses_no_mail(gateways: Gateways) -> None:
 
 
 async def test_an_unknown_kind_stops_no_other_mail(gateways: Gateways) -> None:
-    """Mail of a kind of another version is left alone, and the others are delivered."""
+    """Mail of an unknown kind is kept, and the others are delivered."""
     unknown = await gateways.add("nobody@example.com")
     of_another_version = (
         sa.update(OUTGOING_MAIL)
@@ -255,7 +255,7 @@ async def test_an_unknown_kind_stops_no_other_mail(gateways: Gateways) -> None:
         await connection.execute(of_another_version)
     await gateways.add()
     await gateways.mail_delivery().deliver()
-    assert [each.to for each in gateways.mailer.delivered] == [TO]
+    assert [mail.to for mail in gateways.mailer.delivered] == [TO]
 
 
 @pytest.mark.parametrize("column", ["id", "created_at_us", "expires_at_us"])
@@ -272,7 +272,7 @@ async def test_a_row_that_cannot_be_read_stops_no_other_mail(
         update = sa.text(f"UPDATE outgoing_mail SET {column} = :value WHERE recipient = :to")  # noqa: S608
         await connection.execute(update, {"value": value, "to": damaged.to})
     await gateways.mail_delivery().deliver()
-    assert [each.to for each in gateways.mailer.delivered] == [TO]
+    assert [mail.to for mail in gateways.mailer.delivered] == [TO]
     async with gateways.engine.connect() as connection:
         count = sa.select(sa.func.count()).select_from(OUTGOING_MAIL)
         assert (await connection.execute(count)).scalar_one() == 1
@@ -281,7 +281,7 @@ async def test_a_row_that_cannot_be_read_stops_no_other_mail(
 async def test_the_log_contains_no_address(
     gateways: Gateways, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the log says of mail contains neither an address nor a code."""
+    """Log lines about mail contain neither an address nor a code."""
     caplog.set_level(logging.INFO)
     for problem in (MailDeferredError("away"), MailRejectedError("550"), ZeroDivisionError()):
         mail = await gateways.add()
@@ -293,6 +293,6 @@ async def test_the_log_contains_no_address(
 
 
 def test_pauses_have_a_maximum(backend: str) -> None:
-    """No pause is longer than a quarter of an hour."""
+    """The longest pause is a quarter of an hour."""
     assert pause_after(1) == timedelta(seconds=2)
     assert pause_after(10**6) == LONGEST_PAUSE == timedelta(minutes=15)

@@ -30,7 +30,7 @@ async def test_a_token_is_for_one_thing(world: World) -> None:
 
 
 async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
-    """For an address that somebody has, and one that nobody has, the same statements are run."""
+    """The same statements run for known and unknown addresses."""
     await world.join()
     run: list[str] = []
 
@@ -62,9 +62,9 @@ async def test_no_token_is_in_the_database(world: World) -> None:
     await world.registration.begin(OTHER_EMAIL, ATTRIBUTION)
     invited = await world.invite(OTHER_EMAIL, Role.VIEWER)
     await world.codes.send(challenge, ATTRIBUTION)
-    for each in await outbox.claim(100, now, now):
-        secrets += [mailed_token(each, kind, world.pepper) for kind in CredentialKind]
-        secrets.append(mailed_code(each, world.pepper))
+    for mail in await outbox.claim(100, now, now):
+        secrets += [mailed_token(mail, kind, world.pepper) for kind in CredentialKind]
+        secrets.append(mailed_code(mail, world.pepper))
     assert invited.token in secrets
     async with world.engine.connect() as connection:
         rows = [
@@ -74,7 +74,7 @@ async def test_no_token_is_in_the_database(world: World) -> None:
         ]
     stored = "\n".join(rows) + repr(world.log.recorded)
     assert len(rows) > 10
-    tokens = [each for each in secrets if len(each) > 6]
-    assert not any(each in stored for each in tokens)
-    codes = [each for each in secrets if len(each) == 6]
-    assert not any(f"'{each}'" in stored for each in codes)
+    tokens = [secret for secret in secrets if len(secret) > 6]
+    assert not any(token in stored for token in tokens)
+    codes = [secret for secret in secrets if len(secret) == 6]
+    assert not any(f"'{code}'" in stored for code in codes)

@@ -1,4 +1,4 @@
-"""The management address: what it answers, to whom, and what a million questions cost."""
+"""The management address: its responses, its clients, and the cost of a million requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STANDS_BY: Samples = {**UP, "pqkeep_key_service_active": one(0)}
 
 @dataclass
 class FakeParts:
-    """Everything that the gateway needs, and how often each was asked."""
+    """The parts that the gateway needs, with counters of their checks."""
 
     samples: Samples | None = field(default_factory=lambda: UP)
     is_database_up: bool = True
@@ -169,7 +169,7 @@ class Setting:
     async def ask(
         self, path: str, host: str = "127.0.0.1:8081", method: str = "GET"
     ) -> tuple[int, bytes]:
-        """Return status and body of an answer."""
+        """Return status and body of a response."""
         sent: list[Message] = []
 
         async def receive() -> Message:
@@ -189,7 +189,7 @@ class Setting:
 
 
 def reasons(body: bytes) -> list[str]:
-    """Return what /readyz says is missing."""
+    """Return the unavailable parts according to /readyz."""
     found: list[str] = msgspec.json.decode(body).get("reasons", [])
     return found
 
@@ -212,7 +212,7 @@ def reasons(body: bytes) -> list[str]:
     ],
 )
 async def test_what_is_missing_is_named(parts: FakeParts, missing: list[str]) -> None:
-    """/readyz is 503 with the names of what is missing; /livez is 200 all the same."""
+    """/readyz is 503 with the unavailable parts, while /livez is 200."""
     setting = Setting(parts)
     status, body = await setting.ask("/readyz")
     assert (status, reasons(body)) == (503 if missing else 200, missing)
@@ -230,11 +230,11 @@ async def test_tenants_without_their_shard_are_named() -> None:
     status, body = await Setting(parts).ask("/readyz")
     assert (status, msgspec.json.decode(body)["degraded"]) == (200, ["shard_settings:b"])
     *_, unnamed = (await inspection_of(parts).inspect()).shards
-    assert (unnamed.name, unnamed.reason) == ("b", "the settings do not name it")
+    assert (unnamed.name, unnamed.reason) == ("b", "it is missing in the settings")
 
 
 async def test_a_gateway_that_stops_is_not_ready() -> None:
-    """From the moment it is told to stop, it asks to be sent nothing more."""
+    """A stopping gateway is not ready."""
     setting = Setting(FakeParts())
     setting.readiness.stop()
     status, body = await setting.ask("/readyz")
@@ -242,7 +242,7 @@ async def test_a_gateway_that_stops_is_not_ready() -> None:
 
 
 async def test_a_part_that_hangs_is_asked_once() -> None:
-    """However many ask meanwhile, a database that does not answer gets one question."""
+    """A hanging database gets one check, even for many requests."""
     parts = FakeParts(hangs=True)
     asked = Cached[bool](
         _responses(parts.database), otherwise=False, name="database", seconds=0, wait_seconds=0.01
@@ -255,7 +255,7 @@ async def test_a_part_that_hangs_is_asked_once() -> None:
 async def test_what_is_lost_and_found_again_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A part that fails has one log line, whose text is not the error's, and one when it answers again."""
+    """A failing part is logged once, without the error's text, and once when it recovers."""
     caplog.set_level(logging.INFO)
     problems: list[Exception | None] = [None, OSError("secret"), ValueError("secret"), None, None]
 
@@ -267,7 +267,7 @@ async def test_what_is_lost_and_found_again_is_logged_once(
     asked = Cached[bool](respond, otherwise=False, name="database", seconds=0, wait_seconds=60)
     assert [await asked.get() for _ in range(5)] == [True, False, False, True, True]
     lines = [cast("dict[str, Any]", record.msg) for record in caplog.records]
-    assert [(each["event"], each["part"], each.get("error")) for each in lines] == [
+    assert [(line["event"], line["part"], line.get("error")) for line in lines] == [
         ("a part does not answer what it is asked", "database", "OSError"),
         ("a part answers again", "database", None),
     ]
@@ -275,7 +275,7 @@ async def test_what_is_lost_and_found_again_is_logged_once(
 
 @pytest.mark.threat("management-address")
 async def test_many_questions_cost_the_parts_one() -> None:
-    """A thousand requests at once for each document ask each part once, or once a second."""
+    """A thousand simultaneous requests for each document check each part at most once a second."""
     parts = FakeParts()
     setting = Setting(parts)
     paths = MANY * ("/livez", "/readyz", "/metrics")
@@ -292,7 +292,7 @@ async def test_many_questions_cost_the_parts_one() -> None:
     ["127.0.0.1", "127.0.0.1:8081", "[::1]:8081", "10.0.0.7:80", "localhost:1", "LOCALHOST", ""],
 )
 async def test_who_asks_for_an_address_is_answered(host: str) -> None:
-    """An address in the Host header, or localhost, cannot have been made to resolve to here."""
+    """Addresses and localhost are accepted in the Host header."""
     assert (await Setting(FakeParts()).ask("/livez", host))[0] == 200
 
 
@@ -302,14 +302,14 @@ async def test_who_asks_for_an_address_is_answered(host: str) -> None:
 )
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/"])
 async def test_another_name_is_refused(host: str, path: str) -> None:
-    """A name that somebody else can have resolve to this address is 421, and nothing is asked."""
+    """Any other name in the Host header gets 421, and nothing is checked."""
     parts = FakeParts()
     assert (await Setting(parts).ask(path, host))[0] == 421
     assert parts.asked == {}
 
 
 async def test_a_name_of_the_settings_is_answered() -> None:
-    """Names of management_hosts are answered, in any case of letters."""
+    """Names in management_hosts are accepted, case-insensitively."""
     setting = Setting(FakeParts(), "Gateway.internal")
     assert (await setting.ask("/livez", "gateway.INTERNAL:8081"))[0] == 200
     assert (await setting.ask("/livez", "other.internal:8081"))[0] == 421
@@ -338,7 +338,7 @@ async def test_nothing_else_is_there() -> None:
 
 
 async def test_the_metrics_are_those_of_the_table() -> None:
-    """Prometheus's own parser reads all metrics, with the counts that were made."""
+    """Prometheus's own parser reads all metrics with the expected counts."""
     setting = Setting(FakeParts())
     route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
     for response in (200, not_found("x"), None):
@@ -346,8 +346,8 @@ async def test_the_metrics_are_those_of_the_table() -> None:
             route, "POST", 0.0, response, {"x": 1}, AnonymousPrincipal(), "request-1", "192.0.2.7"
         )
     _, text = await setting.ask("/metrics")
-    families = {each.name: each for each in text_string_to_metric_families(text.decode())}
-    expected = {each.name.removesuffix("_total") for each in METRICS}
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    expected = {metric.name.removesuffix("_total") for metric in METRICS}
     assert expected <= families.keys()
     assert {
         tuple(sample.labels.values()): sample.value
@@ -372,7 +372,7 @@ async def test_the_metrics_are_those_of_the_table() -> None:
 @pytest.mark.threat("management-address")
 @pytest.mark.parametrize("named", ["rot13", "", "Kyber768 ", ["Kyber768"], {"a": 1}, 7])
 def test_a_client_chooses_no_label(named: object) -> None:
-    """An algorithm that does not exist is counted as none."""
+    """An unknown algorithm is counted as none."""
     observer = RequestObserver()
     route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
     observer.finish(route, "POST", 0.0, 200, {"algorithm": named}, None, "", "")
@@ -380,7 +380,7 @@ def test_a_client_chooses_no_label(named: object) -> None:
 
 
 def test_a_value_that_the_table_lacks_is_left_out() -> None:
-    """The key service can add no series of its own: label values are those of the table."""
+    """The key service cannot add series: label values must be in the table."""
     samples = {
         "pqkeep_keys": (
             Sample(("Kyber768", "active"), 1),
@@ -405,7 +405,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 async def test_it_has_few_connections_of_its_own() -> None:
-    """One more connection than it has ends one that is idle; the answers go on."""
+    """One connection beyond the limit closes an idle one; responses continue."""
     with listening() as listener:
         port = listener.getsockname()[1]
         async with serving(Setting(FakeParts()).app, listener, BackgroundTasks(lambda: None)):
@@ -417,12 +417,12 @@ async def test_it_has_few_connections_of_its_own() -> None:
             writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             assert await opened[0][0].read() == b""  # evicted
-            for _, each in opened:
-                each.close()
+            for _, item in opened:
+                item.close()
 
 
 async def test_a_failure_of_its_watch_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody watches its connections any more, the process is told to stop, as for others."""
+    """If the watch of its connections fails, the process stops."""
 
     async def fail(*_: object) -> None:
         raise LookupError
@@ -473,14 +473,14 @@ def test_management_addresses(text: str, address: tuple[str, int] | None) -> Non
     "text", ["", "8081", ":8081", "localhost:8081", "127.0.0.1", "127.0.0.1:65536", "::1:x", "*:1"]
 )
 def test_no_management_address(text: str) -> None:
-    """Nothing that leaves open where it listens: no name, no missing host or port."""
+    """An address with a name, or without a host or port, is refused."""
     with pytest.raises(ValueError, match="management_address"):
         settings(management_address=text)
 
 
 @pytest.mark.threat("management-address")
 def test_the_default_is_loopback() -> None:
-    """Without a setting nobody but this machine reaches it."""
+    """By default only this machine can reach it."""
     assert settings().management == ("127.0.0.1", 8081)
 
 
@@ -522,9 +522,9 @@ def inspection_of(parts: FakeParts) -> Inspection:
 
 
 async def test_an_inspection_finds_everything_ready() -> None:
-    """What works has no reason, and the certificates that there are have their times."""
+    """Working parts have no reason, and existing certificates have their expiry."""
     found = await inspection_of(FakeParts()).inspect()
-    assert {each.name: each.reason for each in found.parts} == dict.fromkeys(NAMES)
+    assert {part.name: part.reason for part in found.parts} == dict.fromkeys(NAMES)
     assert found.certificates == {"https": 4e9, "link.gateway": 5e9}
     (shard,) = found.shards
     assert (shard.name, shard.reason, shard.stored) == ("default", None, FakeParts().stored[0])
@@ -542,14 +542,14 @@ async def test_an_inspection_finds_everything_ready() -> None:
     ],
 )
 async def test_an_inspection_says_what_is_missing(name: str, broken: dict[str, Any]) -> None:
-    """A part that is missing is told with its reason, and the others as they are."""
+    """An unavailable part has its reason, and the others are unchanged."""
     found = await inspection_of(FakeParts(**broken)).inspect()
-    missing = {each.name: each.reason for each in found.parts if each.reason is not None}
+    missing = {part.name: part.reason for part in found.parts if part.reason is not None}
     assert missing.pop(name)
     if name == "key_service":
         unknown = missing.pop("keys_database")
         assert unknown is not None
-        assert "not known" in unknown
+        assert unknown.startswith("unknown")
     assert missing == {}
     assert (found.accounts is None) == (name == "accounts_database")
 
@@ -566,7 +566,7 @@ async def test_an_inspection_tells_an_outbox_that_refuses() -> None:
 
 @pytest.mark.parametrize("problem", WriteProblem)
 async def test_the_cause_is_told(problem: WriteProblem) -> None:
-    """/readyz and the inspection say of each database and of the rate limits why not."""
+    """/readyz and the inspection give the cause for each database and the rate limits."""
     samples: Samples = {**DOWN, "pqkeep_keys_database_problem": one(1, problem.value)}
     parts = FakeParts(samples, is_database_up=False, is_redis_up=False, problem=problem)
     _, body = await Setting(parts).ask("/readyz")
@@ -577,7 +577,7 @@ async def test_the_cause_is_told(problem: WriteProblem) -> None:
 
 
 async def test_an_inspection_asks_once_however_often_it_is_asked() -> None:
-    """A thousand inspections at once ask the database as often as one does."""
+    """A thousand simultaneous inspections cost the database as much as one."""
     alone, parts = FakeParts(), FakeParts()
     await inspection_of(alone).inspect()
     inspection = inspection_of(parts)
@@ -599,7 +599,7 @@ async def test_a_key_service_with_another_clock(ahead: float, is_told: bool) -> 
 
 
 async def test_an_end_logs_no_fault(caplog: pytest.LogCaptureFixture) -> None:
-    """A request that is under way when the address is closed is dropped, and is no fault in the log."""
+    """A request in progress is dropped at the end without an error in the log."""
     asked = asyncio.Event()
 
     async def hangs(*_: object) -> None:

@@ -1,7 +1,6 @@
-"""Somebody who writes the accounts database, without the pepper, gives a credential another owner.
+"""An attacker with write access to the accounts database, but without the pepper, gains nothing.
 
-Each move is one UPDATE, by which the credential of the attacker, who has an account, would be good
-for somebody else.
+Each test is one UPDATE that would give the attacker's own credential to another owner.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ async def test_an_api_key_is_its_tenant_s(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_digest_put_into_another_api_key_s_row_opens_nothing(world: World) -> None:
-    """The digest of an API key of one's own is nothing in another tenant's row."""
+    """The attacker's API key digest is invalid in another tenant's row."""
     tenant = await other_tenant(world)
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
     digest = world.pepper.digest(made.plaintext)
@@ -139,7 +138,7 @@ async def test_a_session_is_its_user_s(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_digests_put_into_another_session_open_nothing(world: World) -> None:
-    """Both digests of one's own tokens are nothing in another user's session."""
+    """The digests of the attacker's tokens are invalid in another user's session."""
     tokens, attacker, victim = await two_people(world)
     async with world.engine.begin() as connection:
         is_own = SESSIONS.c.user_id == attacker.user.id
@@ -158,7 +157,7 @@ async def test_digests_put_into_another_session_open_nothing(world: World) -> No
 
 @pytest.mark.parametrize("column", ["access_expires_at_us", "refresh_expires_at_us"])
 async def test_a_session_lasts_no_longer(world: World, column: str) -> None:
-    """A session with another end is none."""
+    """A session with a changed end is invalid."""
     tokens = await world.join()
     await change(world, SESSIONS, **{column: 2**62})
     assert await world.sessions.find(tokens.access, HERE) is None
@@ -167,7 +166,7 @@ async def test_a_session_lasts_no_longer(world: World, column: str) -> None:
 
 
 async def test_a_value_of_another_type_is_not_the_gateway_s(world: World) -> None:
-    """A column that SQLite lets have a fraction makes its row one to be ignored, and no fault."""
+    """A row with a value of another type, which SQLite accepts, is ignored without a crash."""
     if world.engine.dialect.name == "postgresql":
         return  # its columns take nothing else
     tokens = await world.join()
@@ -189,7 +188,7 @@ async def test_a_refreshed_session_is_still_its_user_s(world: World) -> None:
 @pytest.mark.threat("accounts-database-writer")
 @pytest.mark.parametrize("column", ["role", "tenant_id", "email", "email_key"])
 async def test_a_user_is_their_tenant_s(world: World, column: str) -> None:
-    """A user with another role, tenant or address is nobody: no session, no sign-in."""
+    """A user with a changed role, tenant or address has no session and cannot sign in."""
     tokens = await world.join(Role.VIEWER)
     other = await add_tenant(world.engine, new_tenant())
     values = {"role": Role.OWNER, "tenant_id": other.id, "email": "x@y.z", "email_key": "x@y.z"}
@@ -201,7 +200,7 @@ async def test_a_user_is_their_tenant_s(world: World, column: str) -> None:
 
 
 async def test_a_changed_role_is_bound_again(world: World) -> None:
-    """A role that an owner has changed is the member's, who stays signed in."""
+    """After an owner changes a role, the member's row is valid and the session continues."""
     tokens, attacker, victim = await two_people(world)
     owner = await world.sign_in.with_password(OTHER_EMAIL, PASSWORD, ATTRIBUTION)
     by = await world.principal(owner)
@@ -212,7 +211,7 @@ async def test_a_changed_role_is_bound_again(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_password_hash_is_its_user_s(world: World) -> None:
-    """The hash of a password that the attacker knows signs nobody else in."""
+    """The attacker's password hash is invalid for another user."""
     _, attacker, victim = await two_people(world)
     await world.password_change.change(
         await world.principal(await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)),
@@ -245,7 +244,7 @@ async def test_factors_are_their_user_s(world: World) -> None:
 
 
 async def test_a_step_up_token_is_its_user_s(world: World) -> None:
-    """A step-up token that is given to somebody with a stolen session proves nothing."""
+    """The attacker's step-up token is invalid in a stolen session."""
     tokens, attacker, victim = await two_people(world)
     token = (await world.step_up.issue(await world.principal(tokens), PASSWORD, ATTRIBUTION)).token
     stolen = await world.principal(
@@ -276,7 +275,7 @@ async def test_a_proof_lasts_no_longer(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_reauthentication_lasts_no_longer(sso: Sso) -> None:
-    """A person whom the provider asked again cannot step up by it later than the gateway wrote."""
+    """A reauthentication with a later end is invalid."""
     person = await sso.person()
     sso.fake.claims["auth_time"] = sso.world.now
     await sso.arrive(person)
@@ -288,7 +287,7 @@ async def test_a_reauthentication_lasts_no_longer(sso: Sso) -> None:
 
 
 async def test_a_challenge_is_its_user_s(world: World) -> None:
-    """A challenge after one's own password is none for another account."""
+    """The attacker's challenge is invalid for another account."""
     tokens, attacker, victim = await two_people(world)
     await world.enroll(await world.principal(tokens))
     token = await world.challenge(EMAIL)
@@ -300,7 +299,7 @@ async def test_a_challenge_is_its_user_s(world: World) -> None:
 
 @pytest.mark.parametrize("column", ["role", "tenant_id", "email_key", "expires_at_us"])
 async def test_an_invitation_is_as_it_was_written(world: World, column: str) -> None:
-    """An invitation to another tenant, role or address, or for longer, is none."""
+    """An invitation with a changed tenant, role, address or end is invalid."""
     invited = await world.invite(EMAIL, Role.VIEWER)
     other = await add_tenant(world.engine, new_tenant())
     values = {
@@ -315,7 +314,7 @@ async def test_an_invitation_is_as_it_was_written(world: World, column: str) -> 
 
 
 async def test_a_registration_is_its_address_s(world: World) -> None:
-    """A registration that was confirmed for one address makes no account for another."""
+    """A registration is invalid for another address."""
     token = await world.registration_token()
     await change(world, REGISTRATIONS, email=EMAIL, email_key=EMAIL)
     with pytest.raises(InvalidRegistrationTokenError):
@@ -323,7 +322,7 @@ async def test_a_registration_is_its_address_s(world: World) -> None:
 
 
 async def test_a_password_reset_is_its_address_s(world: World) -> None:
-    """A reset that was mailed to one person resets nobody else's password."""
+    """A reset is invalid for another person."""
     await two_people(world)
     token = await world.reset_token(EMAIL)
     await change(world, PASSWORD_RESETS, email_key=OTHER_EMAIL)
@@ -333,7 +332,7 @@ async def test_a_password_reset_is_its_address_s(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_mail_to_another_recipient_has_another_token(world: World) -> None:
-    """A waiting reset that is sent to somebody else has a token that resets nothing."""
+    """A redirected reset mail has a token that resets nothing."""
     await two_people(world)
     await world.resets.begin(OTHER_EMAIL, ATTRIBUTION)
     is_reset = OUTGOING_MAIL.c.kind == MailKind.PASSWORD_RESET
@@ -346,7 +345,7 @@ async def test_a_mail_to_another_recipient_has_another_token(world: World) -> No
 
 
 async def test_an_identity_is_its_member_s(sso: Sso) -> None:
-    """Who is one member at the provider is signed in as no other, and is refused."""
+    """An identity is invalid for another member."""
     world = sso.world
     await world.join(Role.OWNER, OTHER_EMAIL)
     await sso.person()
@@ -356,7 +355,7 @@ async def test_an_identity_is_its_member_s(sso: Sso) -> None:
 
 
 async def test_an_operator_s_credential_is_that_operator_s(world: World) -> None:
-    """A credential under another operator's name is nobody's; a rotated one is bound again."""
+    """A credential is invalid under another operator's name; a rotation makes it valid again."""
     operators, store = (
         Operators(SqlOperators(world.engine), world.pepper),
         SqlOperators(world.engine),
@@ -369,7 +368,7 @@ async def test_an_operator_s_credential_is_that_operator_s(world: World) -> None
 
 
 async def test_an_operator_s_session_is_that_operator_s(world: World) -> None:
-    """A session of one operator is none of another's."""
+    """A session is invalid for another operator."""
     operators, store = (
         Operators(SqlOperators(world.engine), world.pepper),
         SqlOperators(world.engine),
@@ -388,7 +387,7 @@ async def test_an_operator_s_session_is_that_operator_s(world: World) -> None:
 
 
 async def test_an_idempotency_key_is_its_tenant_s(world: World) -> None:
-    """A repetition whose stored answer is another tenant's is refused."""
+    """A repetition with another tenant's stored response is refused."""
     key = idempotency_key("once", OperatorPrincipal(), HERE, ["create"])
     await world.api_keys.create(world.tenant, ATTRIBUTION, idempotency_key=key)
     other = await other_tenant(world)

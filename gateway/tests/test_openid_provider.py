@@ -1,4 +1,4 @@
-"""Requests to a provider of single sign-on: its certificate, its slowness, and its answers."""
+"""Requests to a single sign-on provider: its certificate, its delays, and its responses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client_of(
 
 
 async def test_a_public_client_sends_its_name_and_the_verifier(remote: SettableProvider) -> None:
-    """Without a secret there is no Authorization, and PKCE proves whose the code is."""
+    """Without a secret there is no Authorization header, and PKCE protects the code."""
     claims = await client_of(remote).exchange("a code", VERIFIER, "http://127.0.0.1/callback")
     assert claims["iss"] == remote.issuer
     headers, form = remote.token_requests[-1]
@@ -70,7 +70,7 @@ async def test_the_secret_goes_where_the_provider_wants_it(remote: SettableProvi
 
 @pytest.mark.threat("hostile-identity-provider")
 async def test_a_slow_provider_holds_up_a_few_requests(remote: SettableProvider) -> None:
-    """While as many wait as may, another one is refused at once; afterwards they are answered."""
+    """While the limit of requests waits, another one is refused; later requests are served."""
     all_wait, goes_on = Event(), Event()
 
     def respond(handler: BaseHTTPRequestHandler) -> None:
@@ -184,14 +184,14 @@ async def test_a_handshake_that_trickles_is_cut() -> None:
 
 
 async def test_another_issuers_document_is_refused(remote: SettableProvider) -> None:
-    """What the discovery document calls itself must be what the settings say."""
+    """The issuer in the discovery document must be the one in the settings."""
     remote.settings = {"issuer": "https://login.example.org"}
     with pytest.raises(InvalidProviderResponseError):
         await client_of(remote).metadata()
 
 
 async def test_the_certificate_is_checked(certificate: Certificate) -> None:
-    """A provider whose certificate nobody trusts is asked nothing; with its authority it is."""
+    """A provider without a trusted certificate gets no request; with its authority it does."""
     with settable_provider(certificate.context) as remote:
         with pytest.raises(UnavailableError):
             await client_of(remote).metadata()

@@ -29,7 +29,7 @@ ADA = OperatorPrincipal("ada", is_read_only=True)
 
 
 class CountedStore(SqlOperatorSessions):
-    """Sessions in the database, which counts how often it is asked and written to."""
+    """Sessions in the database, with counters of reads and writes."""
 
     asked = seen = 0
 
@@ -67,12 +67,12 @@ class Setting:
         )
 
     async def sign_in(self) -> str:
-        """Add ada, who signs in; return the session's token."""
+        """Add ada and sign her in; return the session's token."""
         _, token = await self.sessions.begin(await self.operators.add("ada"), ATTRIBUTION)
         return token
 
     async def find(self, token: str) -> OperatorPrincipal | None:
-        """Return whose session a token opens."""
+        """Return the operator of a session token."""
         return await self.sessions.find(token, HERE)
 
 
@@ -89,8 +89,10 @@ async def test_a_session_is_its_operators(setting: Setting) -> None:
     await setting.sessions.end(token, ATTRIBUTION)
     assert await setting.find(token) is None
     recorded = list(setting.world.log.recorded.values())[-2:]
-    assert [each.operation for each in recorded] == ["operator-sign-in", "operator-sign-out"]
-    assert {(each.tenant, each.principal) for each in recorded} == {(INSTALLATION, "operator:ada")}
+    assert [entry.operation for entry in recorded] == ["operator-sign-in", "operator-sign-out"]
+    assert {(entry.tenant, entry.principal) for entry in recorded} == {
+        (INSTALLATION, "operator:ada")
+    }
 
 
 async def test_the_operator_without_a_name_has_sessions_too(world: World) -> None:
@@ -107,7 +109,7 @@ async def test_the_operator_without_a_name_has_sessions_too(world: World) -> Non
 @pytest.mark.threat("stolen-operator-cookie")
 @pytest.mark.parametrize("end", ["rotate", "remove", "replace"])
 async def test_a_session_ends_with_its_credential(setting: Setting, end: str) -> None:
-    """Rotated or removed, an operator has no session left, nor who gets the name afterwards."""
+    """A rotation or removal ends the operator's sessions, even if the name is used again."""
     token = await setting.sign_in()
     if end == "rotate":
         await setting.operators.rotate("ada")
@@ -122,7 +124,7 @@ async def test_a_session_ends_with_its_credential(setting: Setting, end: str) ->
 async def test_only_an_operators_credential_begins_one(
     setting: Setting, kind: CredentialKind | None
 ) -> None:
-    """A credential of any other kind, an operator's session's too, or nobody's begins no session."""
+    """Only a known operator's credential begins a session, not a token of any other kind."""
     unknown = "ada" if kind is None else new_credential(kind)
     known = await setting.sign_in()
     api_key = await setting.world.api_keys.create(setting.world.tenant, ATTRIBUTION)
@@ -141,7 +143,7 @@ async def test_tokens_of_other_kinds_open_nothing(setting: Setting) -> None:
 
 
 async def test_an_idle_session_ends(setting: Setting) -> None:
-    """A session lasts 30 minutes without a request, and a request makes it 30 more."""
+    """A session ends after 30 minutes without a request; each request extends it."""
     token = await setting.sign_in()
     for _ in range(3):
         setting.world.now += 30 * 60 - MOMENT
@@ -152,7 +154,7 @@ async def test_an_idle_session_ends(setting: Setting) -> None:
 
 @pytest.mark.threat("stolen-operator-cookie")
 async def test_a_session_ends_after_eight_hours(setting: Setting) -> None:
-    """However often it is used, a session ends eight hours after it began; its row then goes."""
+    """A session ends eight hours after its start, and its row is removed."""
     began, token = setting.world.now, await setting.sign_in()
     while setting.world.now + 20 * 60 < began + 8 * 3600:
         setting.world.now += 20 * 60
@@ -179,7 +181,7 @@ async def test_it_is_stored_once_a_minute_that_a_session_is_used(setting: Settin
 
 @pytest.mark.threat("stolen-operator-cookie")
 async def test_random_tokens_stop_reaching_the_database(setting: Setting) -> None:
-    """Of a thousand tokens that nobody has, the budget's number is looked up; a session goes on."""
+    """Of a thousand unknown tokens, only the budget's number is looked up; sessions continue."""
     mine = await setting.sign_in()
     outcomes = []
     for _ in range(1000):
@@ -192,7 +194,7 @@ async def test_random_tokens_stop_reaching_the_database(setting: Setting) -> Non
 
 
 async def test_guesses_at_credentials_have_the_same_budget(setting: Setting) -> None:
-    """Sign-ins with credentials that nobody has are stopped as guesses in X-API-Key are."""
+    """Sign-ins with unknown credentials have the same budget as guesses in X-API-Key."""
     refused = 0
     for _ in range(UNKNOWN_CREDENTIALS.events + 10):
         try:
@@ -205,7 +207,7 @@ async def test_guesses_at_credentials_have_the_same_budget(setting: Setting) -> 
 
 
 async def test_signing_out_at_once_is_recorded_once(setting: Setting) -> None:
-    """Of 32 who sign out of one session at once each succeeds, and the log has one sign-out."""
+    """Of 32 concurrent sign-outs of one session all succeed, and one is recorded."""
     token = await setting.sign_in()
     await asyncio.gather(*(setting.sessions.end(token, ATTRIBUTION) for _ in range(CONCURRENCY)))
     await setting.world.audit_delivery.empty()

@@ -1,4 +1,4 @@
-"""Named operators are added, rotated and removed, and the audit log has each change."""
+"""Named operators are added, rotated and removed, and every change is in the audit log."""
 
 import asyncio
 from collections import Counter
@@ -25,22 +25,22 @@ def store(engine: AsyncEngine) -> SqlOperators:
 
 @pytest.fixture
 def operators(store: SqlOperators, pepper: Pepper) -> Operators:
-    """What administers them."""
+    """The operators of a new database."""
     return Operators(store, pepper)
 
 
 async def test_a_credential_is_its_operator_s(
     operators: Operators, store: SqlOperators, pepper: Pepper
 ) -> None:
-    """Each operator's credential is found under their name, and no other is."""
+    """Each operator's credential leads to their name only."""
     made = {name: await operators.add(name) for name in ("ada", "grace.h-1_x")}
     for name, credential in made.items():
         assert kind_of(credential) is CredentialKind.OPERATOR
         assert await store.find(pepper.digest(credential)) == name
     assert await store.find(pepper.digest(made["ada"] + "x")) is None
     listed = await operators.list()
-    assert [each.name for each in listed] == sorted(made)
-    assert all(each.added_at == each.rotated_at for each in listed)
+    assert [entry.name for entry in listed] == sorted(made)
+    assert all(entry.added_at == entry.rotated_at for entry in listed)
 
 
 async def test_a_rotation_ends_the_old_credential(
@@ -73,7 +73,7 @@ async def test_of_rotations_at_once_one_credential_is_valid(
     """However often a credential is replaced at the same time, one is valid in the end, and no earlier one."""
     first = await operators.add("ada")
     made = await asyncio.gather(*(operators.rotate("ada") for _ in range(CONCURRENCY)))
-    found = [await store.find(pepper.digest(each)) for each in (first, *made)]
+    found = [await store.find(pepper.digest(key)) for key in (first, *made)]
     assert Counter(found) == {None: CONCURRENCY, "ada": 1}
     assert found[0] is None
 
@@ -81,7 +81,7 @@ async def test_of_rotations_at_once_one_credential_is_valid(
 async def test_a_removal_ends_what_is_rotated_at_once(
     operators: Operators, store: SqlOperators, pepper: Pepper
 ) -> None:
-    """An operator who is removed while the credential is replaced is nobody, with either of the two."""
+    """After a concurrent removal and rotation, neither credential is accepted."""
     for _ in range(ROUNDS):
         made = [await operators.add("ada")]
 
@@ -90,12 +90,12 @@ async def test_a_removal_ends_what_is_rotated_at_once(
                 credentials.append(await operators.rotate("ada"))
 
         await asyncio.gather(rotate(), operators.remove("ada"))
-        assert [await store.find(pepper.digest(each)) for each in made] == [None] * len(made)
+        assert [await store.find(pepper.digest(item)) for item in made] == [None] * len(made)
         assert await operators.list() == ()
 
 
 async def test_who_is_not_there_is_not_changed(operators: Operators) -> None:
-    """A rotation and a removal of nobody are refused; an addition does not replace anybody."""
+    """Rotating or removing an unknown operator is refused; adding an existing one too."""
     await operators.add("ada")
     before = await operators.list()
     for action in (operators.rotate("grace"), operators.remove("grace"), operators.add("ada")):
@@ -115,20 +115,24 @@ async def test_names_are_plain(operators: Operators, name: str) -> None:
 
 
 async def test_there_are_not_too_many(operators: Operators) -> None:
-    """Of additions at once beyond the maximum, exactly as many succeed as there is room for."""
+    """Of concurrent additions beyond the maximum, exactly the free number succeeds."""
     for number in range(MAX_OPERATORS - 1):
         await operators.add(f"operator-{number}")
     for _ in range(ROUNDS):
         additions = (operators.add(name) for name in ("x", "y", "z"))
         outcomes = await asyncio.gather(*additions, return_exceptions=True)
-        assert sorted(isinstance(each, OperatorError) for each in outcomes) == [False, True, True]
+        assert sorted(isinstance(outcome, OperatorError) for outcome in outcomes) == [
+            False,
+            True,
+            True,
+        ]
         listed = await operators.list()
         assert len(listed) == MAX_OPERATORS
         await operators.remove(listed[-1].name)
 
 
 async def test_each_change_is_recorded(world: World) -> None:
-    """The log has each change with the operator's name, and nothing of what was refused."""
+    """The log has each change with the operator's name, and no refused one."""
     operators = Operators(SqlOperators(world.engine), world.pepper)
     await operators.add("ada")
     await operators.rotate("ada")
@@ -138,11 +142,11 @@ async def test_each_change_is_recorded(world: World) -> None:
             await action
     await world.audit_delivery.empty()
     recorded = list(world.log.recorded.values())[-3:]
-    assert [each.operation for each in recorded] == [
+    assert [entry.operation for entry in recorded] == [
         "add-operator",
         "rotate-operator",
         "remove-operator",
     ]
-    for each in recorded:
-        assert each.tenant == INSTALLATION
-        assert (each.principal, each.policy) == ("pqkeepd", "operator-ada")
+    for entry in recorded:
+        assert entry.tenant == INSTALLATION
+        assert (entry.principal, entry.policy) == ("pqkeepd", "operator-ada")

@@ -1,4 +1,4 @@
-"""Mail says what it must, with its token, and no user input gets into its headers."""
+"""Mail has the right content and token, and no user input in its headers."""
 
 import re
 from dataclasses import replace
@@ -26,7 +26,7 @@ TOKENS = {
     MailKind.REGISTRATION: CredentialKind.REGISTRATION,
     MailKind.PASSWORD_RESET: CredentialKind.PASSWORD_RESET,
 }
-SENT = [each for each in MailKind if each is not MailKind.DISCARDED]
+SENT = [kind for kind in MailKind if kind is not MailKind.DISCARDED]
 
 
 def new(kind: MailKind) -> OutgoingMail:
@@ -34,16 +34,16 @@ def new(kind: MailKind) -> OutgoingMail:
     return new_mail(kind, TO, NOW, timedelta(hours=1), "grace@example.com")
 
 
-def sent(each: OutgoingMail, pepper: Pepper) -> EmailMessage:
-    """Return it as it is sent."""
-    message = compose(each, pepper, "pqkeep@example.org", PORTAL)
+def sent(mail: OutgoingMail, pepper: Pepper) -> EmailMessage:
+    """Return the message in its sent form."""
+    message = compose(mail, pepper, "pqkeep@example.org", PORTAL)
     assert message is not None
     return message
 
 
 @pytest.mark.parametrize("kind", SENT)
 def test_mail_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> None:
-    """Each kind is ASCII text of under 1,000 characters that names the portal; no gap is left open."""
+    """Each kind is ASCII text of under 1,000 characters with a link to the portal and no gaps."""
     message = sent(new(kind), pepper)
     text = message.get_content()
     assert message.get_content_type() == "text/plain"
@@ -62,16 +62,16 @@ def test_mail_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> Non
 def test_a_link_stays_in_one_piece(
     kind: MailKind, credential: CredentialKind, pepper: Pepper
 ) -> None:
-    """The token stands behind the # of a link, on one line of what is sent."""
-    each = new(kind)
+    """The token follows the # of a link, on one line of the message."""
+    mail = new(kind)
     (token,) = re.findall(
-        r"^    https://[a-z./-]+#(\w+)\r$", sent(each, pepper).as_string(), re.MULTILINE
+        r"^    https://[a-z./-]+#(\w+)\r$", sent(mail, pepper).as_string(), re.MULTILINE
     )
-    assert token == mailed_token(each, credential, pepper)
+    assert token == mailed_token(mail, credential, pepper)
     assert kind_of(token) is credential
 
 
-@pytest.mark.parametrize("kind", [each for each in SENT if each not in TOKENS])
+@pytest.mark.parametrize("kind", [text for text in SENT if text not in TOKENS])
 def test_other_mail_contains_no_token(kind: MailKind, pepper: Pepper) -> None:
     """No other kind has anything that looks like a token."""
     assert not re.search(r"#|pq[a-z]_", sent(new(kind), pepper).as_string())
@@ -94,13 +94,13 @@ def test_a_token_depends_on_mail_and_pepper(pepper: Pepper) -> None:
 def test_codes_have_six_digits(pepper: Pepper) -> None:
     """Codes are six digits, with zeros in front where they belong, and seldom the same."""
     codes = [mailed_code(new(MailKind.CODE), pepper) for _ in range(2000)]
-    assert all(re.fullmatch(r"[0-9]{6}", each) for each in codes)
-    assert any(each.startswith("0") for each in codes)
+    assert all(re.fullmatch(r"[0-9]{6}", code) for code in codes)
+    assert any(code.startswith("0") for code in codes)
     assert len(set(codes)) > 1900
 
 
 def test_discarded_mail_is_not_composed(pepper: Pepper) -> None:
-    """There is no message for an address that no account has."""
+    """Mail for an unknown address has no message."""
     assert compose(new(MailKind.DISCARDED), pepper, "pqkeep@example.org", PORTAL) is None
 
 
@@ -126,6 +126,6 @@ def test_what_is_no_address_is_in_no_header(address: str, pepper: Pepper) -> Non
 
 def test_the_repr_of_a_mail_shows_no_secret() -> None:
     """Neither the address nor the salt is in a mail's repr."""
-    each = new(MailKind.INVITATION)
-    assert "example.com" not in repr(each)
-    assert repr(each.salt) not in repr(each)
+    mail = new(MailKind.INVITATION)
+    assert "example.com" not in repr(mail)
+    assert repr(mail.salt) not in repr(mail)

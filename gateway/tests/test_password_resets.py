@@ -30,14 +30,14 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_a_password_is_reset_once(world: World) -> None:
-    """Of 32 uses of one token at once exactly one is done; every session of before is over."""
+    """Of 32 concurrent uses of one token, exactly one succeeds; all earlier sessions end."""
     await world.join()
     for number in range(FEW_ROUNDS):
         account = await world.account()
         before = await world.sessions.begin(account, ATTRIBUTION)
         token = await world.reset_token()
-        new = [f"{NEW_PASSWORD} {number} {each}" for each in range(CONCURRENCY)]
-        attempts = [world.resets.complete(token, each, ATTRIBUTION) for each in new]
+        new = [f"{NEW_PASSWORD} {number} {attempt}" for attempt in range(CONCURRENCY)]
+        attempts = [world.resets.complete(token, item, ATTRIBUTION) for item in new]
         assert await count_successes(attempts, InvalidPasswordResetTokenError) == 1
         assert await world.sessions.find(before.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
@@ -45,7 +45,7 @@ async def test_a_password_is_reset_once(world: World) -> None:
 
 
 async def test_a_reset_does_not_deadlock_with_a_change(world: World) -> None:
-    """Of a reset and a change of one password at once neither makes the other fail."""
+    """A concurrent reset and change of one password cause no failure."""
     for number in range(ROUNDS):
         email = f"{number}@example.com"
         person, token = await world.person(email), await world.reset_token(email)
@@ -57,7 +57,7 @@ async def test_a_reset_does_not_deadlock_with_a_change(world: World) -> None:
 
 
 async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> None:
-    """What began with the old password before a reset begins no session after it."""
+    """A sign-in with the old password that began before a reset cannot finish after it."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     before = await world.account()
     challenge = await world.challenge()
@@ -70,7 +70,7 @@ async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> N
 
 
 async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
-    """A mailed token is good for 30 minutes, to the second."""
+    """A mailed token is valid for exactly 30 minutes."""
     await world.join()
     life = password_resets.LIFETIME.total_seconds()
     assert life == 1800
@@ -84,7 +84,7 @@ async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
 
 
 async def test_an_unknown_address_s_token_opens_nothing(world: World) -> None:
-    """The token of an address that no account has replaces no password."""
+    """The token for an unknown address resets no password."""
     await world.resets.begin(OTHER_EMAIL, ATTRIBUTION)
     mail = await world.mail(MailKind.DISCARDED)
     token = mailed_token(mail, CredentialKind.PASSWORD_RESET, world.pepper)

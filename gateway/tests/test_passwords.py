@@ -44,7 +44,7 @@ def with_hash(password_hash: str) -> Account:
 
 
 class HeldHasher(PasswordHasher):
-    """A cheap hasher that verifies nothing before it is let go."""
+    """A cheap hasher that waits for a release."""
 
     def __init__(self) -> None:
         super().__init__(1, 8, 1)
@@ -99,7 +99,7 @@ def test_words_are_found_by_their_digests(word: str) -> None:
     "password", [GOOD, "x7!kQ2#mVp9z", "ein pferd frisst gern hafer", "密码不容易猜到的十二个字"]
 )
 def test_others_are_accepted(password: str) -> None:
-    """What has no such pattern is accepted, without rules of composition, in any script."""
+    """Passwords in any script without a weak pattern are accepted, without composition rules."""
     require_valid(password)
 
 
@@ -119,7 +119,7 @@ def _varied(length: int) -> str:
 
 
 async def test_a_password_is_its_own_in_any_form(pepper: Pepper) -> None:
-    """What was hashed verifies, composed or decomposed; nothing else does, and nothing of nobody."""
+    """A password verifies in composed and decomposed form; no other text does."""
     passwords = Passwords(pepper, CHEAP)
     stored = await passwords.hash(USER.id, "Überraschung am Morgen", HERE)
     assert await passwords.verify(with_hash(stored), "U\u0308berraschung am Morgen", HERE)
@@ -156,19 +156,19 @@ async def test_a_hash_is_one_user_s(pepper: Pepper) -> None:
     ],
 )
 async def test_a_forged_hash_costs_what_any_other_does(pepper: Pepper, forged: str) -> None:
-    """A hash that no gateway wrote is nobody's: it takes no memory, no hours and no fault."""
+    """A forged hash is refused without extra memory, time or a crash."""
     async with asyncio.timeout(SECONDS):
         assert not await Passwords(pepper, CHEAP).verify(with_hash(forged), GOOD, HERE)
 
 
 async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
-    """As many as may wait are served; whoever comes on top is refused at once."""
+    """Passwords up to the queue's limit are verified; further ones are refused immediately."""
     passwords = Passwords(pepper, CHEAP)
     stored = await passwords.hash(USER.id, GOOD, HERE)
     attempts = [passwords.verify(with_hash(stored), GOOD, HERE) for _ in range(MAX_WAITING + 4)]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     assert outcomes.count(True) == THREADS - 1 + MAX_WAITING
-    assert sum(isinstance(each, UnavailableError) for each in outcomes) == 4 - (THREADS - 1)
+    assert sum(isinstance(outcome, UnavailableError) for outcome in outcomes) == 4 - (THREADS - 1)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
     ids=["two addresses", "two /64 of IPv6"],
 )
 async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: list[str]) -> None:
-    """Behind two strangers who fill the queue, a third address is served, and soon."""
+    """While two addresses fill the queue, a third one is still served soon."""
     held = HeldHasher()
     passwords = Passwords(pepper, held)
     stored = await passwords.hash(USER.id, GOOD, HERE)
@@ -226,7 +226,7 @@ async def test_no_flood_of_strangers_keeps_known_people_waiting(pepper: Pepper) 
     held.go.set()
     assert await here
     outcomes = await asyncio.gather(*flood, return_exceptions=True)
-    assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3 * MAX_WAITING - 1
+    assert sum(isinstance(outcome, UnavailableError) for outcome in outcomes) == 3 * MAX_WAITING - 1
 
 
 def test_default_costs() -> None:
@@ -238,7 +238,7 @@ def test_default_costs() -> None:
 
 @pytest.mark.parametrize("costs", [CHEAP, hasher(PasswordCosts())])
 async def test_the_dummy_hash_has_the_same_costs(pepper: Pepper, costs: PasswordHasher) -> None:
-    """The hash that stands for no account has the costs of every other, and is no password's."""
+    """The hash for unknown accounts has the same costs, and matches no password."""
     passwords = Passwords(pepper, costs)
     try:
         real = await passwords.hash(USER.id, GOOD, HERE)

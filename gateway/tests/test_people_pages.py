@@ -21,7 +21,7 @@ Read = Callable[[World, Part], Awaitable[Page[Any]]]
 
 async def _members(world: World, part: Part) -> Page[Any]:
     page = await SqlTeam(world.engine).list_members(world.tenant.id, part)
-    return Page(tuple(each.user for each in page.entries), page.total, page.has_more)
+    return Page(tuple(entry.user for entry in page.entries), page.total, page.has_more)
 
 
 async def _sessions(world: World, part: Part) -> Page[Any]:
@@ -44,7 +44,7 @@ async def _fill(world: World) -> None:
 
 @pytest.mark.parametrize("read", [_members, _sessions, _invitations])
 async def test_parts_make_up_the_list(world: World, read: Read) -> None:
-    """Two at a time, each entry comes once, in the list's order, and every part has the total."""
+    """In pages of two, each entry occurs once, in order, with the total on every page."""
     await _fill(world)
     whole = await read(world, Part())
     assert len(whole.entries) == whole.total == ENTRIES
@@ -62,20 +62,20 @@ async def test_parts_make_up_the_list(world: World, read: Read) -> None:
 
 @pytest.mark.parametrize("read", [_members, _sessions, _invitations])
 async def test_what_is_not_in_the_list_is_no_place_in_it(world: World, read: Read) -> None:
-    """After an entry that is nobody's, or somebody else's, there is no part."""
+    """An unknown or foreign entry is not accepted as a position."""
     await _fill(world)
-    others = [each for each in (_members, _sessions, _invitations) if each is not read]
-    foreign = [(await each(world, Part())).entries[0].id for each in others]
-    for each in (uuid4(), *foreign):
+    others = [pages for pages in (_members, _sessions, _invitations) if pages is not read]
+    foreign = [(await other(world, Part())).entries[0].id for other in others]
+    for position in (uuid4(), *foreign):
         with pytest.raises(PositionNotFoundError):
-            await read(world, Part(2, each))
+            await read(world, Part(2, position))
 
 
 async def test_members_are_found_by_a_part_of_their_address(world: World) -> None:
-    """In capitals or not; what databases take for any character stands for itself."""
+    """The search is case-insensitive, and wildcards of SQL are literals."""
     await _fill(world)
     listed = await SqlTeam(world.engine).list_members(world.tenant.id, Part(), "3@EXAMPLE")
-    assert [each.user.email for each in listed.entries] == ["3@example.com"]
+    assert [entry.user.email for entry in listed.entries] == ["3@example.com"]
     assert listed.total == 1
     for pattern in ("_@example", "%", "\\"):
         assert (

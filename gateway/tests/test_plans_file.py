@@ -1,4 +1,4 @@
-"""What is sold is what the specification says, and an operator's file changes it value by value."""
+"""The plans match the specification, and an operator's file changes single values."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ TABLE = [
 def test_the_plans_are_the_specification_s(
     row: tuple[str, str, int, int, int | None, int | None, int, bool, set[str]],
 ) -> None:
-    """Price, limits and algorithms of each tier are those of the specification's row."""
+    """Price, limits and algorithms of each tier match the specification."""
     tier, plan, price, per_minute, pqc_keys, per_month, api_keys, key_wrap, algorithms = row
     terms = plans.read()[Tier(tier)]
     assert (terms.monthly_price_usd, terms.requests_per_minute) == (price, per_minute)
@@ -92,7 +92,7 @@ OVERRIDES = [
 def test_an_own_file_replaces_what_it_names(
     tmp_path: Path, name: str, text: str, value: object
 ) -> None:
-    """One value of one tier is the operator's; every other value of every tier is as it was."""
+    """A file with one value of one tier changes only that value."""
     ours = plans.read()
     read = plans.read(_own(tmp_path, f"[free]\n{name} = {text}\n"))
     assert getattr(read[Tier.FREE], name) == value
@@ -103,7 +103,7 @@ def test_an_own_file_replaces_what_it_names(
 
 
 def test_an_empty_own_file_changes_nothing(tmp_path: Path) -> None:
-    """A file that names nothing leaves the plans as they are."""
+    """An empty file changes nothing."""
     assert plans.read(_own(tmp_path, "# nothing\n\n[growth]\n")) == plans.read()
 
 

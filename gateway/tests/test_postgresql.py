@@ -58,7 +58,9 @@ async def test_lost_connections_are_replaced(
     """If the server closed idle connections, no request fails."""
     connections: list[Any] = []
     sa.event.listen(
-        engine.sync_engine, "checkout", lambda each, *_: connections.append(each.driver_connection)
+        engine.sync_engine,
+        "checkout",
+        lambda opened, *_: connections.append(opened.driver_connection),
     )
     tenants = SqlTenants(engine)
     tenant = new_tenant()
@@ -66,7 +68,7 @@ async def test_lost_connections_are_replaced(
     await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
     await asyncio.to_thread(postgres_server.end_connections, name)
     async with asyncio.timeout(MOST_SECONDS):
-        while not all(each.is_closed() for each in connections):  # noqa: ASYNC110 - read by the loop
+        while not all(connection.is_closed() for connection in connections):  # noqa: ASYNC110 - read by the loop
             await asyncio.sleep(0.01)
     found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
     assert found == [tenant] * POOL_SIZE
@@ -92,7 +94,7 @@ async def test_a_connection_that_is_about_to_close_is_used_once(
 
 @asynccontextmanager
 async def _saying_goodbye(port: int) -> AsyncIterator[tuple[int, Callable[[], None]]]:
-    """Relay to a server; the function says to every client that its session is being ended."""
+    """Relay to a server; the function tells all clients that the session ends."""
     clients: list[asyncio.StreamWriter] = []
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +121,7 @@ async def _saying_goodbye(port: int) -> AsyncIterator[tuple[int, Callable[[], No
 async def test_a_connection_that_breaks_is_unavailable(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """A transaction whose connection breaks raises UnavailableError; the next one succeeds."""
+    """A transaction with a broken connection raises UnavailableError; the next one succeeds."""
 
     async def interrupted() -> None:
         async with transaction(engine) as connection:
@@ -155,7 +157,7 @@ async def test_a_server_that_hangs_is_unavailable(
 async def test_a_restarted_server_is_used_again(
     another_postgres_server: PostgresServer, location: Location
 ) -> None:
-    """While the server is down accounts are unavailable; when it is back so is what was stored."""
+    """Accounts are unavailable while the server is down, and available again afterwards."""
     server = another_postgres_server
     engine = await open_database(server.url("pqkeep_gateway", "pqkeep_accounts"))
     tenants = SqlTenants(engine)
@@ -182,7 +184,7 @@ async def test_concurrent_gateways_migrate_once(location: Location) -> None:
 async def test_a_rotation_waits_for_a_revocation(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """A rotation that comes while the newest API key is being revoked replaces the next newest."""
+    """A rotation during a revocation of the newest API key replaces the next newest."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -208,7 +210,7 @@ async def test_a_rotation_waits_for_a_revocation(
 
 
 async def test_a_missing_server_is_unavailable(location: Location) -> None:
-    """If nobody listens the database is unavailable, which is no error of the settings."""
+    """A missing server means an unavailable database, not an error in the settings."""
     with pytest.raises(UnavailableError):
         await open_database("postgresql://pqkeep_gateway@127.0.0.1:9/pqkeep_accounts")
 

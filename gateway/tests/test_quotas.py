@@ -1,4 +1,4 @@
-"""The month's allowance is exact, and only what succeeds is counted."""
+"""The monthly quota is exact, and only successful operations count."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -56,7 +56,7 @@ class Month:
         return await self.quotas.spend(principal, operation, work)
 
     async def rows(self) -> dict[str, int]:
-        """Return what is counted of the tenant, by month."""
+        """Return the tenant's counts by month."""
         async with self._engine.begin() as connection:
             query = sa.select(USAGE).where(USAGE.c.tenant_id == self.tenant)
             return {row.month: row.operations for row in await connection.execute(query)}
@@ -71,7 +71,7 @@ async def month(engine: AsyncEngine) -> Month:
 
 
 async def test_so_many_and_no_more(month: Month) -> None:
-    """As many operations as the allowance has are done; the next is not even begun."""
+    """The quota's number of operations is executed; the next one does not begin."""
     for _ in range(ALLOWANCE):
         assert await month.spend() == "done"
     begun: list[bool] = []
@@ -89,7 +89,7 @@ async def test_so_many_and_no_more(month: Month) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_it_is_exact_under_concurrency(month: Month) -> None:
-    """Of forty at once as many are done as the allowance has, never more or fewer."""
+    """Of forty concurrent operations, exactly the quota's number is executed."""
     outcomes = await asyncio.gather(*(month.spend() for _ in range(40)), return_exceptions=True)
     assert outcomes.count("done") == ALLOWANCE
     assert sum(isinstance(outcome, QuotaUsedUpError) for outcome in outcomes) == 40 - ALLOWANCE
@@ -98,7 +98,7 @@ async def test_it_is_exact_under_concurrency(month: Month) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_what_fails_is_given_back_under_concurrency(month: Month) -> None:
-    """However many fail at once, afterwards the whole allowance is there."""
+    """After concurrent failures, the whole quota is available again."""
 
     async def fail() -> str:
         await asyncio.sleep(0)
@@ -113,7 +113,7 @@ async def test_what_fails_is_given_back_under_concurrency(month: Month) -> None:
     "failure", [KeyServiceError(ErrorKind.INTERNAL), ValueError(), asyncio.CancelledError()]
 )
 async def test_a_failure_counts_nothing(month: Month, failure: BaseException) -> None:
-    """An operation that fails, in whatever way, is raised as it is and not counted."""
+    """A failed operation raises its own error and does not count."""
 
     async def fail() -> str:
         raise failure
@@ -126,7 +126,7 @@ async def test_a_failure_counts_nothing(month: Month, failure: BaseException) ->
 
 
 async def test_what_is_cancelled_is_given_back(month: Month) -> None:
-    """An operation that is cancelled while it is done is not counted."""
+    """A cancelled operation does not count."""
     begun = asyncio.Event()
 
     async def hang() -> str:
@@ -144,7 +144,7 @@ async def test_what_is_cancelled_is_given_back(month: Month) -> None:
 
 
 async def test_a_month_begins_at_midnight_in_utc(month: Month) -> None:
-    """A spent allowance is whole again when January begins, and the old month's count stays."""
+    """A used-up quota is whole again when January begins, and the old month's count is kept."""
     month.now = NEW_YEAR_S_EVE
     for _ in range(ALLOWANCE):
         await month.spend()
@@ -170,7 +170,7 @@ async def test_what_fails_in_the_new_year_is_given_back_to_the_old(month: Month)
 
 @pytest.mark.parametrize("tier", [tier for tier in Tier if tier is not Tier.FREE])
 async def test_tiers_without_an_allowance_write_nothing(month: Month, tier: Tier) -> None:
-    """A tier of any number of operations counts none, whether they succeed or fail."""
+    """A tier without a quota counts no operations."""
 
     async def fail() -> str:
         raise ValueError
@@ -183,7 +183,7 @@ async def test_tiers_without_an_allowance_write_nothing(month: Month, tier: Tier
 
 
 async def test_an_ended_subscription_has_free_s_allowance(month: Month) -> None:
-    """After a subscription has ended free's allowance holds, and counts what was used on free."""
+    """After the end of a subscription the free quota applies, with earlier operations on free."""
     await month.spend()
     ended = Entitlements(Tier.ENTERPRISE, Subscription.ENDED)
     for _ in range(ALLOWANCE - 1):
@@ -211,7 +211,7 @@ async def test_operations_with_keys_count_and_upkeep_does_not(
 
 
 def test_operations_with_keys_count() -> None:
-    """The specification's ten operations with keys count, and those beside them."""
+    """The specification's ten key operations count, and their variants."""
     assert {operation.value for operation in COUNTED} == {
         *("encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap", "re-encrypt"),
         *("sign", "verify", "sign-hash", "verify-hash", "sign-mu", "verify-mu", "sign-jws"),
@@ -219,7 +219,7 @@ def test_operations_with_keys_count() -> None:
 
 
 async def test_each_tenant_has_its_own(engine: AsyncEngine, month: Month) -> None:
-    """What one tenant spends is nobody else's."""
+    """One tenant's operations do not use another tenant's quota."""
     other = new_tenant()
     await add_tenant(engine, other)
     for _ in range(ALLOWANCE):
@@ -231,7 +231,7 @@ async def test_each_tenant_has_its_own(engine: AsyncEngine, month: Month) -> Non
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_nothing_is_given_back_that_was_not_taken(month: Month) -> None:
-    """The count never falls below nothing, so nobody gains operations."""
+    """The count never falls below zero, so a tenant cannot gain operations."""
     await month.usage.release(month.tenant, "2027-01", 1)
     assert await month.rows() == {}
     await month.usage.reserve(month.tenant, "2027-01", 1, 1)

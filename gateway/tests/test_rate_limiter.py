@@ -1,4 +1,4 @@
-"""Every window of so many seconds holds at most so many events, wherever windows are kept."""
+"""Every window holds at most the limit's events, in memory and in Redis."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -34,7 +34,7 @@ LIMITS = st.builds(Limit, st.integers(1, 6), st.sampled_from([1, 10, 60]))
 
 @dataclass
 class Setting:
-    """Windows of one kind, and the clock they go by."""
+    """Windows of one kind, and their clock."""
 
     rate_limiter: RateLimiter
     now: float = 1000.0
@@ -56,7 +56,7 @@ Kind = Callable[[Clock], RateLimiter]
 
 @pytest.fixture(params=["memory", "redis"])
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each kind of windows that there is; all of them empty."""
+    """Every kind of windows, empty."""
     if request.param == "memory":
         return MemoryRateLimiter
     address: str = request.getfixturevalue("redis_server")
@@ -85,7 +85,7 @@ async def test_so_many_and_no_more(setting: Setting) -> None:
 
 
 async def test_what_is_left_of_the_limit(setting: Setting) -> None:
-    """Each event tells how many more may happen now, and when the first leaves the window."""
+    """Each event returns the remaining events, and the time until the first one leaves."""
 
     async def count() -> tuple[int, float, bool]:
         _, remaining, reset, is_refused = await setting.rate_limiter.count("a", LIMIT)
@@ -122,7 +122,7 @@ async def test_several_events_happen_all_or_not_at_all(setting: Setting) -> None
 
 
 async def test_each_subject_has_its_own_window(setting: Setting) -> None:
-    """One subject's events count against nobody else, whatever their names look like."""
+    """Subjects with similar names have separate windows."""
     assert await setting.admitted("a") == 5
     for other in ("b", "A", "a:", ":a", "a b", "*", "", "é", "a\0", "a" * 500):
         assert await setting.admitted(other) == 5
@@ -130,7 +130,7 @@ async def test_each_subject_has_its_own_window(setting: Setting) -> None:
 
 
 async def test_what_is_refused_does_not_count(setting: Setting) -> None:
-    """Whoever goes on asking waits no longer than who does not."""
+    """Refused events do not lengthen the wait."""
     await setting.admitted()
     for setting.now in range(1001, 1060):
         assert await setting.enter() is not None
@@ -160,7 +160,7 @@ async def test_a_limit_that_is_raised_holds_at_once(setting: Setting) -> None:
 
 
 async def test_a_limit_that_goes_down_and_up_again_forgets_nothing(setting: Setting) -> None:
-    """A limit that is lowered for a while gives nobody more events than the higher one has."""
+    """A temporarily lower limit does not allow more events than the higher one."""
     for setting.now in (1000.0, 1020.0, 1040.0, 1041.0):
         await setting.enter()
     setting.now = 1085.0
@@ -169,13 +169,13 @@ async def test_a_limit_that_goes_down_and_up_again_forgets_nothing(setting: Sett
 
 
 async def test_at_once(setting: Setting) -> None:
-    """Of a hundred events at one moment as many happen as the limit says."""
+    """Of a hundred simultaneous events, exactly the limit's number is allowed."""
     outcomes = await asyncio.gather(*(setting.enter(limit=Limit(30, 60)) for _ in range(100)))
     assert outcomes.count(None) == 30
 
 
 async def test_a_change_is_noticed_and_nothing_counted(setting: Setting) -> None:
-    """Who knows another number of changes is told so, and no event is counted."""
+    """A caller with an outdated change counter gets an error, and nothing is counted."""
     rate_limiter = setting.rate_limiter
     as_of = await rate_limiter.changes()
     assert await rate_limiter.enter("a", LIMIT, as_of) is None
@@ -189,7 +189,7 @@ async def test_a_change_is_noticed_and_nothing_counted(setting: Setting) -> None
 
 
 async def test_a_change_comes_before_the_limit(setting: Setting) -> None:
-    """Who is over the limit, and out of date, is told of the change: the limit may be another."""
+    """An outdated change counter is reported before a used-up limit, which may have changed."""
     as_of = await setting.rate_limiter.changes()
     await setting.admitted()
     await setting.rate_limiter.announce_change()
@@ -198,7 +198,7 @@ async def test_a_change_comes_before_the_limit(setting: Setting) -> None:
 
 
 async def test_every_change_is_another_number(setting: Setting) -> None:
-    """No number of changes comes twice, and asking for it changes nothing."""
+    """A change counter never repeats, and reading it does not change it."""
     seen = []
     for _ in range(10):
         seen.append(await setting.rate_limiter.changes())
@@ -222,7 +222,7 @@ async def _check_exact(setting: Setting, pauses: list[float], limit: Limit) -> N
 
 
 async def _check_waits(setting: Setting, pauses: list[float], limit: Limit, early: float) -> None:
-    """Check that after each wait an event may happen, and not so many seconds earlier."""
+    """Check that an event is allowed after each wait, and not much earlier."""
     subject = str(uuid4())
     for pause in pauses:
         setting.now += pause
@@ -257,7 +257,7 @@ def _in_redis(address: str, check: Callable[[Setting], Coroutine[Any, Any, None]
 
 @given(PATTERNS, LIMITS)
 def test_memory_is_exact_for_every_pattern(pauses: list[int], limit: Limit) -> None:
-    """No window in memory holds more than the limit; what is refused would have made one do so."""
+    """No window in memory exceeds the limit, and only events that would exceed it are refused."""
     _in_memory(lambda setting: _check_exact(setting, [pause / 8 for pause in pauses], limit))
 
 
@@ -266,7 +266,7 @@ def test_memory_is_exact_for_every_pattern(pauses: list[int], limit: Limit) -> N
 def test_redis_is_exact_for_every_pattern(
     redis_server: str, pauses: list[int], limit: Limit
 ) -> None:
-    """No window in Redis holds more than the limit; what is refused would have made one do so."""
+    """No window in Redis exceeds the limit, and only events that would exceed it are refused."""
     apart = [pause / 8 + 1e-4 for pause in pauses]  # a microsecond is rounded: none is at an edge
     _in_redis(redis_server, lambda setting: _check_exact(setting, apart, limit))
 
@@ -310,7 +310,7 @@ async def test_waits_are_told_however_old_the_clock_is() -> None:
 
 
 async def test_several_events_wait_for_as_many_to_leave() -> None:
-    """Two events that find no room are told when the second of those before them leaves."""
+    """Two events without capacity wait until the second earlier one leaves."""
     now = [100.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     limit = Limit(5, 60)
@@ -322,7 +322,7 @@ async def test_several_events_wait_for_as_many_to_leave() -> None:
 
 
 async def test_nothing_is_left_of_what_was_withdrawn() -> None:
-    """A subject whose only event is taken back has no window, and the next one finds room."""
+    """Taking back a subject's only event removes its window."""
     rate_limiter = MemoryRateLimiter(lambda: 1000.0)
     await rate_limiter.enter("a", LIMIT)
     await rate_limiter.withdraw("a")
@@ -331,7 +331,7 @@ async def test_nothing_is_left_of_what_was_withdrawn() -> None:
 
 
 async def test_nothing_has_changed_when_it_starts() -> None:
-    """Changes are counted from none: what a gateway looks up first is as of 0."""
+    """The change counter starts at 0."""
     assert await MemoryRateLimiter(lambda: 0.0).changes() == 0
 
 
@@ -342,7 +342,7 @@ def test_an_address_signs_up_twenty_tenants_an_hour() -> None:
 
 
 async def test_windows_in_memory_let_go_of_who_is_idle() -> None:
-    """However many subjects come and go, those whose window is over take no memory for long."""
+    """Expired windows are freed soon, in spite of many new subjects."""
     now = [1000.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     most = 0
@@ -354,7 +354,7 @@ async def test_windows_in_memory_let_go_of_who_is_idle() -> None:
 
 
 async def test_windows_in_memory_are_examined_in_turn() -> None:
-    """Some windows that are long and not over keep none of those that are from being removed."""
+    """Long windows do not prevent the removal of expired ones."""
     now = [1000.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     for number in range(10):
@@ -366,7 +366,7 @@ async def test_windows_in_memory_are_examined_in_turn() -> None:
 
 
 async def test_windows_in_memory_last_as_long_as_their_newest_event() -> None:
-    """A window whose first event has left it is kept for those that have not."""
+    """A window is kept until its newest event has left."""
     now = [1000.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     limit = Limit(2, 60)
@@ -380,7 +380,7 @@ async def test_windows_in_memory_last_as_long_as_their_newest_event() -> None:
 
 
 async def test_windows_in_memory_are_bounded_within_one_window() -> None:
-    """However many subjects come once, all at one moment, there are no more windows than allowed."""
+    """Many simultaneous subjects do not exceed the limit of windows."""
     rate_limiter = MemoryRateLimiter(lambda: 1000.0)
     for number in range(MAX_WINDOWS + 10_000):
         await rate_limiter.enter(str(number), LIMIT)
@@ -388,7 +388,7 @@ async def test_windows_in_memory_are_bounded_within_one_window() -> None:
 
 
 async def test_a_flood_of_subjects_makes_no_used_up_limit_forgotten() -> None:
-    """Whoever has used its limit up is refused still after ten times as many subjects as fit."""
+    """A used-up limit is still known after ten times as many subjects as fit."""
     rate_limiter = MemoryRateLimiter(lambda: 1000.0, at_most=100)
     setting = Setting(rate_limiter)
     await setting.admitted("busy")
@@ -399,7 +399,7 @@ async def test_a_flood_of_subjects_makes_no_used_up_limit_forgotten() -> None:
 
 
 async def test_windows_in_memory_keep_who_is_not_idle() -> None:
-    """However many subjects come, whoever has used its limit up has used it up."""
+    """A used-up limit remains used up in spite of many new subjects."""
     now = [1000.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     setting = Setting(rate_limiter)
@@ -412,7 +412,7 @@ async def test_windows_in_memory_keep_who_is_not_idle() -> None:
 
 
 async def test_a_long_window_is_kept_for_as_long_as_it_is() -> None:
-    """Letting go of those who are idle goes by each window's own length."""
+    """Each window is removed by its own length."""
     now = [1000.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     hour = Limit(1, 3600)
@@ -425,7 +425,7 @@ async def test_a_long_window_is_kept_for_as_long_as_it_is() -> None:
 
 
 async def test_what_is_withdrawn_does_not_count(setting: Setting) -> None:
-    """An event that is taken back makes room for one; taking back from nothing changes nothing."""
+    """An event that is taken back can be used again; taking back none changes nothing."""
     await setting.rate_limiter.withdraw("a")
     assert await setting.admitted() == LIMIT.events
     for _ in range(2):

@@ -81,7 +81,7 @@ def _rename(name: str) -> sa.Update:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_a_read_transaction_cannot_write(world: World) -> None:
-    """A write in it is an error, and changes nothing."""
+    """A write in a read transaction is an error, and changes nothing."""
     with pytest.raises(UnavailableError):
         async with read_transaction(world.engine) as connection:
             await connection.execute(_rename("written by accident"))
@@ -91,12 +91,12 @@ async def test_a_read_transaction_cannot_write(world: World) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_connections_change_between_reading_and_writing(world: World) -> None:
-    """What has been used for a read can write afterwards, and the other way round."""
+    """A connection can alternate between reading and writing."""
     outbox = SqlAuditOutbox(world.engine)
     for number in range(3):
         created = event(ATTRIBUTION, NOBODY, AuditEvent.CREATE_TENANT)
         await outbox.add(created)
-        assert created in [each.event for each in await outbox.list_oldest(100)]
+        assert created in [waiting.event for waiting in await outbox.list_oldest(100)]
         async with transaction(world.engine) as connection:
             await connection.execute(_rename(f"name {number}"))
         with pytest.raises(UnavailableError):

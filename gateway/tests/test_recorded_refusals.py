@@ -1,4 +1,4 @@
-"""A row of the API has a name in the audit log, or there is no such row."""
+"""Every row of the API has a name in the audit log."""
 
 import pytest
 
@@ -28,18 +28,18 @@ def _endpoint(name: str, recorded_as: GatewayOperation | None = None) -> Endpoin
 
 
 def test_a_refusal_is_recorded_under_the_name_of_its_row() -> None:
-    """A row's own name is its event's, unless it is recorded as an operation with keys."""
+    """A row's name is its event's name, unless it is a key operation."""
     assert _endpoint("create_tenant").audit_operation is AuditEvent.CREATE_TENANT
     assert _endpoint("anything", Operation.WRAP).audit_operation is Operation.WRAP
 
 
 def test_a_row_that_is_not_listed_is_refused() -> None:
-    """A row whose refusals would have a name that the log does not know cannot be made."""
+    """A row with an unlisted event name cannot be created."""
     with pytest.raises(ValueError, match="delete-everything"):
         _endpoint("delete_everything")
 
 
 @pytest.mark.parametrize("code", Code)
 def test_every_code_can_be_an_outcome(code: Code) -> None:
-    """The key service takes a refusal with any code that the gateway answers with."""
+    """The key service accepts refusals with every code of the gateway."""
     assert gateway_operation("encrypt", code.code) is Operation.ENCRYPT

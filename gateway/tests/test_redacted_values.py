@@ -1,4 +1,4 @@
-"""What one request carries is not shown by the values it passes through."""
+"""Values of one request are never shown by the objects that carry them."""
 
 from uuid import uuid4
 
@@ -26,6 +26,6 @@ VALUES = (
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_what_came_is_in_no_repr(value: RedactedRepr) -> None:
-    """Neither repr, nor str, nor Rich shows what a body, a query or a cookie holds."""
+    """repr, str and Rich show no content of a body, a query or a cookie."""
     assert MARKER not in repr(value) + str(value)
     assert MARKER not in str(value.__rich_repr__())

@@ -1,4 +1,4 @@
-"""A server for rate limits that can never be used is named at the start, with what is wrong."""
+"""An unusable server for rate limits is reported at the start, with the cause."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OLD = ("server", "redis", "version", "6.0.16", "proto", 3)
 
 def _encoded(reply: Sequence[object]) -> bytes:
     items = [
-        f":{each}" if isinstance(each, int) else f"${len(str(each))}\r\n{each}" for each in reply
+        f":{item}" if isinstance(item, int) else f"${len(str(item))}\r\n{item}" for item in reply
     ]
     return "\r\n".join([f"%{len(reply) // 2}", *items, ""]).encode()
 
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[int]:
-    """Listen, and answer everything by the same bytes; yield the port."""
+    """Listen and respond to everything with the same bytes; yield the port."""
     with socket.create_server((HOST, 0)) as listener:
 
         def respond(peer: socket.socket) -> None:
@@ -64,8 +64,8 @@ async def _problem(url: str, password: Path | None = None) -> str:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Redis or Valkey"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "no Redis or Valkey"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not Redis or Valkey"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "not Redis or Valkey"),
         (b"-ERR unknown command `HELLO`\r\n", "too old"),
         (_encoded(OLD), "6.0.16"),
         (b"-NOAUTH Authentication required.\r\n", "password"),
@@ -75,7 +75,7 @@ async def _problem(url: str, password: Path | None = None) -> str:
     ids=["HTTP", "TLS", "older than 6", "too old", "no password", "wrong password", "no rights"],
 )
 async def test_what_can_never_be_used_is_named(reply: bytes, words: str) -> None:
-    """The message has the address and what is wrong there."""
+    """The message has the address and the cause."""
     with answering(reply) as port:
         problem = await _problem(f"redis://user@{HOST}:{port}")
         assert f"{HOST}:{port}" in problem
@@ -83,7 +83,7 @@ async def test_what_can_never_be_used_is_named(reply: bytes, words: str) -> None
 
 
 async def test_a_wrong_password_is_not_out_of_reach(redis_server: str, tmp_path: Path) -> None:
-    """A server that refuses the password is told from one that is away, and no message has it."""
+    """A rejected password is distinguished from an outage, and no message contains it."""
     file = tmp_path / "password"
     file.write_text(SECRET)
     file.chmod(0o600)
@@ -100,7 +100,7 @@ async def test_rules_that_lack_a_command_are_named(redis_server: str) -> None:
 
 
 async def test_a_server_that_is_away_may_come_back() -> None:
-    """Where nobody listens the gateway starts, and goes on trying."""
+    """Without a server the gateway starts, and keeps trying."""
     limiter = RedisRateLimiter(f"redis://{HOST}:{processes.free_port()}", None, lambda: 1_000.0)
     await limiter.open()
     await limiter.close()

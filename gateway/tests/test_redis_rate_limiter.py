@@ -1,4 +1,4 @@
-"""Windows in a real Redis: several gateways, a server that goes away, and one that forgets."""
+"""Windows in a real Redis: several gateways, outages, and lost data."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ PASSWORD = "password-of-the-windows"  # noqa: S105 - of a server that ends with 
 
 @pytest.fixture
 def server(redis_server: str) -> Iterator[redis.Redis]:
-    """The server as somebody else sees it; it is empty."""
+    """The server for direct access; it is empty."""
     with redis.Redis.from_url(f"redis://{redis_server}", decode_responses=True) as connection:
         connection.flushall()
         yield connection
@@ -33,7 +33,7 @@ def server(redis_server: str) -> Iterator[redis.Redis]:
 async def gateways(
     redis_server: str, server: redis.Redis
 ) -> AsyncIterator[tuple[RedisRateLimiter, RedisRateLimiter]]:
-    """Two gateways' windows, whose own clocks are years apart."""
+    """Two gateways' windows, with clocks years apart."""
     url = f"redis://{redis_server}"
     first = RedisRateLimiter(url, None, lambda: 1_000.0)
     second = RedisRateLimiter(url, None, lambda: 900_000_000.0)
@@ -52,7 +52,7 @@ Gateways = tuple[RedisRateLimiter, RedisRateLimiter]
 
 
 async def test_gateways_share_a_window(gateways: Gateways) -> None:
-    """What one gateway admits counts at the other, whatever time their machines think it is."""
+    """An event in one gateway counts in the other, even with different clocks."""
     first, second = gateways
     for rate_limiter in (first, second, first, second, second):
         assert await rate_limiter.enter("a", LIMIT) is None
@@ -63,7 +63,7 @@ async def test_gateways_share_a_window(gateways: Gateways) -> None:
 
 
 async def test_a_shared_window_is_exact_under_concurrency(gateways: Gateways) -> None:
-    """Of eighty events at once on two gateways as many happen as the limit says."""
+    """Of eighty concurrent events on two gateways, exactly the limit's number is allowed."""
     outcomes = await asyncio.gather(
         *(rate_limiter.enter("a", Limit(30, 60)) for rate_limiter in gateways for _ in range(40))
     )
@@ -71,7 +71,7 @@ async def test_a_shared_window_is_exact_under_concurrency(gateways: Gateways) ->
 
 
 async def test_a_change_is_heard_by_every_gateway(gateways: Gateways) -> None:
-    """What one gateway announces the other notices with its very next event."""
+    """An announcement of one gateway reaches the other with its next event."""
     first, second = gateways
     as_of = await second.changes()
     assert await first.changes() == as_of
@@ -104,7 +104,7 @@ async def test_a_server_that_forgot_makes_nothing_old_valid(
 async def test_what_is_remembered_is_looked_up_again_before_long(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Also where no change is heard of, or many are, a number of changes is right for 30 seconds."""
+    """A change counter is valid for 30 seconds, even if announcements are lost."""
     for _ in range(3):
         await rate_limiter.changes()
         assert 0 < server.ttl("pqkeep:changes") <= 30
@@ -119,7 +119,7 @@ async def test_what_is_remembered_is_looked_up_again_before_long(
 async def test_who_keeps_the_number_of_changes_keeps_nothing_for_long(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Whoever writes the number back hides a change from it; gateways then look up by the clock."""
+    """An attacker who resets the counter can hide a change only for the cache time."""
     as_of = await rate_limiter.changes()
     await rate_limiter.announce_change()
     server.set("pqkeep:changes", as_of)
@@ -163,7 +163,7 @@ async def test_a_window_takes_no_more_room_than_its_limit(
 async def test_a_full_server_counts_nothing_wrongly(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Nothing is admitted or announced without being counted, and no window is lost for another."""
+    """A full server admits no uncounted event, and loses no window."""
     assert await rate_limiter.enter("a", LIMIT) is None
     server.config_set("maxmemory", 1)
     try:
@@ -202,7 +202,7 @@ async def _ask_everything(rate_limiter: RedisRateLimiter) -> None:
 
 
 async def test_no_server_is_unavailable(unused_tcp_port: int) -> None:
-    """Where nobody listens nothing is admitted, and nothing is known: it fails closed."""
+    """Without a server nothing is admitted: the limiter fails closed."""
     rate_limiter = RedisRateLimiter(f"redis://127.0.0.1:{unused_tcp_port}", None, lambda: 1_000.0)
     await _ask_everything(rate_limiter)
     await rate_limiter.close()
@@ -210,7 +210,7 @@ async def test_no_server_is_unavailable(unused_tcp_port: int) -> None:
 
 @contextmanager
 def _frozen(server: redis.Redis) -> Iterator[None]:
-    """Let the server answer nothing for a while."""
+    """Freeze the server for a while."""
     pid = server.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -222,7 +222,7 @@ def _frozen(server: redis.Redis) -> Iterator[None]:
 async def test_a_server_that_hangs_is_unavailable_and_comes_back(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """While the server does not answer everything is unavailable; afterwards it works by itself."""
+    """A hanging server is unavailable, and works again afterwards without intervention."""
     assert await rate_limiter.enter("a", LIMIT) is None
     with _frozen(server):
         outcomes = await asyncio.gather(
@@ -235,7 +235,7 @@ async def test_a_server_that_hangs_is_unavailable_and_comes_back(
 async def test_a_server_that_hung_up_is_connected_again(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Broken connections cost one event at most each; then it works by itself."""
+    """Each broken connection costs at most one event; then the limiter recovers."""
     await asyncio.gather(*(rate_limiter.enter(f"b{n}", LIMIT) for n in range(10)))
     server.client_kill_filter(_type="normal", skipme=True)
     await asyncio.gather(
@@ -248,7 +248,7 @@ async def test_a_server_that_hung_up_is_connected_again(
 
 @pytest.fixture
 def locked(server: redis.Redis) -> Iterator[None]:
-    """A user of the server who needs a password, and reaches pqkeep's keys only."""
+    """A Redis user with a password and access to pqkeep's keys only."""
     server.acl_setuser(
         "pqkeep", enabled=True, passwords=["+" + PASSWORD], keys=["pqkeep:*"], categories=["+@all"]
     )
@@ -299,7 +299,7 @@ async def test_a_wrong_password_is_unavailable_and_unseen(
     ],
 )
 def test_an_address_that_is_refused(url: str) -> None:
-    """An address with a password in it, or of another form, is refused and not repeated."""
+    """An address with a password, or of another form, is refused without being shown."""
     with pytest.raises(ConfigError, match="redis_url") as raised:
         RedisRateLimiter(url, None, lambda: 1_000.0)
     assert PASSWORD not in str(raised.value)
@@ -316,7 +316,7 @@ def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None
 async def test_calls_of_one_moment_are_each_carried_out_once(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Also where the server has forgotten the script: windows are exact, and answers are their own."""
+    """Windows are exact and responses correct, even if the server has lost the script."""
     await rate_limiter.enter("first", LIMIT)
     server.script_flush()
     limit = Limit(50, 60)
@@ -332,7 +332,7 @@ async def test_calls_of_one_moment_are_each_carried_out_once(
 async def test_equal_calls_of_one_moment_are_one_call_of_the_script(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Of three subjects with forty events each the server is asked three times."""
+    """Three subjects with forty simultaneous events each cost three script calls."""
     await rate_limiter.enter("first", LIMIT)
     server.config_resetstat()
     calls = (rate_limiter.enter(subject, LIMIT) for _ in range(40) for subject in ("a", "b", "c"))
@@ -344,10 +344,10 @@ async def test_equal_calls_of_one_moment_are_one_call_of_the_script(
 async def test_single_events_and_several_at_once_share_a_window(
     gateways: Gateways, server: redis.Redis
 ) -> None:
-    """Of calls with one, two and seven events at one moment, no more happen than the limit says."""
+    """Simultaneous calls with one, two and seven events do not exceed the limit together."""
     limit = Limit(100, 60)
-    asked = [(each, events) for _ in range(30) for each in gateways for events in (1, 7, 2)]
-    usages = await asyncio.gather(*(each.count("a", limit, events=n) for each, n in asked))
+    asked = [(gateway, events) for _ in range(30) for gateway in gateways for events in (1, 7, 2)]
+    usages = await asyncio.gather(*(question.count("a", limit, events=n) for question, n in asked))
     admitted = sum(
         events for usage, (_, events) in zip(usages, asked, strict=True) if not usage.is_refused
     )
@@ -358,30 +358,30 @@ async def test_single_events_and_several_at_once_share_a_window(
 
 
 async def test_one_that_waits_no_more_disturbs_no_other(rate_limiter: RedisRateLimiter) -> None:
-    """Of calls in one message some are cancelled: the others get their answers."""
+    """Cancelled calls in a batch do not affect the others' responses."""
     calls = [asyncio.create_task(rate_limiter.enter(f"{n}", LIMIT)) for n in range(20)]
     await asyncio.sleep(0)
     for call in calls[::2]:
         call.cancel()
     ended = await asyncio.gather(*calls, return_exceptions=True)
     assert ended[1::2] == [None] * 10
-    assert {type(each) for each in ended[::2]} == {asyncio.CancelledError}
+    assert {type(item) for item in ended[::2]} == {asyncio.CancelledError}
     assert await rate_limiter.enter("next", LIMIT) is None
 
 
 async def test_a_call_that_cannot_be_sent_keeps_nobody_waiting(
     rate_limiter: RedisRateLimiter,
 ) -> None:
-    """Where one call cannot be encoded, all of its message fail at once, and later ones are made."""
+    """A call that cannot be encoded fails its whole batch, but not later ones."""
     await rate_limiter.enter("first", LIMIT)
     calls = (rate_limiter.enter(subject, LIMIT) for subject in ("a", "\ud800"))
     ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
-    assert {type(each) for each in ended} == {UnicodeEncodeError}
+    assert {type(item) for item in ended} == {UnicodeEncodeError}
     assert await rate_limiter.enter("a", LIMIT) is None
 
 
 async def test_a_server_that_hangs_hangs_once() -> None:
-    """What waits behind a message that is not answered fails with it, and is never sent."""
+    """Calls that wait behind an unanswered batch fail with it, and are never sent."""
     received, heard, gone = bytearray(), asyncio.Event(), asyncio.Event()
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -402,6 +402,6 @@ async def test_a_server_that_hangs_hangs_once() -> None:
         await script.close()
         await client.aclose()
         await gone.wait()
-    assert {type(each) for each in outcomes} == {TimeoutError}
+    assert {type(outcome) for outcome in outcomes} == {TimeoutError}
     assert b"first" in received
     assert b"other" not in received

@@ -25,15 +25,15 @@ async def test_a_registration_is_completed_once(world: World) -> None:
     for number in range(rounds):
         token = await world.registration_token(f"{number}@example.com")
         attempts = [
-            world.registration.complete(token, f"tenant {number} {each}", PASSWORD, ATTRIBUTION)
-            for each in range(CONCURRENCY)
+            world.registration.complete(token, f"tenant {number} {attempt}", PASSWORD, ATTRIBUTION)
+            for attempt in range(CONCURRENCY)
         ]
         assert await count_successes(attempts, InvalidRegistrationTokenError) == 1
     assert (await world.stored_tenants.list()).total == 1 + rounds
 
 
 async def test_a_taken_name_uses_nothing_up(world: World) -> None:
-    """A registration whose name is taken can be completed with another, within an hour."""
+    """A registration with a taken name can be completed with another name within an hour."""
     life = registration.LIFETIME.total_seconds()
     token = await world.registration_token()
     world.now += life - 1

@@ -1,4 +1,4 @@
-"""Rehearsals: what is wrong with a request is told, and nothing is changed."""
+"""Rehearsals report a request's errors, and change nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ON_BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=
 
 @ON_BOTH
 async def test_a_rehearsal_stores_nothing(world: World) -> None:
-    """An invitation that is rehearsed is not there, no mail waits, and the log says nothing of it."""
+    """A rehearsed invitation stores nothing, sends no mail, and leaves no record."""
     owner = await world.person()
     recorded = len(world.log.recorded)
     await rehearse(lambda: world.invite(OTHER_EMAIL, Role.VIEWER, owner))
@@ -36,7 +36,7 @@ async def test_a_rehearsal_stores_nothing(world: World) -> None:
 
 @ON_BOTH
 async def test_a_rehearsal_tells_what_is_wrong(world: World) -> None:
-    """It raises what the request itself would raise, also what only the database knows."""
+    """A rehearsal raises the request's own error, even one that only the database detects."""
     owner = await world.person()
     with pytest.raises(EmailTakenError):
         await rehearse(lambda: world.invite(EMAIL, Role.VIEWER, owner))
@@ -58,7 +58,7 @@ async def test_a_rehearsal_counts_nothing(world: World) -> None:
 
 
 async def test_a_rehearsal_announces_nothing(world: World) -> None:
-    """Other gateways are not told to forget what they remember."""
+    """A rehearsal does not clear the caches of other gateways."""
     limiter = MemoryRateLimiter(world.clock)
     await rehearse(limiter.announce_change)
     assert await limiter.changes() == 0
@@ -67,7 +67,7 @@ async def test_a_rehearsal_announces_nothing(world: World) -> None:
 
 
 async def test_the_key_service_is_asked_look_ups_only(world: World) -> None:
-    """A change of keys does not leave the gateway in a rehearsal; a look-up does."""
+    """In a rehearsal only look-ups reach the key service."""
     client = KeyClient()
     rotate = RotateKey(tenant=world.tenant.id, algorithm=Algorithm.ML_KEM_768)
     look_up = GetActiveKey(tenant=world.tenant.id, algorithm=Algorithm.ML_KEM_768)
@@ -89,4 +89,4 @@ async def test_only_the_task_that_rehearses_rehearses(world: World) -> None:
     assert not is_rehearsal()
     before_change()
     listed = await world.invitations.list(world.tenant.id)
-    assert [each.email for each in listed.entries] == ["third@example.com"]
+    assert [entry.email for entry in listed.entries] == ["third@example.com"]

@@ -1,4 +1,4 @@
-"""Each request that RFC 9112 lets nobody read in two ways is served, and no other one."""
+"""Only requests that RFC 9112 makes unambiguous are served."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ SERVED = {
 
 
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the path, when the body has been read."""
+    """Respond with the path, after reading the body."""
     while (await receive()).get("more_body"):
         pass
     path = scope["path"].encode()
@@ -271,7 +271,7 @@ async def _listening(listener: Listener, certificate: Certificate) -> AsyncItera
 
 
 async def _ask(listener: Listener, certificate: Certificate, sent: list[bytes]) -> bytes:
-    """Return all that is answered until the server closes, or the second request is answered."""
+    """Return all bytes until the server closes, or the second response ends."""
     tls: ssl.SSLContext | None = certificate.client() if listener == "TLS" else None
     async with _listening(listener, certificate) as port, asyncio.timeout(SECONDS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
@@ -292,7 +292,7 @@ async def _ask(listener: Listener, certificate: Certificate, sent: list[bytes]) 
 
 
 def _statuses(received: bytes) -> list[bytes]:
-    return [each[:3] for each in received.split(b"HTTP/1.1 ")[1:]]
+    return [response[:3] for response in received.split(b"HTTP/1.1 ")[1:]]
 
 
 @pytest.mark.threat("hostile-proxy")
@@ -301,7 +301,7 @@ def _statuses(received: bytes) -> list[bytes]:
 def test_a_request_that_can_be_read_in_two_ways_is_the_last(
     name: str, listener: Listener, certificate: Certificate
 ) -> None:
-    """It is answered with 400 in the envelope and a close, and what is behind it is not read."""
+    """An ambiguous request gets 400 in the envelope and a close, and later bytes are not read."""
     received = uvloop.run(_ask(listener, certificate, [REFUSED[name] + SECOND]))
     head, _, body = received.partition(b"\r\n\r\n")
     assert _statuses(received) == [b"400"]
@@ -315,7 +315,7 @@ def test_a_request_that_can_be_read_in_two_ways_is_the_last(
 def test_nor_is_it_served_behind_another_one(
     name: str, before: str, certificate: Certificate
 ) -> None:
-    """Behind a request with a body of either kind, which is served, it is refused as well."""
+    """An ambiguous request is also refused after a valid one with either kind of body."""
     first = {
         "a length": _post(b"Content-Length: 2\r\n"),
         "chunks": _chunks(CHUNKS),
@@ -332,7 +332,7 @@ def test_nor_is_it_served_behind_another_one(
 def test_a_connection_that_is_to_be_closed_serves_nothing_more(
     name: str, certificate: Certificate
 ) -> None:
-    """Whatever stands beside ``close``, it is the last request of its connection."""
+    """A request with ``close`` and any other options is the last of its connection."""
     received = uvloop.run(_ask("plain", certificate, [_header(CLOSED[name]) + SECOND]))
     assert _statuses(received) == [b"200"]
     assert received.endswith(b"\r\n\r\n/a")
@@ -343,7 +343,7 @@ def test_a_connection_that_is_to_be_closed_serves_nothing_more(
 def test_what_everybody_reads_in_the_same_way_is_served(
     name: str, listener: Listener, certificate: Certificate
 ) -> None:
-    """It is answered, and so is the request behind it, by one piece or byte by byte."""
+    """Unambiguous requests are served, in one piece or byte by byte, with the next request."""
     whole = SERVED[name] + SECOND
     for sent in ([whole], [whole[at : at + 1] for at in range(len(whole))]):
         received = uvloop.run(_ask(listener, certificate, sent))
@@ -352,6 +352,6 @@ def test_what_everybody_reads_in_the_same_way_is_served(
 
 
 def test_http_1_0_is_told_to_continue_by_nobody(certificate: Certificate) -> None:
-    """A client of HTTP/1.0 that expects 100-continue gets its answer only: RFC 9110, section 10.1.1."""
+    """An HTTP/1.0 client with Expect gets only its response: RFC 9110, section 10.1.1."""
     sent = _post(b"Expect: 100-continue\r\nContent-Length: 2\r\n", version=b"1.0")
     assert _statuses(uvloop.run(_ask("plain", certificate, [sent]))) == [b"200"]

@@ -1,4 +1,4 @@
-"""Scopes, expiry and addresses of API keys: what they allow, and that none gives more than it has."""
+"""Scopes, expiry and addresses of API keys, and that no key can grant more than it has."""
 
 from __future__ import annotations
 
@@ -54,36 +54,46 @@ def with_limits(limits: ApiKeyLimits) -> ApiKeyPrincipal:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_scope_of_one_operation_allows_that_one(name: str) -> None:
-    """Each operation that scopes can name is allowed by its own scope alone."""
+    """Every operation that scopes can name is allowed by its own scope alone."""
     only = scopes(Scope(operations=(name,)))
-    allowed = {each.value for each in OPERATIONS.values() if only.may_call(each)}
+    allowed = {operation.value for operation in OPERATIONS.values() if only.may_call(operation)}
     assert allowed == {name}
-    assert {each.value for each in OPERATIONS.values() if only.allow(each, CARDS, KYBER)} == allowed
+    assert {
+        operation.value for operation in OPERATIONS.values() if only.allow(operation, CARDS, KYBER)
+    } == allowed
 
 
 @pytest.mark.parametrize("group", Group)
 def test_a_group_is_its_operations(group: Group) -> None:
     """A scope that names a group allows the operations of the group, and no other."""
     named = scopes(Scope(operations=(group.value,)))
-    assert {each for each in OPERATIONS.values() if named.may_call(each)} == GROUPS[group]
+    assert {operation for operation in OPERATIONS.values() if named.may_call(operation)} == GROUPS[
+        group
+    ]
 
 
 def test_no_group_is_called_like_an_operation() -> None:
     """A name in a scope has one meaning."""
-    assert not {each.value for each in Group} & OPERATIONS.keys()
+    assert not {group.value for group in Group} & OPERATIONS.keys()
 
 
 def test_unknown_names_and_no_scopes_allow_nothing() -> None:
-    """What is not in the table is denied; so is everything to an API key with an empty list."""
+    """Unknown names allow nothing, and neither does an empty list."""
     for nothing in (scopes(), scopes(Scope(operations=("everything", "archive-key")))):
-        assert not any(nothing.may_call(each) for each in (*Operation, *AuditEvent))
-        assert not any(nothing.allow(each, CARDS, KYBER) for each in (*Operation, *AuditEvent))
+        assert not any(nothing.may_call(operation) for operation in (*Operation, *AuditEvent))
+        assert not any(
+            nothing.allow(operation, CARDS, KYBER) for operation in (*Operation, *AuditEvent)
+        )
 
 
 def test_star_and_a_missing_list_are_all() -> None:
-    """All operations are those that scopes can name, and no other: none can archive."""
+    """All operations means those that scopes can name; archiving is not among them."""
     for stated in (Scope(), Scope(operations=("*",)), Scope(operations=("*",), keyrings=("*",))):
-        allowed = {each for each in (*Operation, *AuditEvent) if scopes(stated).may_call(each)}
+        allowed = {
+            operation
+            for operation in (*Operation, *AuditEvent)
+            if scopes(stated).may_call(operation)
+        }
         assert allowed == set(OPERATIONS.values())
     assert Operation.ARCHIVE_KEY not in OPERATIONS.values()
 
@@ -109,13 +119,15 @@ def test_algorithms_are_named() -> None:
 
 @pytest.mark.parametrize("limited", [Scope(keyrings=(CARDS,)), Scope(algorithms=tuple(Algorithm))])
 def test_a_limited_scope_is_not_about_the_tenant(limited: Scope) -> None:
-    """What concerns the tenant as a whole is not granted by a scope of some keyrings or algorithms."""
-    allowed = {each for each in OPERATIONS.values() if scopes(limited).may_call(each)}
+    """A scope with keyrings or algorithms does not allow operations on the whole tenant."""
+    allowed = {
+        operation for operation in OPERATIONS.values() if scopes(limited).may_call(operation)
+    }
     assert allowed == set(OPERATIONS.values()) & ON_KEYS
 
 
 def test_scopes_do_not_mix() -> None:
-    """An operation of one scope is not allowed on another scope's keyring or algorithm."""
+    """One scope's operation is not allowed on another scope's keyring or algorithm."""
     both = scopes(
         Scope(operations=("encrypt",), keyrings=(CARDS,), algorithms=(KYBER,)),
         Scope(operations=("decrypt",), keyrings=(LOGS,), algorithms=(X_WING,)),
@@ -134,7 +146,7 @@ def test_scopes_do_not_mix() -> None:
 
 
 def test_the_checks_raise() -> None:
-    """Both checks refuse what scopes do not allow, and nothing of a principal without scopes."""
+    """Both checks refuse operations outside the scopes; a principal without scopes passes."""
     limited = with_limits(ApiKeyLimits(scopes(Scope(operations=("encrypt",), keyrings=(CARDS,)))))
     check_call(limited.scopes, Operation.ENCRYPT)
     check_scope(limited.scopes, Operation.ENCRYPT, CARDS, KYBER)
@@ -149,7 +161,7 @@ def test_the_checks_raise() -> None:
 
 
 def test_algorithms_outside_of_scope_are_left_out() -> None:
-    """Of a keyring's algorithms those within scope are left, all without scopes, and none is refused."""
+    """Only a keyring's algorithms within scope are returned; with none the call is refused."""
     stated = Scope(operations=("encrypt",), keyrings=(CARDS,), algorithms=(KYBER,))
     limited = with_limits(ApiKeyLimits(scopes(stated)))
     both = (X_WING, KYBER)
@@ -199,20 +211,24 @@ def _allowed(by: Scopes) -> set[tuple[GatewayOperation, str | None, Algorithm | 
         for keyring in (*_NAMES, "p", "payments.c", None)
         for algorithm in (KYBER, X_WING, Algorithm.ML_DSA_87, None)
     )
-    return {each for each in questions if by.allow(*each)}
+    return {question for question in questions if by.allow(*question)}
 
 
 @given(_SCOPES, _SCOPES)
 def test_scopes_that_are_covered_allow_nothing_more(mine: Scopes, others: Scopes) -> None:
-    """Whatever covered scopes allow to call, or on any keys, the covering ones allow too."""
+    """Covering scopes allow every call and key that the covered ones allow."""
     if mine.cover(others):
         assert _allowed(others) <= _allowed(mine)
-        assert all(mine.may_call(each) for each in OPERATIONS.values() if others.may_call(each))
+        assert all(
+            mine.may_call(operation)
+            for operation in OPERATIONS.values()
+            if others.may_call(operation)
+        )
 
 
 @given(_SCOPES, _SCOPES)
 def test_scopes_cover_themselves_and_every_part(mine: Scopes, others: Scopes) -> None:
-    """Scopes cover themselves, and those of which they state every one."""
+    """Scopes cover themselves and every subset."""
     assert mine.cover(mine)
     assert Scopes((*others.stated, *mine.stated)).cover(mine)
 
@@ -246,7 +262,7 @@ def test_one_scope_covers_what_is_within_it(other: Scope, is_covered: bool) -> N
 
 
 def test_scopes_cover_together() -> None:
-    """What one scope has of the operations and another of the keyrings is covered by both."""
+    """Several scopes can cover another one together."""
     mine = scopes(
         Scope(operations=("encrypt",), keyrings=(CARDS, LOGS)),
         Scope(operations=("decrypt",), keyrings=("payments.*",)),
@@ -302,7 +318,7 @@ def _is_accepted(limits: ApiKeyLimits, at: datetime, address: str) -> bool:
 
 @given(_LIMITS, _LIMITS)
 def test_no_api_key_gives_more_than_it_has(own: ApiKeyLimits, asked: ApiKeyLimits) -> None:
-    """Where and when, and for what, a made or rotated API key is accepted, its maker's is too."""
+    """A created or rotated API key is accepted only where its creator's limits allow it."""
     for given_limits in (asked, own.with_changes(asked)):
         try:
             own.check_covers(given_limits)
@@ -319,7 +335,7 @@ def test_no_api_key_gives_more_than_it_has(own: ApiKeyLimits, asked: ApiKeyLimit
 
 @given(_LIMITS, _LIMITS)
 def test_a_limit_that_is_not_named_is_kept(own: ApiKeyLimits, asked: ApiKeyLimits) -> None:
-    """A rotation changes the limits that it names, and can take none away."""
+    """A rotation changes the given limits, and cannot remove one."""
     changed = own.with_changes(asked)
     assert changed.scopes is (asked.scopes or own.scopes)
     assert changed.expires_at == (asked.expires_at or own.expires_at)
@@ -359,7 +375,7 @@ def test_each_limit_is_compared(own: ApiKeyLimits, asked: ApiKeyLimits, field: s
 
 
 def test_an_api_key_may_end_earlier_than_its_maker() -> None:
-    """What expires before it, or with it, is within its limits."""
+    """An equal or earlier expiry is within the limits."""
     own = ApiKeyLimits(expires_at=_MOMENT)
     own.check_covers(ApiKeyLimits(expires_at=_MOMENT - timedelta(microseconds=1)))
     own.check_covers(ApiKeyLimits(expires_at=_MOMENT + timedelta(0)))
@@ -383,7 +399,7 @@ def test_an_api_key_may_end_earlier_than_its_maker() -> None:
     ],
 )
 def test_an_address_is_in_a_network(network: str, inside: str, outside: str) -> None:
-    """Mapped IPv4 addresses count as IPv4; what is no address is in no network."""
+    """Mapped IPv4 addresses count as IPv4; an invalid address is in no network."""
     networks = Networks([network])
     assert inside in networks
     assert outside not in networks
@@ -393,7 +409,7 @@ def test_an_address_is_in_a_network(network: str, inside: str, outside: str) -> 
     "text", ["fe80::1%eth0", "2001:db8::1%a 192.0.2.7 ::", "2001:db8::%a 192.0.2.0/32", "::1%\n"]
 )
 def test_a_network_has_no_zone(text: str) -> None:
-    """A zone may have spaces in it, and what is behind them would be one more network when stored."""
+    """A zone is refused, because spaces in it would split the stored text."""
     with pytest.raises(ValueError, match="zone"):
         Networks([text])
     with pytest.raises(FieldError):
@@ -402,7 +418,7 @@ def test_a_network_has_no_zone(text: str) -> None:
 
 @given(st.lists(st.text("0123456789abcdef:./% ", max_size=24) | st.ip_addresses().map(str)))
 def test_stored_networks_are_those_that_were_given(texts: list[str]) -> None:
-    """Whatever is taken as networks is the same ones as the text that is stored of them."""
+    """Accepted networks are equal to those read from their stored text."""
     try:
         networks = Networks(texts)
     except ValueError:
@@ -434,7 +450,7 @@ def test_names_that_are_refused(name: object) -> None:
 
 
 def test_scopes_that_are_taken() -> None:
-    """Each list may be left out or null."""
+    """Each list may be missing or null."""
     stated = [
         {"operations": ["use", "rotate-key"], "keyrings": ["payments.*", "a"], "algorithms": None},
         {"algorithms": ["Kyber768", "X-Wing"]},
@@ -478,7 +494,7 @@ def test_scopes_that_are_taken() -> None:
     ],
 )
 def test_scopes_that_are_refused(value: object) -> None:
-    """A list that is empty or too long, and what no scope can have."""
+    """Empty and too long lists, and impossible values, are refused."""
     with pytest.raises(FieldError) as refused:
         SCOPES.read({"scopes": value})
     assert refused.value.field == "scopes"
@@ -500,7 +516,7 @@ def test_scopes_that_are_refused(value: object) -> None:
     ],
 )
 def test_addresses_that_are_refused(value: object) -> None:
-    """What is no network in CIDR notation, with no bits set beyond its length."""
+    """Texts that are not CIDR networks, or have bits beyond the prefix, are refused."""
     with pytest.raises(FieldError) as refused:
         ALLOWED_ADDRESSES.read({"allowed_addresses": value})
     assert refused.value.field == "allowed_addresses"

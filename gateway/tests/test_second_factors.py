@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 @pytest.mark.parametrize("drift", [-30, 0, 30])
 async def test_a_code_is_accepted_once(world: World, drift: int) -> None:
-    """A code of this step or one beside it is accepted once, of 32 at once, and never again."""
+    """Of 32 concurrent uses, a code of this or a neighbouring step is accepted once."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     code = totp.at(int(world.now) + drift)
@@ -31,7 +31,7 @@ async def test_a_code_is_accepted_once(world: World, drift: int) -> None:
         world.sign_in.answer_challenge(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)
     ]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    assert sum(isinstance(each, Tokens) for each in outcomes) == 1
+    assert sum(isinstance(outcome, Tokens) for outcome in outcomes) == 1
     with pytest.raises(WrongCodeError):
         await world.sign_in.answer_challenge(await world.challenge(), code, ATTRIBUTION)
 
@@ -74,7 +74,7 @@ async def test_the_authenticator_in_force_is_the_one_that_was_confirmed(world: W
 
 
 async def test_a_recovery_code_is_accepted_once(world: World) -> None:
-    """Of 32 uses of each recovery code at once exactly one succeeds."""
+    """Of 32 concurrent uses of each recovery code, exactly one succeeds."""
     person = await world.person()
     used = 0
     while used < ROUNDS:
@@ -91,7 +91,7 @@ async def test_a_recovery_code_is_accepted_once(world: World) -> None:
 
 
 async def test_a_challenge_expires_after_five_minutes(world: World) -> None:
-    """A challenge is answered within 300 seconds, or not at all."""
+    """A challenge is valid for 300 seconds."""
     totp, _ = await world.enroll(await world.person())
     challenge = await world.challenge()
     world.now += 300
@@ -100,7 +100,7 @@ async def test_a_challenge_expires_after_five_minutes(world: World) -> None:
 
 
 async def test_no_secret_of_codes_is_in_the_database(world: World) -> None:
-    """A salt is stored of an authenticator, which makes no code without the pepper."""
+    """The database has only a salt of an authenticator, which makes no code without the pepper."""
     totp, codes = await world.enroll(await world.person())
     account = await world.account()
     assert account.totp_salt is not None

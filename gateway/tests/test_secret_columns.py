@@ -1,4 +1,4 @@
-"""Of a secret the accounts database has a digest, or what makes it only with the pepper."""
+"""The accounts database has no secret: only digests, or values that need the pepper."""
 
 from __future__ import annotations
 
@@ -157,14 +157,14 @@ def columns(kind: type[Any]) -> set[str]:
 
 @pytest.mark.threat("accounts-database-reader")
 def test_every_column_is_of_a_kind() -> None:
-    """Each column of bytes or text is listed as a digest, a salt, or what is no secret."""
+    """Each column of bytes or text is listed as a digest, a salt, or not secret."""
     assert columns(sa.LargeBinary) == DIGESTS | SALTS | CONTENTS | MACS
     assert columns(sa.String) == TEXTS | PASSWORD_HASHES
 
 
 @pytest.mark.threat("accounts-database-writer")
 def test_every_secret_is_bound_to_its_owner() -> None:
-    """Each column of a secret is under its table's MAC with each owner, or it is said why not."""
+    """Each secret column is under its table's MAC with its owner, or has a stated reason."""
     macs = {f"{table.name}.{name}" for table in with_macs() for name in covered(table)}
     assert {f"{table.name}.mac" for table in with_macs()} == MACS
     assert (DIGESTS | SALTS | PASSWORD_HASHES) - macs == set(BOUND)
@@ -178,12 +178,12 @@ def test_every_secret_is_bound_to_its_owner() -> None:
 
 
 def with_macs() -> list[sa.Table]:
-    """Return the tables whose rows have a MAC."""
+    """Return the tables with a MAC."""
     return [table for table in METADATA.sorted_tables if "mac" in table.columns]
 
 
 async def stored(world: World) -> Mapping[str, list[Any]]:
-    """Return what is in each column, without NULL."""
+    """Return the values in each column, without NULL."""
     found: dict[str, list[Any]] = {}
     async with world.engine.connect() as connection:
         for table in METADATA.sorted_tables:
@@ -195,7 +195,7 @@ async def stored(world: World) -> Mapping[str, list[Any]]:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_a_credential_is_stored_as_its_digest(world: World) -> None:
-    """Of each kind of credential the column has the digest under the pepper, and a salt is no more."""
+    """The column of each credential has its digest under the pepper."""
     tokens = await world.join()
     person = await world.principal(tokens)
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
@@ -221,9 +221,9 @@ async def test_a_credential_is_stored_as_its_digest(world: World) -> None:
         assert world.pepper.digest(credential) in found[column], column
     assert len(found["recovery_codes.digest"]) == len(recovery_codes)
     for column in DIGESTS:
-        assert {len(each) for each in found[column]} <= {32}, column
+        assert {len(value) for value in found[column]} <= {32}, column
     for column in SALTS:
-        assert {len(each) for each in found[column]} <= {16}, column
+        assert {len(value) for value in found[column]} <= {16}, column
     assert found["users.totp_salt"]
     assert found["outgoing_mail.salt"]
-    assert all(each.startswith("$argon2id$") for each in found["users.password_hash"])
+    assert all(value.startswith("$argon2id$") for value in found["users.password_hash"])

@@ -1,4 +1,4 @@
-"""What the rows say of themselves is what they do."""
+"""The rows of the API match the behaviour of their endpoints."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast, get_type_hints
@@ -25,10 +25,10 @@ ROW = pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in 
 REQUIRED = pytest.mark.parametrize(
     ("row", "name"),
     [
-        pytest.param(row, each.name, id=f"{row.name} {each.name}")
+        pytest.param(row, field.name, id=f"{row.name} {field.name}")
         for row in ROWS
-        for each in row.fields
-        if each.required
+        for field in row.fields
+        if field.required
     ],
 )
 WHOLE = {
@@ -52,7 +52,7 @@ WHOLE_INSTEAD: Mapping[str, Mapping[str, object]] = {
 
 
 class Watched(Mapping[str, object]):
-    """Values, and which of them were asked for."""
+    """Values that note which of them were read."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self._values = values
@@ -89,24 +89,24 @@ def use(row: KeyOperation, values: Mapping[str, object]) -> None:
 
 
 def example(row: KeyOperation, *, instead: str = "") -> dict[str, object]:
-    """Return a value for each field, but for those that others are sent instead of."""
-    others = {each.replaced_by for each in row.fields} - {instead}
+    """Return a value for each field, except for replaced ones."""
+    others = {field.replaced_by for field in row.fields} - {instead}
     left_out = others | {
-        each.name for each in row.fields if instead and each.replaced_by == instead
+        field.name for field in row.fields if instead and field.replaced_by == instead
     }
     return {
-        each.name: WHOLE.get(each.name, each.example)
-        for each in row.fields
-        if each.name not in left_out
+        field.name: WHOLE.get(field.name, field.example)
+        for field in row.fields
+        if field.name not in left_out
     }
 
 
 @ROW
 def test_reads_what_it_documents(row: KeyOperation) -> None:
-    """An operation reads each field that its row has, and no other."""
+    """An operation reads exactly the fields of its row."""
     values = Watched(example(row))
     use(row, values)
-    assert values.asked == {each.name for each in row.fields}
+    assert values.asked == {field.name for field in row.fields}
 
 
 @REQUIRED
@@ -122,16 +122,16 @@ def test_what_is_required_is_required(row: KeyOperation, name: str) -> None:
 INSTEAD = [
     pytest.param(row, name, id=f"{row.name} {name}")
     for row in ROWS
-    for name in sorted({each.replaced_by for each in row.fields} - {""})
+    for name in sorted({field.replaced_by for field in row.fields} - {""})
 ]
 
 
 @pytest.mark.parametrize(("row", "name"), INSTEAD)
 def test_what_is_sent_instead_is_enough(row: KeyOperation, name: str) -> None:
-    """With a field instead of others it comes as far; with both, one that it replaces is named."""
+    """A replacing field is enough; together with a replaced one, the error names the latter."""
     values = {**example(row, instead=name), **WHOLE_INSTEAD[row.name]}
     use(row, values)
-    replaced = next(each for each in row.fields if each.replaced_by == name)
+    replaced = next(field for field in row.fields if field.replaced_by == name)
     with pytest.raises(FieldError) as refused:
         use(row, {**values, replaced.name: replaced.example})
     assert (refused.value.field, refused.value.problem) == (replaced.name, Problem.MALFORMED)
@@ -139,9 +139,9 @@ def test_what_is_sent_instead_is_enough(row: KeyOperation, name: str) -> None:
 
 @ROW
 def test_what_is_optional_is_optional(row: KeyOperation) -> None:
-    """With the required fields alone an operation comes as far as the key service."""
-    required = {each.name for each in row.fields if each.required}
-    use(row, {name: each for name, each in example(row).items() if name in required})
+    """The required fields alone reach the key service."""
+    required = {field.name for field in row.fields if field.required}
+    use(row, {name: value for name, value in example(row).items() if name in required})
 
 
 @ROW
@@ -152,6 +152,6 @@ def test_examples_are_of_the_answers_type(row: KeyOperation) -> None:
 
 @pytest.mark.parametrize("code", Code)
 def test_every_code_is_explained(code: Code) -> None:
-    """For each error code the reference says when it comes and what to do."""
+    """The reference has a meaning and a remedy for each error code."""
     assert GUIDANCE[code].when.endswith(".")
     assert GUIDANCE[code].what_to_do.endswith(".")

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 @pytest.mark.threat("stolen-refresh-token")
 async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
-    """Of 32 exchanges of one token at once by as many clients one succeeds; the session is ended."""
+    """Of 32 concurrent exchanges of one token by other clients, one succeeds; the session ends."""
     await world.join()
     account = await world.account()
     for _ in range(ROUNDS):
@@ -59,7 +59,7 @@ async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
 
 @pytest.mark.threat("stolen-refresh-token")
 async def test_tabs_that_refresh_at_once_get_the_same_tokens(world: World) -> None:
-    """32 exchanges of one token at once by one client have one answer, whose tokens are in force."""
+    """32 concurrent exchanges of one token by one client get the same valid tokens."""
     await world.join()
     account = await world.account()
     for _ in range(ROUNDS):
@@ -108,7 +108,7 @@ async def test_only_the_same_client_gets_its_answer_again(
 
 
 async def test_only_the_latest_exchange_is_answered_again(world: World) -> None:
-    """A token whose successor was exchanged too ends the session, also within ten seconds."""
+    """A token whose successor was also exchanged ends the session, even within ten seconds."""
     first = await world.join()
     second = await world.sessions.refresh(first.refresh, BROWSER, ATTRIBUTION)
     third = await world.sessions.refresh(second.refresh, BROWSER, ATTRIBUTION)
@@ -119,7 +119,7 @@ async def test_only_the_latest_exchange_is_answered_again(world: World) -> None:
 
 @pytest.mark.threat("stolen-refresh-token")
 async def test_a_session_ends_after_thirty_days(world: World) -> None:
-    """However often a session is refreshed, no token of it is accepted after 30 days."""
+    """No token of a session is accepted after 30 days, in spite of refreshes."""
     began, tokens = world.now, await world.join()
     for _ in range(4):
         world.now += 7 * 86_400 - MOMENT
@@ -164,13 +164,13 @@ async def test_a_change_of_second_factors_ends_other_sessions(world: World, chan
             await world.factors.disable(person, codes[0], ATTRIBUTION)
         case _:
             await world.codes.choose(person, ATTRIBUTION, wanted=True)
-    assert [each.id for each in (await world.sessions.list(person.user)).entries] == [
+    assert [session.id for session in (await world.sessions.list(person.user)).entries] == [
         person.session
     ]
-    for each in others:
-        assert await world.sessions.find(each.access, HERE) is None
+    for other in others:
+        assert await world.sessions.find(other.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
-            await world.sessions.refresh(each.refresh, BROWSER, ATTRIBUTION)
+            await world.sessions.refresh(other.refresh, BROWSER, ATTRIBUTION)
     assert await world.sessions.find(neighbour.access, HERE)
 
 
@@ -203,7 +203,7 @@ async def test_a_refreshed_access_token_has_its_own_expiry(world: World) -> None
 
 
 async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -> None:
-    """A sign-in that began before a change of password begins no session, nor asks for a code."""
+    """A sign-in that began before a change of password cannot finish or request a code."""
     tokens = await world.join()
     before = await world.account()
     person = await world.sessions.find(tokens.access, HERE)
@@ -237,7 +237,7 @@ async def _count(world: World) -> int:
 
 
 async def test_one_more_session_than_a_person_may_have_ends_the_least_used(world: World) -> None:
-    """Of the sessions that a person has, the one that was refreshed longest ago makes room."""
+    """A session beyond the limit ends the one with the oldest refresh."""
     first = await world.join()
     account = await world.account()
     world.now += MOMENT
@@ -269,7 +269,7 @@ async def test_however_many_sessions_there_are_they_end(world: World) -> None:
 
 
 async def test_a_session_is_refreshed_sixty_times_in_a_quarter_of_an_hour(world: World) -> None:
-    """More often is refused, and changes nothing: the same token is exchanged when it is time."""
+    """A refresh beyond the limit is refused and changes nothing: the same token works later."""
     tokens = await world.join()
     for _ in range(EXCHANGES.events):
         world.now += MOMENT

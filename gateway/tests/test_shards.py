@@ -1,4 +1,4 @@
-"""Each tenant has one shard: new ones are placed, and requests and events go where the tenant is."""
+"""Each tenant has one shard, for its placement, its requests and its events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAMES = ("default", "b", "c")
 
 @dataclass
 class FakeKeyService:
-    """A key service that notes for whom it was asked."""
+    """A key service that notes the tenants of its requests."""
 
     asked: list[TenantId] = field(default_factory=list)
     refuses: ErrorKind | None = None
@@ -78,18 +78,18 @@ class Setting:
         return await self.tenants.add(tenant, created, shard=shard)
 
     async def ask(self, tenant: TenantId, admitted: Placement | None = None) -> None:
-        """Ask the tenant's key service something."""
+        """Send a request to the tenant's key service."""
         request = ListKeys(tenant=tenant, algorithm=None, status=None)
         await self.shards.execute(request, ATTRIBUTION, admitted)
 
     async def move(self, tenant: TenantId, shard: str, state: str = "serving") -> None:
-        """Change what the database says."""
+        """Change the placement in the database."""
         async with transaction(self.engine) as connection:
             change = sa.update(TENANTS).where(TENANTS.c.id == tenant)
             await connection.execute(change.values(shard=shard, shard_state=state))
 
     async def drain(self, shard: str) -> None:
-        """Let a shard take no new tenants."""
+        """Stop a shard from accepting new tenants."""
         async with transaction(self.engine) as connection:
             change = sa.update(SHARDS).where(SHARDS.c.name == shard)
             await connection.execute(change.values(draining=True))
@@ -115,7 +115,7 @@ async def test_a_new_tenant_is_put_where_the_fewest_are(setting: Setting) -> Non
     tenant = await setting.add()
     await setting.move(tenant.id, "c", "moving")
     found = await setting.directory.list()
-    assert [(each.name, each.draining, each.moving) for each in found] == [
+    assert [(item.name, item.draining, item.moving) for item in found] == [
         ("b", True, 0),
         ("c", False, 1),
         ("default", False, 0),
@@ -130,7 +130,7 @@ async def test_the_operator_names_a_shard(setting: Setting) -> None:
     await setting.drain("c")
     with pytest.raises(ShardFullError):
         await setting.add("c")
-    assert sum(each.tenants for each in await setting.directory.list()) == 1
+    assert sum(shard.tenants for shard in await setting.directory.list()) == 1
 
 
 async def test_without_a_shard_for_it_no_tenant_is_created(setting: Setting) -> None:
@@ -143,14 +143,14 @@ async def test_without_a_shard_for_it_no_tenant_is_created(setting: Setting) -> 
 
 
 async def test_a_request_goes_to_its_tenants_shard(setting: Setting) -> None:
-    """Each key service is asked for its own tenants; what is no tenant's goes to ``default``."""
+    """Requests go to the tenant's key service, and requests without a tenant to ``default``."""
     placed = {name: (await setting.add(name)).id for name in NAMES}
     for tenant in placed.values():
         await setting.ask(tenant)
     await setting.ask(INSTALLATION)
     nobody = TenantId(uuid4())
     await setting.ask(nobody)
-    assert {name: each.asked for name, each in setting.services.items()} == {
+    assert {name: service.asked for name, service in setting.services.items()} == {
         "default": [placed["default"], INSTALLATION, nobody],
         "b": [placed["b"]],
         "c": [placed["c"]],
@@ -158,7 +158,7 @@ async def test_a_request_goes_to_its_tenants_shard(setting: Setting) -> None:
 
 
 async def test_a_request_goes_where_its_tenant_was_admitted(setting: Setting) -> None:
-    """The placement that came with the credential counts; without one it is looked up."""
+    """A request uses the placement of its credential; without one it is looked up."""
     tenant, other = (await setting.add("b")).id, (await setting.add("b")).id
     await setting.ask(tenant, Placement("c"))
     await setting.ask(other)
@@ -179,13 +179,13 @@ async def test_a_moving_tenant_is_refused(setting: Setting) -> None:
 
 
 async def test_a_shard_without_settings_is_refused(setting: Setting) -> None:
-    """A tenant whose shard the settings do not name is refused, and no other shard is asked."""
+    """A tenant in an unknown shard is refused, and no other shard gets the request."""
     tenant = (await setting.add("b")).id
     del setting.services["b"]
     with pytest.raises(KeyServiceError) as refused:
         await setting.ask(tenant)
     assert refused.value.kind is ErrorKind.UNAVAILABLE
-    assert [each.asked for each in setting.services.values()] == [[], []]
+    assert [service.asked for service in setting.services.values()] == [[], []]
     with pytest.raises(UnknownShardError):
         setting.shards.of("b")
 
@@ -205,7 +205,7 @@ async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None
 
 
 async def test_a_move_is_noticed_by_the_request_that_meets_it(setting: Setting) -> None:
-    """Where a tenant has left since its request was admitted, its new shard is asked instead."""
+    """If a tenant has moved since the admission, the request goes to the new shard."""
     tenant, before = (await setting.add("b")).id, Placement("b")
     await setting.move(tenant, "c")
     setting.services["b"].refuses = ErrorKind.TENANT_MOVED
@@ -221,7 +221,7 @@ async def test_a_move_is_noticed_by_the_request_that_meets_it(setting: Setting) 
 
 
 async def test_a_tenant_resides_where_it_is_now(setting: Setting) -> None:
-    """Also where its request was admitted when it was in another shard, whose log it has left."""
+    """The residence is the current shard, even if the request was admitted before a move."""
     tenant = (await setting.add("b")).id
     await setting.move(tenant, "c")
     assert await setting.shards.residence(tenant) == "c"
@@ -229,7 +229,7 @@ async def test_a_tenant_resides_where_it_is_now(setting: Setting) -> None:
 
 
 async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
-    """Each event goes to the log of the shard where the tenant was, the operator's to ``default``."""
+    """Each event goes to the log of the tenant's shard at that time; operators' to ``default``."""
     logs = {name: FakeAuditLog() for name in NAMES}
     delivery = _delivery(setting, logs)
     tenants = [await setting.add(name) for name in NAMES]
@@ -238,7 +238,7 @@ async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
     await delivery.record(event(ATTRIBUTION, tenants[2].id, AuditEvent.SIGN_IN))
     await delivery.record(event(ATTRIBUTION, INSTALLATION, AuditEvent.SIGN_IN))
     recorded = {
-        name: [(each.tenant, each.operation) for each in log.recorded.values()]
+        name: [(logged.tenant, logged.operation) for logged in log.recorded.values()]
         for name, log in logs.items()
     }
     assert recorded == {
@@ -249,7 +249,7 @@ async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
 
 
 async def test_a_shard_that_is_gone_delays_no_others_events(setting: Setting) -> None:
-    """Events of other shards are delivered; a shard that was gone gets its own once it is back."""
+    """An unavailable shard delays only its own events, which are delivered later."""
     logs = {name: FakeAuditLog() for name in NAMES}
     delivery = _delivery(setting, logs)
     logs["b"].is_unavailable = True
@@ -277,10 +277,10 @@ async def test_a_shard_is_removed_when_nothing_needs_it(setting: Setting) -> Non
         await directory.begin_move(tenant)
         await directory.end_move(tenant, source, target)
 
-    with pytest.raises(ShardInUseError, match="takes new tenants"):
+    with pytest.raises(ShardInUseError, match="accepts new tenants"):
         await remove(leaves_records=True)
     await setting.drain("b")
-    with pytest.raises(ShardInUseError, match="tenants are in it"):
+    with pytest.raises(ShardInUseError, match="it has tenants"):
         await remove(leaves_records=True)
     await move("b", "c")
     with pytest.raises(ShardInUseError, match="wait for its log"):
@@ -295,7 +295,7 @@ async def test_a_shard_is_removed_when_nothing_needs_it(setting: Setting) -> Non
     await move("c", "default")
     assert await directory.visited(tenant) == ("c", "default")
     await _delivery(setting, logs).deliver()
-    said = [(each.operation, each.policy) for each in logs["default"].recorded.values()]
+    said = [(logged.operation, logged.policy) for logged in logs["default"].recorded.values()]
     assert said == [("remove-shard", "shard-b")]
     with pytest.raises(ShardNotFoundError):
         await directory.remove("d", removal("d"), leaves_records=True)

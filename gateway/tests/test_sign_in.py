@@ -34,10 +34,10 @@ async def test_a_changed_password_ends_every_session(world: World) -> None:
     person = await world.sessions.find(tokens[0].access, HERE)
     assert person is not None
     await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
-    for each in tokens:
-        assert await world.sessions.find(each.access, HERE) is None
+    for token in tokens:
+        assert await world.sessions.find(token.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
-            await world.sessions.refresh(each.refresh, b"", ATTRIBUTION)
+            await world.sessions.refresh(token.refresh, b"", ATTRIBUTION)
     with pytest.raises(WrongPasswordError):
         await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
 
@@ -87,7 +87,7 @@ async def test_concurrent_sign_ins_rehash_once(world: World) -> None:
 
 
 async def test_no_rehash_restores_an_old_password(world: World) -> None:
-    """A hash that was replaced meanwhile is left as it is."""
+    """A rehash does not overwrite a password that was changed meanwhile."""
     tokens = await world.join()
     before = await world.account()
     person = await world.sessions.find(tokens.access, HERE)

@@ -1,4 +1,4 @@
-"""What strangers can send as webhooks is bounded before its signature is checked."""
+"""Webhooks from unknown senders are limited before their signatures are verified."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ class Setting:
 
 @pytest.fixture
 def setting() -> Setting:
-    """A new one for each test."""
+    """A new setting for each test."""
     return Setting()
 
 
 async def test_a_body_comes_with_its_signature(setting: Setting) -> None:
-    """Both are returned as they came."""
+    """Body and signature are returned unchanged."""
     assert await setting.read() == SignedBody(b"{}", "t=1,v1=0")
 
 
 async def test_a_body_without_a_signature_is_not_read(setting: Setting) -> None:
-    """Without the header there is nothing to verify, and nothing is read or counted."""
+    """Without a signature the body is neither read nor counted."""
     for _ in range(2 * UNVERIFIED.events):
         sender = Sender()
         assert await setting.read(sender, headers={}) == SignedBody()
@@ -80,7 +80,7 @@ async def test_a_body_without_a_signature_is_not_read(setting: Setting) -> None:
 
 
 async def test_unverified_bodies_have_a_budget(setting: Setting) -> None:
-    """After so many of one address in a minute the next is 429, unread; others are heard."""
+    """Beyond the budget, an address gets 429 without reading its body; others are served."""
     for _ in range(UNVERIFIED.events):
         await setting.read()
     error = await setting.refusal()
@@ -92,7 +92,7 @@ async def test_unverified_bodies_have_a_budget(setting: Setting) -> None:
 
 
 async def test_verified_bodies_cost_no_budget(setting: Setting) -> None:
-    """Whoever signs may send as many as it wants."""
+    """Bodies with valid signatures are unlimited."""
     for _ in range(3 * UNVERIFIED.events):
         await setting.read(source=SENDER)
         setting.bodies.accept(SENDER)
@@ -106,11 +106,11 @@ async def test_bodies_at_once_are_bounded(setting: Setting) -> None:
         asyncio.create_task(setting.read(sender, source))
         for sender, source in zip(held, sources, strict=True)
     ]
-    await asyncio.gather(*(each.was_read.wait() for each in held))
+    await asyncio.gather(*(body.was_read.wait() for body in held))
     for _ in range(2 * UNVERIFIED.events):
         assert (await setting.refusal(SENDER)).code is Code.SERVICE_001
-    for each in held:
-        each.may_go_on.set()
+    for body in held:
+        body.may_go_on.set()
     await asyncio.gather(*reading)
     await setting.read(source=SENDER)
 

@@ -1,4 +1,4 @@
-"""Single sign-on: who is signed in, who becomes a member, and what is refused."""
+"""Single sign-on: sign-ins, new members, and refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SUBJECT = "subject-1"
 
 @dataclass
 class FakeProvider:
-    """A provider that says of everybody what a test sets."""
+    """A provider with claims that a test sets."""
 
     world: World
     claims: dict[str, object] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Sso:
 
     @property
     def sign_on(self) -> SingleSignOn:
-        """What is tested."""
+        """The single sign-on under test."""
         world = self.world
         return SingleSignOn(
             self.provider,
@@ -108,21 +108,21 @@ class Sso:
         )
 
     async def begin(self, step_up: SessionPrincipal | None = None) -> tuple[Beginning, str]:
-        """Begin; return what the browser has, and the state that comes back."""
+        """Begin a sign-in; return the browser's cookie and the state."""
         begun = await self.sign_on.begin("/portal/keys", CALLBACK, HERE, step_up=step_up)
         query = parse_qs(urlsplit(begun.url).query)
         self.fake.nonce = query["nonce"][0]
         return begun, query["state"][0]
 
     async def finish(self, begun: Beginning, state: str, issuer: str = "") -> Arrived:
-        """Come back."""
+        """Finish a sign-in."""
         query = CallbackQuery(state, "a code", "", issuer)
         arrived = await self.sign_on.finish(begun.cookie, query, CALLBACK, ATTRIBUTION)
         self.cookie = arrived.reauthentication
         return arrived
 
     async def arrive(self, step_up: SessionPrincipal | None = None) -> Arrived:
-        """Begin and come back."""
+        """Begin and finish a sign-in."""
         return await self.finish(*await self.begin(step_up))
 
     async def person(self) -> SessionPrincipal:
@@ -139,21 +139,21 @@ class Sso:
         return await self.world.step_up.issue_after_reauthentication(person, shown, ATTRIBUTION)
 
     async def refusal(self, step_up: SessionPrincipal | None = None) -> Refusal:
-        """Return why nobody is signed in."""
+        """Return the reason of a refused sign-in."""
         with pytest.raises(RefusedError) as refused:
             await self.arrive(step_up)
         return refused.value.reason
 
     @property
     def policies(self) -> list[tuple[str, str]]:
-        """What was recorded of the provider: event and policy, in order."""
+        """Return the recorded events of the provider with their policies, in order."""
         recorded = self.world.log.recorded.values()
-        return [(each.operation, each.policy) for each in recorded if "provider" in each.policy]
+        return [(entry.operation, entry.policy) for entry in recorded if "provider" in entry.policy]
 
 
 @pytest.fixture
 async def sso(world: World) -> Sso:
-    """A provider that makes members of everybody at example.com."""
+    """A provider that creates members for everybody at example.com."""
     provider = Provider(
         name="example",
         label="Example",
@@ -178,20 +178,20 @@ async def sso(world: World) -> Sso:
 
 
 async def test_the_browser_is_sent_with_state_nonce_and_pkce(sso: Sso) -> None:
-    """Each sign-in has its own state, nonce and challenge, none of which shows another."""
+    """Each sign-in has its own state, nonce and challenge, and none reveals another."""
     first, second = (await sso.begin())[0], (await sso.begin())[0]
-    queries = [parse_qs(urlsplit(each.url).query) for each in (first, second)]
+    queries = [parse_qs(urlsplit(item.url).query) for item in (first, second)]
     assert queries[0]["tenant"] == ["1"]
     assert queries[0]["code_challenge_method"] == ["S256"]
-    values = [each[name][0] for each in queries for name in ("state", "nonce", "code_challenge")]
+    values = [query[name][0] for query in queries for name in ("state", "nonce", "code_challenge")]
     assert len(set(values)) == 6
-    assert all(len(each) == 43 for each in values)
+    assert all(len(value) == 43 for value in values)
     assert "prompt" not in queries[0]
 
 
 @ON_BOTH
 async def test_a_new_person_becomes_a_member_and_is_signed_in(sso: Sso) -> None:
-    """They have the role of their groups and no password, and the log says so."""
+    """A new member has the role of their groups, no password, and events in the log."""
     person = await sso.person()
     assert (person.tenant, person.role) == (sso.world.tenant.id, Role.VIEWER)
     assert not person.must_enroll
@@ -218,7 +218,7 @@ async def test_a_member_is_linked_by_a_verified_address(sso: Sso) -> None:
 
 
 async def test_an_unverified_address_links_nobody(sso: Sso) -> None:
-    """Whoever claims another's address without the provider's word is refused."""
+    """An unverified address does not lead to the member with that address."""
     await sso.world.join()
     sso.provider = replace(sso.provider, email_domains=frozenset())
     sso.fake.claims["email_verified"] = False
@@ -235,7 +235,7 @@ async def test_an_address_of_another_domain_is_refused(sso: Sso) -> None:
 
 @pytest.mark.threat("hostile-identity-provider")
 async def test_nobody_of_another_tenant_is_signed_in(sso: Sso) -> None:
-    """Neither by their address nor by their identity do people of another tenant come in."""
+    """A person of another tenant is refused, by address and by identity."""
     other: Tenant = await add_tenant(sso.world.engine, new_tenant())
     invited = await sso.world.invitations.invite(other.id, EMAIL, Role.OWNER, OPERATOR, ATTRIBUTION)
     await sso.world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
@@ -289,7 +289,7 @@ async def test_who_is_in_no_group_any_more_is_signed_out(sso: Sso) -> None:
 @pytest.mark.threat("hostile-identity-provider")
 @ON_BOTH
 async def test_the_last_owner_stays_owner(sso: Sso) -> None:
-    """Groups take no team its last owner; another owner is changed."""
+    """Groups cannot remove the last owner's role, but another owner's."""
     sso.fake.claims["groups"] = ["owners"]
     assert (await sso.person()).role is Role.OWNER
     sso.fake.claims["groups"] = ["staff"]
@@ -300,19 +300,19 @@ async def test_the_last_owner_stays_owner(sso: Sso) -> None:
 
 @ON_BOTH
 async def test_a_state_signs_in_once(sso: Sso) -> None:
-    """Of many uses of one callback at once, one begins a session."""
+    """Of many uses of one callback, one begins a session."""
     begun, state = await sso.begin()
     uses = [sso.finish(begun, state) for _ in range(CONCURRENCY)]
     outcomes = await asyncio.gather(*uses, return_exceptions=True)
-    assert sum(isinstance(each, Arrived) for each in outcomes) == 1
-    reasons = {each.reason for each in outcomes if isinstance(each, RefusedError)}
+    assert sum(isinstance(outcome, Arrived) for outcome in outcomes) == 1
+    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, RefusedError)}
     assert reasons <= {Refusal.EXPIRED, Refusal.NO_MEMBER}
     account = await sso.world.account()
     assert len((await sso.world.sessions.list(account.user.id)).entries) == 1
 
 
 async def test_a_state_belongs_to_its_browser(sso: Sso) -> None:
-    """A callback without the cookie, or with another browser's, signs nobody in."""
+    """A callback without the cookie, or with another browser's, is refused."""
     begun, state = await sso.begin()
     other, other_state = await sso.begin()
     for cookie, sent in (
@@ -331,7 +331,7 @@ async def test_a_state_belongs_to_its_browser(sso: Sso) -> None:
 
 
 async def test_a_state_is_good_for_ten_minutes(sso: Sso) -> None:
-    """Later it is refused, whatever the provider says."""
+    """A state is refused after ten minutes."""
     begun, state = await sso.begin()
     sso.world.now += 600
     with pytest.raises(RefusedError) as refused:
@@ -340,7 +340,7 @@ async def test_a_state_is_good_for_ten_minutes(sso: Sso) -> None:
 
 
 async def test_a_callback_of_another_provider_is_refused(sso: Sso) -> None:
-    """What was begun at one provider cannot be finished at another one."""
+    """A sign-in cannot be finished at another provider."""
     begun, state = await sso.begin()
     other = replace(sso, provider=replace(sso.provider, name="other"))
     with pytest.raises(RefusedError) as refused:
@@ -355,7 +355,7 @@ async def test_a_callback_of_another_provider_is_refused(sso: Sso) -> None:
 async def test_an_answer_in_anothers_name_is_refused(
     sso: Sso, *, names_itself: bool, issuer: str
 ) -> None:
-    """Where a provider names itself in the callback, or somebody does, it must be the issuer."""
+    """An issuer in the callback must be the provider's."""
     sso.fake.names_itself = names_itself
     begun, state = await sso.begin()
     with pytest.raises(RefusedError) as refused:
@@ -365,7 +365,7 @@ async def test_an_answer_in_anothers_name_is_refused(
 
 
 async def test_a_token_of_another_sign_in_is_refused(sso: Sso) -> None:
-    """An ID token with another nonce signs nobody in, and is recorded."""
+    """An ID token with another nonce is refused and recorded."""
     begun, state = await sso.begin()
     await sso.begin()
     with pytest.raises(RefusedError) as refused:
@@ -393,7 +393,7 @@ async def count(world: World) -> int:
 
 
 async def test_attempts_from_one_address_are_limited(sso: Sso) -> None:
-    """Beyond the budget nothing is asked of the provider."""
+    """Beyond the budget, the provider gets no request."""
     sso.fake.is_unavailable = True
     sign_on = sso.sign_on
     sign_on._budget = SourceBudget(Limit(2, 60), sso.world.clock)
@@ -407,7 +407,7 @@ async def test_attempts_from_one_address_are_limited(sso: Sso) -> None:
 
 @ON_BOTH
 async def test_a_session_steps_up_by_its_provider_once(sso: Sso) -> None:
-    """After the provider asked again, one token is given without a password, for that session."""
+    """After a reauthentication, the session gets one step-up token without a password."""
     person, elsewhere = await sso.person(), await sso.person()
     now = sso.world.now
     assert await sso.step_up(person) is None
@@ -420,12 +420,12 @@ async def test_a_session_steps_up_by_its_provider_once(sso: Sso) -> None:
     for stolen in ("", new_credential(CredentialKind.REAUTHENTICATION), sso.cookie[:-1]):
         assert await sso.step_up(person, stolen) is None
     uses = [sso.step_up(person) for _ in range(CONCURRENCY)]
-    assert sum(each is not None for each in await asyncio.gather(*uses)) == 1
+    assert sum(outcome is not None for outcome in await asyncio.gather(*uses)) == 1
     assert sso.policies[-1] == (AuditEvent.REAUTHENTICATE, "provider-example")
 
 
 async def test_a_reauthentication_is_good_for_five_minutes(sso: Sso) -> None:
-    """Later the provider has to ask again."""
+    """After five minutes another reauthentication is needed."""
     person = await sso.person()
     sso.fake.claims["auth_time"] = sso.world.now
     await sso.arrive(person)
@@ -444,7 +444,7 @@ async def test_a_provider_that_did_not_ask_again_steps_nobody_up(sso: Sso, age: 
 
 
 async def test_another_person_steps_nobody_up(sso: Sso) -> None:
-    """Who signs in at the provider must be whose session it is, and no member is made of them."""
+    """A step-up by another person is refused, and creates no member."""
     person = await sso.person()
     sso.fake.claims |= {"auth_time": sso.world.now, "sub": "subject-2", "email": OTHER_EMAIL}
     assert await sso.refusal(person) is Refusal.NO_MEMBER
@@ -454,7 +454,7 @@ async def test_another_person_steps_nobody_up(sso: Sso) -> None:
 
 
 async def test_with_an_app_the_app_steps_up(sso: Sso) -> None:
-    """Who has an authenticator app needs its code, whatever the provider says."""
+    """A person with an authenticator app needs its code, even after a reauthentication."""
     person = await sso.person()
     methods = StepUpMethods(
         sso.world.users, sso.world.passwords, SqlIdentities(sso.world.engine), [sso.provider]
@@ -478,7 +478,7 @@ async def test_a_change_of_factors_ends_a_reauthentication(sso: Sso) -> None:
 
 
 async def test_a_tenant_may_do_without_passwords(world: World) -> None:
-    """A correct password then signs nobody in, steps nobody up, and is not replaced or chosen."""
+    """Without local passwords, a correct password is useless and cannot be set."""
     person = await world.person()
     invited = await world.invite(OTHER_EMAIL, Role.OWNER)
     reset = await world.reset_token()

@@ -1,4 +1,4 @@
-"""What the settings of single sign-on must be, and the cookie of whoever is at a provider."""
+"""The settings of single sign-on, and the cookie of a browser at a provider."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def read(
 ) -> config.Config:
     """Read a settings file with these providers."""
     lines = [f"{name} = {value}" for name, value in {**GOOD, **(settings or PUBLIC)}.items()]
-    for each in providers:
-        lines += ["[[single_sign_on]]", *(f"{name} = {value}" for name, value in each.items())]
+    for provider in providers:
+        lines += ["[[single_sign_on]]", *(f"{name} = {value}" for name, value in provider.items())]
     path = folder / "settings.toml"
     path.write_text("\n".join(lines))
     return config.read(path)
 
 
 def test_a_provider_is_careful_by_default(tmp_path: Path) -> None:
-    """Without a word nobody becomes a member, nobody without a group has a role, none is listed."""
+    """By default there are no new members, no default role and no listed provider."""
     (provider,) = read(tmp_path, PROVIDER).single_sign_on
     assert provider.client_secret_file == tmp_path.resolve() / "secret"
     assert not provider.create_members
@@ -67,7 +67,7 @@ def test_a_provider_is_careful_by_default(tmp_path: Path) -> None:
 def test_what_is_wrong_stops_the_start(
     changed: dict[str, str], problem: str, tmp_path: Path
 ) -> None:
-    """The message names what is wrong."""
+    """The message names the mistake."""
     with pytest.raises(ConfigError, match=problem):
         read(tmp_path, {**PROVIDER, **changed})
 
@@ -80,7 +80,7 @@ def test_providers_have_different_names(tmp_path: Path) -> None:
 
 
 def test_providers_need_the_public_address(tmp_path: Path) -> None:
-    """Outside of development the redirect URI comes from the settings, never from a request."""
+    """Outside development the redirect URI comes from the settings, never from a request."""
     with pytest.raises(ConfigError, match="public_url"):
         read(tmp_path, PROVIDER, settings={"host": '"127.0.0.1"'})
     development = {**PROVIDER, "issuer": '"http://127.0.0.1:5556/dex"'}

@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 async def hung_up() -> AsyncIterator[None]:
-    """Give connections time to end: encrypted ones say goodbye to each other."""
+    """Give encrypted connections time to close."""
     yield
     await asyncio.sleep(0.2)
 
@@ -89,7 +89,7 @@ async def test_mail_is_delivered_encrypted(
 async def test_encrypted_from_the_first_byte(
     mail_server: MailServer, certificate: Certificate, pepper: Pepper
 ) -> None:
-    """With security = "tls" nothing is said before the connection is encrypted."""
+    """With security = "tls" the connection is encrypted from its first byte."""
     mail_server.tls, mail_server.is_tls_from_the_start = certificate.context, True
     mail_server.start()
     await send(mailer(mail_server, security="tls", ca_file=str(certificate.path)), pepper)
@@ -112,7 +112,7 @@ async def test_what_cannot_be_encrypted_is_not_sent(
 async def test_nobody_else_s_certificate_is_believed(
     encrypted: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
-    """A server whose certificate nobody vouches for is given nothing."""
+    """A server with an untrusted certificate gets nothing."""
     user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError):
         await send(mailer(encrypted, **user), pepper)
@@ -122,7 +122,7 @@ async def test_nobody_else_s_certificate_is_believed(
 async def test_a_wrong_password_is_worth_another_try(
     encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
 ) -> None:
-    """Where the server does not know the password the mail is deferred: somebody can correct that."""
+    """A rejected password defers the mail, since an operator can correct it."""
     encrypted.password = b"another"
     user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError, match="535"):
@@ -145,7 +145,7 @@ async def test_without_encryption_on_this_machine(plain: MailServer, pepper: Pep
 async def test_a_recipient_is_refused(
     plain: MailServer, pepper: Pepper, response: str, expected: type[Exception]
 ) -> None:
-    """5xx is for good, 4xx for now; what is said of it names nobody."""
+    """5xx is final and 4xx temporary; the log does not name the recipient."""
     plain.response = response
     with pytest.raises(expected, match=response[:3]) as refused:
         await send(mailer(plain, security="none"), pepper)
@@ -153,7 +153,7 @@ async def test_a_recipient_is_refused(
 
 
 async def test_a_server_that_is_away(mail_server: MailServer, pepper: Pepper) -> None:
-    """Where nobody listens the mail is deferred."""
+    """Without a server the mail is deferred."""
     with pytest.raises(MailDeferredError):
         await send(mailer(mail_server, security="none"), pepper)
 
@@ -180,7 +180,7 @@ def test_a_password_that_others_can_read(mail_server: MailServer, password_file:
 
 
 def test_certificates_that_are_not_there(mail_server: MailServer, tmp_path: Path) -> None:
-    """A file of certificates that is missing, or none, stops the start."""
+    """A missing or invalid file of certificates stops the start."""
     (tmp_path / "none.pem").write_text("none")
     for name in ("missing.pem", "none.pem"):
         with pytest.raises(ConfigError, match=name):

@@ -1,4 +1,4 @@
-"""Snippets for shell and Python: whatever the values are, they stay values."""
+"""Snippets for shell and Python quote every value safely."""
 
 import ast
 import base64
@@ -20,13 +20,13 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def words(snippet: str) -> list[str]:
-    """Return what a shell would make of a command, as far as quotes go."""
+    """Return a command's words after shell quoting."""
     return shlex.split(snippet.replace("\\\n", ""))
 
 
 def literals(snippet: str) -> list[object]:
     """Return all constants of a program."""
-    return [each.value for each in ast.walk(ast.parse(snippet)) if isinstance(each, ast.Constant)]
+    return [node.value for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Constant)]
 
 
 @given(TEXT)
@@ -70,7 +70,7 @@ def test_nothing_unprintable(text: str) -> None:
 @example(b"attack at dawn")
 @example(b"'\"\\")
 def test_binary_values_are_bytes(data: bytes) -> None:
-    """Python gets the bytes that the base64 of a value stands for."""
+    """Python gets the decoded bytes of base64 values."""
     program = python(ROWS["encrypt"], {"plaintext": base64.b64encode(data).decode()})
     assert program is not None
     found = literals(program)
@@ -86,21 +86,21 @@ def test_unknown_fields_are_refused() -> None:
 
 
 def test_none_is_left_out() -> None:
-    """A field that is None is not sent."""
+    """A field with None is not sent."""
     row, values = ROWS["encrypt"], {"plaintext": "AAAA", "key_version": None}
     assert curl(row, values) == curl(row, {"plaintext": "AAAA"})
     assert python(row, values) == python(row, {"plaintext": "AAAA"})
 
 
 def test_what_the_client_cannot_say_is_not_said() -> None:
-    """There is no Python for operations of people, nor for a field that the client does not take."""
+    """Operations of people, and fields that the client lacks, have no Python snippet."""
     assert python(ROWS["archive_key"], example_values(ROWS["archive_key"])) is None
     assert python(ROWS["rotate_api_key"], {}) is not None
     assert python(ROWS["rotate_api_key"], {"overlap_seconds": 0}) is None
 
 
 def test_long_calls_are_broken_into_lines() -> None:
-    """A call that is too long for a line has one argument on each."""
+    """A long call has one argument on each line."""
     program = python(ROWS["decrypt"], {"ciphertext": "A" * 400, "key_version": 1})
     assert program is not None
     assert "\n        key_version=1,\n    )\n" in program

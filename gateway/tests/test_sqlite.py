@@ -1,4 +1,4 @@
-"""The accounts database in a SQLite file: what is refused, and how SQLite is configured."""
+"""The accounts database in a SQLite file: its refusals and its configuration."""
 
 import asyncio
 import sqlite3
@@ -51,7 +51,7 @@ async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_new_file_that_another_one_is_writing_is_waited_for(tmp_path: Path) -> None:
-    """Of several gateways that start at once on a new file, each opens it."""
+    """Several gateways that start at once on a new file all open it."""
     path = tmp_path / "accounts.sqlite3"
     path.touch(0o600)
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:

@@ -1,4 +1,4 @@
-"""Step-up tokens and proofs, on either database: a token is good for one action, a proof for 300 s."""
+"""A step-up token is valid for one action, and a proof for 300 seconds, on either database."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def had_no_effect(error: Exception) -> bool:
 
 
 async def test_a_step_up_token_acts_once(world: World) -> None:
-    """Of 32 actions with one token at once exactly one is done, and none later."""
+    """Of 32 concurrent actions with one token, exactly one is executed, and no later one."""
     person = await world.person()
     done = 0
 
@@ -78,7 +78,7 @@ async def test_a_failure_without_effect_returns_the_token(world: World) -> None:
 
 
 async def test_an_action_of_unknown_outcome_uses_the_token_up(world: World) -> None:
-    """If it is not known whether an action had an effect, its token is not accepted again."""
+    """After an action with an unknown outcome, its token is not accepted again."""
     person = await world.person()
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
 
@@ -164,7 +164,7 @@ async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
 
 
 async def test_a_wrong_password_is_no_step_up(world: World) -> None:
-    """No token is given for it, and it is in the log, as the step-ups are that succeed."""
+    """A wrong password gives no token and is recorded, like successful step-ups."""
     person = await world.person()
     with pytest.raises(WrongCodeError):
         await world.step_up.issue(person, PASSWORD + "!", ATTRIBUTION)
@@ -184,7 +184,7 @@ async def test_a_wrong_code_is_no_step_up(world: World) -> None:
 
 
 async def test_a_token_of_another_kind_is_no_step_up(world: World) -> None:
-    """A credential of any other kind is refused before the database is asked."""
+    """A credential of another kind is refused without a database look-up."""
     person = await world.person()
 
     async def action() -> None:
@@ -237,7 +237,7 @@ async def _proof(world: World, person: SessionPrincipal, shown: str = PASSWORD) 
 
 
 async def test_a_proof_covers_its_session_for_five_minutes(world: World) -> None:
-    """It is accepted as often as it is shown, until 300 seconds have passed, and after no other."""
+    """A proof is accepted any number of times in 300 seconds, and not afterwards."""
     person = await world.person()
     proof = await _proof(world, person)
     world.now += 300 - MOMENT
@@ -247,7 +247,7 @@ async def test_a_proof_covers_its_session_for_five_minutes(world: World) -> None
 
 
 async def test_a_proof_is_given_only_where_it_is_asked_for(world: World) -> None:
-    """A step-up for one action leaves no proof, and does not end the one that there is."""
+    """A step-up for one action creates no proof, and does not end an existing one."""
     person = await world.person()
     assert (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).proof is None
     proof = await _proof(world, person)
@@ -259,7 +259,7 @@ async def test_a_proof_is_given_only_where_it_is_asked_for(world: World) -> None
 
 
 async def test_a_proof_is_of_one_session_user_and_role(world: World) -> None:
-    """What it was given for is in what is stored: shown by anybody else it covers nothing."""
+    """A proof is valid only for its session, user and role."""
     person = await world.person()
     proof = await _proof(world, person)
     elsewhere = await world.principal(
@@ -277,7 +277,7 @@ async def test_a_proof_is_of_one_session_user_and_role(world: World) -> None:
 
 
 async def test_nothing_else_is_a_proof(world: World) -> None:
-    """Neither another proof, a part of one, nor a credential of another kind covers a session."""
+    """Another proof, a part of one, or another kind of credential is not accepted."""
     person = await world.person()
     proof = await _proof(world, person)
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
@@ -303,7 +303,7 @@ async def test_what_ends_a_session_or_its_factors_ends_a_proof(world: World, end
 
 
 async def test_a_session_that_ended_gets_no_proof(world: World) -> None:
-    """A step-up that arrives after a sign-out leaves nothing that covers a session."""
+    """A step-up that arrives after a sign-out leaves no proof."""
     person = await world.person()
     await world.sessions.end(person, person.session, ATTRIBUTION, AuditEvent.SIGN_OUT)
     with suppress(UserNotFoundError):
@@ -332,7 +332,7 @@ async def test_a_used_code_says_when_the_next_one_works(
 
 
 async def test_used_codes_stop_nobody(world: World) -> None:
-    """Codes that were used already are no failures; of more than some each counts as one."""
+    """Used codes do not count as failures, up to a limit."""
     world = world.restarted(has_limits=True)
     person = await world.person()
     totp, _ = await world.enroll(person)
@@ -352,7 +352,7 @@ async def test_used_codes_stop_nobody(world: World) -> None:
 
 
 async def test_a_used_code_stops_no_sign_in(world: World) -> None:
-    """Signing in again within a code's time is told as at a step-up, and counts as no failure."""
+    """A second sign-in within a code's time is told so, and is not a failure."""
     world = world.restarted(has_limits=True)
     totp, _ = await world.enroll(await world.person())
     world.now += 300

@@ -42,31 +42,31 @@ POSSIBLE_OUTCOMES = (
 
 
 async def test_a_team_keeps_an_owner(world: World) -> None:
-    """Of owners who concurrently remove or demote one another, at least one is left."""
+    """Of owners who concurrently remove or demote one another, at least one remains."""
     for number in range(ROUNDS):
-        owners = [await world.person(f"{number}-{each}@example.com") for each in range(4)]
+        owners = [await world.person(f"{number}-{place}@example.com") for place in range(4)]
         acts: list[Awaitable[object]] = []
         for by, whom in zip(owners, owners[1:] + owners[:1], strict=True):
             acts.append(world.members.remove(by.tenant, whom.user, by, ATTRIBUTION))
             acts.append(
                 world.members.change_role(by.tenant, whom.user, Role.VIEWER, by, ATTRIBUTION)
             )
-        for each in await asyncio.gather(*acts, return_exceptions=True):
-            assert each is None or isinstance(each, Member | REFUSALS), each
+        for outcome in await asyncio.gather(*acts, return_exceptions=True):
+            assert outcome is None or isinstance(outcome, Member | REFUSALS), outcome
         left = [
-            each.user
-            for each in (await SqlTeam(world.engine).list_members(world.tenant.id)).entries
+            member.user
+            for member in (await SqlTeam(world.engine).list_members(world.tenant.id)).entries
         ]
-        assert Role.OWNER in [each.role for each in left]
-        for each in left:
-            if each.role is not Role.OWNER:
+        assert Role.OWNER in [item.role for item in left]
+        for item in left:
+            if item.role is not Role.OWNER:
                 await world.members.remove(
-                    world.tenant.id, each.id, OperatorPrincipal(), ATTRIBUTION
+                    world.tenant.id, item.id, OperatorPrincipal(), ATTRIBUTION
                 )
 
 
 async def test_a_removed_user_leaves_no_rows(world: World) -> None:
-    """A user with a row in every table that refers to users leaves none in any."""
+    """Removing a user deletes their rows in every table that refers to users."""
     await world.join(email="grace@example.com")
     person = await world.person()
     _, (recovery_code, *_) = await world.enroll(person)
@@ -107,7 +107,7 @@ def _referring_to(*names: str) -> set[str]:
 
 
 async def test_a_removal_ends_concurrent_sign_ins(world: World) -> None:
-    """What a user asks for during their removal is done before it or refused, and leaves nothing."""
+    """A user's requests during their removal are executed before it or refused."""
     await world.join(email="grace@example.com")
     for number in range(ROUNDS):
         email = f"{number}@example.com"
@@ -122,9 +122,9 @@ async def test_a_removal_ends_concurrent_sign_ins(world: World) -> None:
             return_exceptions=True,
         )
         assert outcomes[3] is None
-        for each in outcomes:
-            assert isinstance(each, POSSIBLE_OUTCOMES) or each is None, each
-            if isinstance(each, Tokens):
-                assert await world.sessions.find(each.access, HERE) is None
+        for outcome in outcomes:
+            assert isinstance(outcome, POSSIBLE_OUTCOMES) or outcome is None, outcome
+            if isinstance(outcome, Tokens):
+                assert await world.sessions.find(outcome.access, HERE) is None
                 with pytest.raises(InvalidRefreshTokenError):
-                    await world.sessions.refresh(each.refresh, b"", ATTRIBUTION)
+                    await world.sessions.refresh(outcome.refresh, b"", ATTRIBUTION)

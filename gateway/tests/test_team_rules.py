@@ -1,4 +1,4 @@
-"""Who may change whom in a team: every combination, without a database."""
+"""The rules for changes of members in a team: every combination, without a database."""
 
 from uuid import uuid4
 
@@ -21,14 +21,14 @@ NEW = (*Role, None)
 
 
 def _person(role: Role = Role.OWNER) -> SessionPrincipal:
-    """Return somebody whose session began with a role."""
+    """Return a person whose session began with a role."""
     user, session = UserId(uuid4()), SessionId(uuid4())
     entitlements = Entitlements(Tier.FREE)
     return SessionPrincipal(TenantId(uuid4()), entitlements, user, role, session, suspended=False)
 
 
 def _expected(by: Role, now: Role, to: Role | None) -> type[Exception] | None:
-    """Return what a team of three owners says to one member who changes another."""
+    """Return the expected result in a team of three owners, when one member changes another."""
     if by not in (Role.OWNER, Role.ADMIN):
         return NotPermittedError
     return OwnersOnlyError if by is Role.ADMIN and Role.OWNER in (now, to) else None
@@ -38,7 +38,7 @@ def _expected(by: Role, now: Role, to: Role | None) -> type[Exception] | None:
 @pytest.mark.parametrize("now", Role)
 @pytest.mark.parametrize("to", NEW)
 def test_every_cell(by: Role, now: Role, to: Role | None) -> None:
-    """Owners change everybody, admins everybody but owners and into owners, others nobody."""
+    """Owners can change every member, admins every member except owners, others none."""
     asks, member, others = _person(), UserId(uuid4()), [UserId(uuid4()) for _ in range(2)]
     team = Team({asks.user: by, member: now, **dict.fromkeys(others, Role.OWNER)})
     expected = _expected(by, now, to)
@@ -51,25 +51,25 @@ def test_every_cell(by: Role, now: Role, to: Role | None) -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_leaving(role: Role) -> None:
-    """In any role one may leave."""
+    """A member of any role can leave."""
     asks = _person()
     Team({asks.user: role, UserId(uuid4()): Role.OWNER}).require_change(asks, asks.user, None)
 
 
-@pytest.mark.parametrize("to", [each for each in NEW if each is not Role.OWNER])
+@pytest.mark.parametrize("to", [request for request in NEW if request is not Role.OWNER])
 def test_the_last_owner_stays(to: Role | None) -> None:
-    """The last owner stays one, whoever asks; as an owner they may stay."""
+    """The last owner's role cannot be changed by any principal."""
     asks = _person()
     team = Team({asks.user: Role.OWNER, UserId(uuid4()): Role.ADMIN})
-    for each in (asks, OperatorPrincipal()):
+    for principal in (asks, OperatorPrincipal()):
         with pytest.raises(LastOwnerError):
-            team.require_change(each, asks.user, to)
-        team.require_change(each, asks.user, Role.OWNER)
+            team.require_change(principal, asks.user, to)
+        team.require_change(principal, asks.user, Role.OWNER)
 
 
 @pytest.mark.parametrize("to", NEW)
 def test_the_operator_decides_about_everybody_but_strangers(to: Role | None) -> None:
-    """The operator changes any member of the team, and nobody who is none."""
+    """An operator can change any member of the team, and no other person."""
     member = UserId(uuid4())
     team = Team({member: Role.OWNER, UserId(uuid4()): Role.OWNER})
     team.require_change(OperatorPrincipal(), member, to)
@@ -79,7 +79,7 @@ def test_the_operator_decides_about_everybody_but_strangers(to: Role | None) -> 
 
 @pytest.mark.parametrize("to", NEW)
 def test_what_counts_is_the_role_of_now(to: Role | None) -> None:
-    """Whoever is no member any more changes nothing, whatever their session began as."""
+    """A removed member can change nothing, in spite of the session's role."""
     member, gone = UserId(uuid4()), _person(Role.OWNER)
     team = Team({member: Role.VIEWER, UserId(uuid4()): Role.OWNER})
     with pytest.raises(NotPermittedError):

@@ -73,7 +73,7 @@ class FakeKeys:
     """Tenants of whom it refuses every request."""
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
-        """Do what is asked of the tenants' destruction."""
+        """Execute requests about the tenants' destruction."""
         await asyncio.sleep(0)
         if self.is_down or request.tenant in self.unknown:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
@@ -106,16 +106,16 @@ class FakeKeys:
         return datetime.fromtimestamp(self.world.now, UTC)
 
     def look(self, state: DestructionState = DestructionState.COMPLETED) -> None:
-        """Begin what is due, or complete it."""
+        """Begin a due destruction, or complete it."""
         for tenant, found in self.destructions.items():
             if found.at <= self.now and found.is_open:
                 self.destructions[tenant] = Destruction(state, found.at)
 
     def _list(self, tenant: TenantId) -> Destructions:
         found = tuple(
-            ScheduledDestruction(of, each)
-            for of, each in sorted(self.destructions.items())
-            if (each.is_open if tenant == INSTALLATION else of == tenant)
+            ScheduledDestruction(of, destruction)
+            for of, destruction in sorted(self.destructions.items())
+            if (destruction.is_open if tenant == INSTALLATION else of == tenant)
         )
         return Destructions(destructions=found, has_more=False)
 
@@ -127,7 +127,7 @@ def keys(world: World) -> FakeKeys:
 
 
 def deletions(world: World, keys: FakeKeys) -> Deletions:
-    """Return what deletes tenants, as a gateway has it that has just started."""
+    """Return the deletions of a gateway that has just started."""
     return Deletions(
         SqlDeletions(world.engine),
         one_shard(keys),
@@ -151,7 +151,7 @@ async def status(world: World) -> TenantStatus:
 
 
 async def test_only_a_suspended_tenant_is_deleted(world: World, keys: FakeKeys) -> None:
-    """The deletion of an active tenant, or of nobody, is refused and not recorded."""
+    """The deletion of an active or unknown tenant is refused and not recorded."""
     found = deletions(world, keys)
     with pytest.raises(NotSuspendedError):
         await found.schedule(world.tenant.id, 7, ATTRIBUTION)
@@ -168,7 +168,7 @@ async def test_only_a_suspended_tenant_is_deleted(world: World, keys: FakeKeys) 
 
 
 async def test_a_deletion_is_cancelled(world: World, keys: FakeKeys) -> None:
-    """Its time stays; until it is cancelled the tenant is not resumed, and then its keys are kept."""
+    """A scheduled time remains until it is cancelled; then the keys are kept."""
     found = await scheduled(world, keys)
     start = world.now
     again = await found.schedule(world.tenant.id, 1, ATTRIBUTION)
@@ -206,7 +206,7 @@ async def test_the_key_service_decides_when(world: World, keys: FakeKeys) -> Non
 @pytest.mark.threat("accounts-database-writer")
 @pytest.mark.parametrize("state", ["suspended", "deleting"])
 async def test_a_row_destroys_nothing(world: World, keys: FakeKeys, state: str) -> None:
-    """Who writes the row of a tenant has its destruction scheduled, which is shown and cancelled."""
+    """A forged row can only schedule a destruction, which is visible and can be cancelled."""
     written = {"status": state, "deletion_at_us": 1}
     async with transaction(world.engine) as connection:
         await connection.execute(sa.update(TENANTS).values(written))
@@ -218,13 +218,13 @@ async def test_a_row_destroys_nothing(world: World, keys: FakeKeys, state: str) 
         TenantStatus.SUSPENDED,
         keys.now + timedelta(days=7),
     )
-    assert [each.principal for each in keys.attributions] == ["gateway"]
+    assert [attribution.principal for attribution in keys.attributions] == ["gateway"]
     await found.cancel(world.tenant.id, ATTRIBUTION)
     assert keys.open == set()
 
 
 async def test_what_no_row_says_is_kept(world: World, keys: FakeKeys) -> None:
-    """A destruction that no operator asked for is cancelled, unless it has begun, or the tenant is gone."""
+    """A destruction without a row is cancelled, unless it has begun or the tenant is gone."""
     gone = await add_tenant(world.engine, new_tenant())
     async with transaction(world.engine) as connection:
         update = sa.update(TENANTS).where(TENANTS.c.id == gone.id)
@@ -239,7 +239,7 @@ async def test_what_no_row_says_is_kept(world: World, keys: FakeKeys) -> None:
 
 
 async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> None:
-    """Where it is down nothing is cancelled, and what was scheduled is told once it is there."""
+    """While the key service is down, nothing is cancelled; it gets new deletions later."""
     keys.is_down = True
     with pytest.raises(KeyServiceError):
         await scheduled(world, keys)
@@ -254,7 +254,7 @@ async def test_the_key_service_is_told_later(world: World, keys: FakeKeys) -> No
 
 
 async def _told(world: World) -> list[tuple[str, str]]:
-    """Return whom the mails that wait are for and what they are about, and remove them."""
+    """Return the recipients and subjects of waiting mails, and remove them."""
     now = date_of(world.now)
     claimed = await world.mail_outbox.claim(1000, now, now)
     for mail in claimed:
@@ -265,7 +265,7 @@ async def _told(world: World) -> list[tuple[str, str]]:
 
 
 async def test_owners_are_told_the_time_of_the_destruction(world: World, keys: FakeKeys) -> None:
-    """The mail has the key service's time, not the one that was asked for; each time is told once."""
+    """The mail has the key service's time, and each time is announced once."""
     await world.join()
     keys.least_days = 30
     found = await scheduled(world, keys, days=1)
@@ -284,7 +284,7 @@ async def test_owners_are_told_the_time_of_the_destruction(world: World, keys: F
 
 
 async def test_owners_are_told_once_the_key_service_is(world: World, keys: FakeKeys) -> None:
-    """Where it is down nobody knows the time yet; the mail follows when it has been told."""
+    """While the key service is down, the time is unknown; the mail follows later."""
     await world.join()
     keys.is_down = True
     with pytest.raises(KeyServiceError):
@@ -314,15 +314,15 @@ async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -
     assert await status(world) is TenantStatus.DELETED
     assert world.changes_announced > announced
     assert await world.sessions.find(tokens.access, HERE) is None
-    assert [each.status for each in await world.api_keys.list(world.tenant.id)] == ["revoked"]
-    assert [each.status for each in await world.api_keys.list(other.id)] == ["active"]
+    assert [key.status for key in await world.api_keys.list(world.tenant.id)] == ["revoked"]
+    assert [key.status for key in await world.api_keys.list(other.id)] == ["active"]
     async with transaction(world.engine) as connection:
         for table in (*TABLES_OF_USER, METADATA.tables["users"], METADATA.tables["invitations"]):
             assert (await connection.execute(sa.select(table))).first() is None, table.name
     recorded = list(world.log.recorded.values())[-3:]
-    operations = [each.operation for each in recorded]
+    operations = [entry.operation for entry in recorded]
     assert operations == ["revoke-api-key", "membership-ended", "tenant-deleted"]
-    assert {each.policy for each in recorded} == {"tenant-deletion"}
+    assert {entry.policy for entry in recorded} == {"tenant-deletion"}
 
 
 async def test_a_cancellation_at_the_key_service_holds(world: World, keys: FakeKeys) -> None:
@@ -399,7 +399,7 @@ async def test_a_cancellation_at_its_time_is_all_or_nothing(world: World, keys: 
 
 
 async def test_a_deletion_and_a_resumption_exclude_each_other(world: World, keys: FakeKeys) -> None:
-    """Asked for at once, the tenant is active, or its deletion is scheduled once; never both."""
+    """After a concurrent deletion and resumption, the tenant is either active or scheduled."""
     for _ in range(ROUNDS):
         await world.tenants.change(world.tenant.id, SUSPEND, ATTRIBUTION)
         started = deletions(world, keys)
@@ -421,7 +421,7 @@ async def test_a_deletion_and_a_resumption_exclude_each_other(world: World, keys
 
 
 async def test_a_deleted_tenant_gets_nothing_new(world: World, keys: FakeKeys) -> None:
-    """What an operator began to add before the end, and adds after it, is refused as nobody's."""
+    """Additions to a deleted tenant are refused, even if they began before the deletion."""
     await scheduled(world, keys)
     world.now += 7 * DAY
     keys.look()
@@ -435,7 +435,7 @@ async def test_a_deleted_tenant_gets_nothing_new(world: World, keys: FakeKeys) -
 
 
 async def test_one_that_fails_holds_no_other_up(world: World, keys: FakeKeys) -> None:
-    """A tenant of which the key service says nothing stays, and the next one is deleted."""
+    """A tenant without a response of its key service remains, and the next one is deleted."""
     await scheduled(world, keys)
     first = world.tenant
     world.tenant = await add_tenant(world.engine, new_tenant())
@@ -452,7 +452,7 @@ async def test_one_that_fails_holds_no_other_up(world: World, keys: FakeKeys) ->
 async def test_an_outage_is_logged_once(
     world: World, keys: FakeKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A key service that has not answered yet is not worth a line; each outage later is worth one."""
+    """An outage is logged once, but not before the key service has responded once."""
     found = deletions(world, keys)
     for outages in range(3):
         keys.is_down = True
@@ -465,7 +465,7 @@ async def test_an_outage_is_logged_once(
 
 
 async def test_more_than_are_tried_at_once_have_their_turn(world: World, keys: FakeKeys) -> None:
-    """Which of those that are scheduled are tried is left to chance."""
+    """The tenants of one round are chosen at random."""
     store = SqlDeletions(world.engine)
     due = set()
     for _ in range(3):
@@ -478,7 +478,7 @@ async def test_more_than_are_tried_at_once_have_their_turn(world: World, keys: F
 
 
 async def test_what_is_paid_elsewhere_is_ended_there_first(world: World, keys: FakeKeys) -> None:
-    """A tenant whose subscription a payment provider would go on charging is not deleted."""
+    """A tenant with a running external subscription is not deleted."""
     await _subscribe(world.tenant, world.engine)
     await world.tenants.change(world.tenant.id, SUSPEND, ATTRIBUTION)
     with pytest.raises(BilledElsewhereError):

@@ -32,7 +32,7 @@ from pqkeep_protocol.documents import is_newer
     ],
 )
 def test_names_of_any_script(name: str) -> None:
-    """Letters, marks, joiners, symbols and spaces of any script make a name, which stays as it is."""
+    """Letters, marks, joiners, symbols and spaces of any script are accepted and unchanged."""
     assert normalized_name(name) == unicodedata.normalize("NFC", name)
 
 
@@ -68,8 +68,8 @@ def test_texts_that_are_no_names(text: str) -> None:
 
 
 def test_what_this_python_does_not_know_is_compared_as_it_is() -> None:
-    """A character of a later Unicode makes another name, and the letters beside it have their case."""
-    newer = next(chr(each) for each in range(0x10D40, 0xE0000) if is_newer(chr(each)))
+    """A character of a later Unicode version is unchanged; neighbouring letters are folded."""
+    newer = next(chr(code) for code in range(0x10D40, 0xE0000) if is_newer(chr(code)))
     name = normalized_name(f"Cafe\u0301 {newer}")
     assert name == f"Café {newer}"
     assert name_key(name) == name_key(normalized_name(f"CAFÉ {newer}"))
@@ -77,7 +77,7 @@ def test_what_this_python_does_not_know_is_compared_as_it_is() -> None:
 
 
 def test_marks_without_end_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that is too long in any form is refused before NFC, whose time is quadratic in marks."""
+    """A text that is too long is refused before NFC, which takes quadratic time."""
     monkeypatch.setattr(tenants, "unicodedata", None)
     with pytest.raises(ValueError):  # noqa: PT011 - as above
         normalized_name("a" + "\u0345\u0344\u0316" * 2600)
@@ -107,12 +107,12 @@ def test_names_that_are_the_same(one: str, other: str) -> None:
 
 def test_names_that_differ() -> None:
     """Another letter, and a space within a word, make another name."""
-    assert len({name_key(each) for each in ("Acme", "Acne", "Ac me", "Acmé")}) == 4
+    assert len({name_key(name) for name in ("Acme", "Acne", "Ac me", "Acmé")}) == 4
 
 
 @given(st.text(max_size=40))
 def test_a_normalized_name_is_its_own_form(text: str) -> None:
-    """What was normalized is in NFC and normalizes to itself; capitals keep its key."""
+    """A normalized name is in NFC and normalizes to itself; its key ignores case."""
     try:
         name = normalized_name(text)
     except ValueError:
@@ -123,7 +123,7 @@ def test_a_normalized_name_is_its_own_form(text: str) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_the_database_keeps_names_apart(world: World) -> None:
-    """A tenant whose name is the same but for case and composition is refused."""
+    """A name that differs only in case or composition is refused."""
     await world.tenants.create("Café 株式会社", Tier.FREE, ATTRIBUTION)
     with pytest.raises(NameTakenError):
         await world.tenants.create(normalized_name("CAFE\u0301 株式会社"), Tier.FREE, ATTRIBUTION)

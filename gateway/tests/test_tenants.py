@@ -41,16 +41,16 @@ async def test_a_tenant_comes_back_as_it_was(engine: AsyncEngine) -> None:
 
 
 async def test_a_tenant_that_is_not_there(engine: AsyncEngine) -> None:
-    """An id that nobody has raises TenantNotFoundError."""
+    """An unknown id raises TenantNotFoundError."""
     with pytest.raises(TenantNotFoundError):
         await SqlTenants(engine).get(TenantId(uuid4()))
 
 
 async def test_a_name_is_taken_once(engine: AsyncEngine) -> None:
-    """Of twenty tenants of one name that are added at once, one is added."""
+    """Of twenty concurrent tenants with one name, one is added."""
     rivals = [new_tenant("one name") for _ in range(20)]
     outcomes = await asyncio.gather(
-        *(add_tenant(engine, each) for each in rivals), return_exceptions=True
+        *(add_tenant(engine, rival) for rival in rivals), return_exceptions=True
     )
     assert sum(isinstance(outcome, Tenant) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, NameTakenError) for outcome in outcomes) == 19
@@ -66,7 +66,7 @@ async def test_tenants_are_listed_oldest_first(engine: AsyncEngine) -> None:
 
 
 async def test_tenants_are_listed_page_by_page(engine: AsyncEngine) -> None:
-    """Pages of two have every tenant once, also those created at the same moment, and the total."""
+    """Pages of two have every tenant once, even with equal creation times, and the total."""
     tenants = SqlTenants(engine)
     for number in range(5):
         await add_tenant(engine, replace(new_tenant(), created_at=NOW + number // 3 * OVERLAP))
@@ -79,8 +79,8 @@ async def test_tenants_are_listed_page_by_page(engine: AsyncEngine) -> None:
         if not page.has_more:
             break
         after = page.tenants[-1].id
-    assert [len(each) for each in pages] == [2, 2, 1]
-    assert tuple(tenant for each in pages for tenant in each) == everything
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert tuple(tenant for page in pages for tenant in page) == everything
     with pytest.raises(TenantNotFoundError):
         await tenants.list(2, TenantId(uuid4()))
 
@@ -103,7 +103,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 async def test_a_change_undoes_no_other(world: World, order: tuple[int, ...]) -> None:
-    """Changes made one after another, in any order, all persist: each touches what it names."""
+    """Consecutive changes of different fields all persist."""
     for number in order:
         changed = await world.tenants.change(world.tenant.id, CHANGES[number], ATTRIBUTION)
     assert await world.stored_tenants.get(world.tenant.id) == changed

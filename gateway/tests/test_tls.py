@@ -54,18 +54,18 @@ def server_hello(group: int, *, share: int) -> bytes:
     [(0x11EC, "X25519MLKEM768"), (0x11EB, "SecP256r1MLKEM768"), (0x1D, "x25519"), (1, "0x0001")],
 )
 def test_the_group_is_read_from_the_server_s_message(number: int, name: str, share: int) -> None:
-    """ServerHello and HelloRetryRequest name the group, also one that has no name here."""
+    """ServerHello and HelloRetryRequest reveal the group, even an unknown one."""
     assert group_of(server_hello(number, share=share)) == name
 
 
 @pytest.mark.parametrize("flight", [b"", b"\x16\3\3", bytes((21, 3, 3, 0, 2, 2, 40)) + bytes(99)])
 def test_what_is_no_server_hello_has_no_group(flight: bytes) -> None:
-    """An alert, and what is cut in its head, have none."""
+    """An alert or a truncated head has no group."""
     assert group_of(flight) == ""
 
 
 def talk(session: TlsSession, client: ssl.SSLContext, request: bytes = b"") -> tuple[bytes, str]:
-    """Let a client shake hands and send a request; return what arrived, and its protocol."""
+    """Let a client shake hands and send a request; return the received bytes and the protocol."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     for _ in range(3):
@@ -79,7 +79,7 @@ def talk(session: TlsSession, client: ssl.SSLContext, request: bytes = b"") -> t
 
 @pytest.mark.parametrize("curve", ["X25519", "prime256v1", "secp384r1"])
 def test_the_group_of_a_real_handshake(certificate: Certificate, curve: str) -> None:
-    """What OpenSSL agrees on is what is read, and is counted once."""
+    """The group that OpenSSL negotiates is read, and counted once."""
     client = certificate.client()
     try:
         client.set_ecdh_curve(curve)
@@ -93,7 +93,7 @@ def test_the_group_of_a_real_handshake(certificate: Certificate, curve: str) -> 
 
 
 def test_the_group_after_a_retry(certificate: Certificate, tmp_path: Path) -> None:
-    """Where the server asks for another group than the client's first, it is that one."""
+    """After a retry with another group, that group is read."""
     server = new_certificate(tmp_path).context
     server.set_ecdh_curve("secp521r1")
     client = ssl.create_default_context(cafile=tmp_path / "certificate.pem")
@@ -125,7 +125,7 @@ def test_a_classical_client_is_refused_where_post_quantum_is_required(
 
 
 def first_flight(client: ssl.SSLContext, name: str | None) -> bytes:
-    """Return what a client sends first."""
+    """Return a client's first bytes."""
     outgoing = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         client.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name).do_handshake()
@@ -137,7 +137,7 @@ def first_flight(client: ssl.SSLContext, name: str | None) -> bytes:
 def test_whatever_name_and_protocols_a_client_has_it_is_served(
     certificate: Certificate, tls: TlsServer, name: str | None, protocols: list[str]
 ) -> None:
-    """There is one certificate and one protocol: a client's SNI and ALPN choose nothing."""
+    """A client's SNI and ALPN have no effect: there is one certificate and one protocol."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.load_verify_locations(certificate.path)
@@ -155,7 +155,7 @@ def test_whatever_name_and_protocols_a_client_has_it_is_served(
 
 
 def test_a_first_message_in_records_of_a_byte(certificate: Certificate, tls: TlsServer) -> None:
-    """A ClientHello in as many records as it has bytes is answered as one in one record is."""
+    """A ClientHello in records of one byte gets the same response as in one record."""
     flight = first_flight(certificate.client(), "127.0.0.1")
     session = tls.session()
     for byte in flight[5:]:
@@ -167,7 +167,7 @@ def test_a_first_message_in_records_of_a_byte(certificate: Certificate, tls: Tls
 def test_a_damaged_first_message_fails_and_does_no_more(
     certificate: Certificate, tls: TlsServer
 ) -> None:
-    """Whichever byte of a ClientHello is another, nothing but TlsError is raised, and nobody is let in."""
+    """Any changed byte of a ClientHello raises only TlsError, and the handshake fails."""
     flight = first_flight(certificate.client(), "name.example.org")
     for at in range(len(flight)):
         for value in (0, 0xFF):
@@ -178,7 +178,7 @@ def test_a_damaged_first_message_fails_and_does_no_more(
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with what is known of the connection."""
+    """Respond with everything known about the connection."""
     text = f"{scope['scheme']} {scope['state'].get('tls_group')}".encode()
     headers = [(b"content-length", b"%d" % len(text))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -186,7 +186,7 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def large(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with five million bytes."""
+    """Respond with five million bytes."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": bytes(5_000_000)})
 
@@ -208,7 +208,7 @@ def tls(certificate: Certificate) -> TlsServer:
 
 
 async def ask(server: Server, client: ssl.SSLContext) -> bytes:
-    """Return the body of an answer over a connection of its own, closed by the server's side."""
+    """Return the body of a response on a new connection that the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=client)
     writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     response = await reader.read()
@@ -217,7 +217,7 @@ async def ask(server: Server, client: ssl.SSLContext) -> bytes:
 
 
 def test_a_request_over_tls(certificate: Certificate, tls: TlsServer) -> None:
-    """It is answered, its scheme is https, and its connection's group is known."""
+    """A request over TLS has the scheme https, and its connection's group is known."""
     server = Server(tls)
     client = certificate.client()
     client.set_ecdh_curve("prime256v1")
@@ -239,7 +239,7 @@ def test_no_connection_is_resumed(certificate: Certificate, tls: TlsServer) -> N
 
 
 def test_a_long_answer_over_tls(certificate: Certificate, tls: TlsServer) -> None:
-    """An answer of many records arrives whole, and ends with close_notify."""
+    """A response of many records arrives completely, and ends with close_notify."""
     server = Server(tls)
 
     async def do() -> None:
@@ -282,7 +282,7 @@ def test_a_handshake_and_a_request_byte_by_byte(certificate: Certificate) -> Non
 def test_a_client_that_ends_its_side_is_hung_up_on(
     certificate: Certificate, tls: TlsServer
 ) -> None:
-    """What came before close_notify is executed, and the connection is closed."""
+    """A request before close_notify is executed, and the connection is closed."""
     server = Server(tls)
     executed = asyncio.Event()
 
@@ -332,7 +332,7 @@ def test_plain_http_is_closed_without_a_reset(tls: TlsServer) -> None:
 def test_an_answer_before_the_body_is_read_after_it(
     certificate: Certificate, tls: TlsServer
 ) -> None:
-    """A client that sends all of a refused body before it reads finds the answer, and no reset."""
+    """A client that sends a refused body completely can still read the response."""
     server = Server(tls)
     answered = threading.Event()
 
@@ -411,7 +411,7 @@ def tls_group(tls: TlsServer) -> bytes:
 
 
 class Updates:
-    """Asks for new keys, again and again: a client's side of RFC 8446, 4.6.3 and 7.2."""
+    """Requests new keys repeatedly: a client's side of RFC 8446, 4.6.3 and 7.2."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -433,7 +433,7 @@ class Updates:
 
 @pytest.mark.threat("stranger")
 def test_updates_of_keys_are_limited(certificate: Certificate, tmp_path: Path) -> None:
-    """Some are answered; a client that only asks for more of them is refused."""
+    """A client that only requests key updates is refused after some."""
     client = certificate.client()
     client.keylog_filename = str(tmp_path / "keys")
     session = TlsSession(certificate.context, Counter())
@@ -455,7 +455,7 @@ def test_updates_of_keys_are_limited(certificate: Certificate, tmp_path: Path) -
 def test_records_of_a_byte_are_limited(
     certificate: Certificate, size: int, *, is_read: bool
 ) -> None:
-    """A client that makes work of little content is refused; one with small records is not."""
+    """A client with much overhead for little content is refused; small records are allowed."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = certificate.client().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     session = TlsSession(certificate.context, Counter())
@@ -508,7 +508,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("how", BAD)
 def test_a_bad_certificate_is_refused(certificate: Certificate, tmp_path: Path, how: str) -> None:
-    """It is refused at the start, and where it comes later, the one in use stays."""
+    """A bad certificate stops the start; at a reload the old one remains."""
     copy = _copy(certificate, tmp_path)
     tls = TlsServer(copy.path, copy.key, require_post_quantum=False)
     context, expires = tls.session().context, tls.expires
@@ -523,7 +523,7 @@ def test_a_bad_certificate_is_refused(certificate: Certificate, tmp_path: Path, 
 
 
 def test_an_expired_certificate_does_not_replace_another(tmp_path: Path) -> None:
-    """A gateway starts with one, for its clock may be wrong, and takes none later."""
+    """An expired certificate is accepted at the start, but not at a reload."""
     expired = new_certificate(tmp_path, expires=timedelta(days=-1))
     tls = TlsServer(expired.path, expired.key, require_post_quantum=False)
     context = tls.session().context

@@ -1,4 +1,4 @@
-"""Spans: what they say, what they belong to, and what they never have."""
+"""Spans: their content, their traces, and what they must not contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class FakeKeyService:
-    """A key service that answers, or refuses."""
+    """A key service that responds, or refuses."""
 
     def __init__(self, refusal: ErrorKind | None) -> None:
         self.refusal = refusal
@@ -39,7 +39,7 @@ class FakeKeyService:
 async def spans_of(
     headers: Mapping[str, str], refusal: ErrorKind | None = None, ratio: float = 1.0
 ) -> Collector:
-    """Send one request through a traced application; return what the collector has got."""
+    """Send one request through a traced application; return the collector's spans."""
     with running_collector() as collector:
         tracing = Tracing(OpenTelemetry(endpoint=collector.endpoint, sample_ratio=ratio))
         keys = tracing.calls(cast("Any", FakeKeyService(refusal)))
@@ -63,7 +63,7 @@ async def spans_of(
 
 def attributes(span: Span) -> dict[str, str | int]:
     """Return a span's attributes."""
-    return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+    return {name.key: name.value.string_value or name.value.int_value for name in span.attributes}
 
 
 async def test_a_request_is_a_part_of_its_caller_s_trace() -> None:
@@ -95,14 +95,14 @@ async def test_a_refusal_is_an_error_by_its_kind() -> None:
     "traceparent", ["", "x", f"00-{TRACE}-{PARENT}", f"00-{'0' * 32}-{PARENT}-01", CANARY * 1000]
 )
 async def test_a_malformed_trace_is_none(traceparent: str) -> None:
-    """A request whose traceparent is none begins a trace of its own."""
+    """A request with a malformed traceparent begins its own trace."""
     _, request = (await spans_of({"traceparent": traceparent})).spans
     assert not request.parent_span_id
     assert request.trace_id.hex() != TRACE
 
 
 async def test_nobody_has_more_sent_than_the_settings() -> None:
-    """A caller's sampled trace is not sent where the settings send none; an unwanted one never is."""
+    """A caller's sampled trace does not override the settings; an unsampled one is never sent."""
     assert (await spans_of({"traceparent": f"00-{TRACE}-{PARENT}-01"}, ratio=0.0)).spans == []
     assert (await spans_of({"traceparent": f"00-{TRACE}-{PARENT}-00"})).spans == []
 
@@ -112,11 +112,11 @@ async def test_a_span_has_nothing_of_a_request() -> None:
     headers = {"x-api-key": CANARY, "tracestate": f"a={CANARY}", "baggage": f"a={CANARY}"}
     collector = await spans_of(headers | {"traceparent": f"00-{TRACE}-{PARENT}-01"})
     assert collector.received
-    assert not any(CANARY.encode() in each for each in collector.received)
+    assert not any(CANARY.encode() in request for request in collector.received)
 
 
 async def test_a_collector_that_is_away_holds_nothing_up() -> None:
-    """Requests are answered, and the gateway ends."""
+    """Without a collector, requests are served and the gateway can end."""
     tracing = Tracing(OpenTelemetry(endpoint=f"http://127.0.0.1:{free_port()}/v1/traces"))
     keys = tracing.calls(cast("Any", FakeKeyService(None)))
     encrypt = Encrypt(

@@ -1,4 +1,4 @@
-"""Whose address a request has that came through proxies."""
+"""The source address of requests through proxies."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "fd00::/8"])
 
 def client_of(*headers: str, peer: str = PROXY, proxies: TrustedProxies = PROXIES) -> str:
     """Return the client's address of a request with some headers."""
-    pairs = (each.encode("latin-1").split(b": ", 1) for each in headers)
+    pairs = (header.encode("latin-1").split(b": ", 1) for header in headers)
     client = proxies.client_of(peer, [(b"host", b"x"), *((name, value) for name, value in pairs)])
     assert client.is_known
     return client.address
@@ -23,13 +23,13 @@ def client_of(*headers: str, peer: str = PROXY, proxies: TrustedProxies = PROXIE
 @pytest.mark.parametrize("peer", [CLIENT, "2001:db8::1", "", "/run/socket", "::ffff:192.0.2.7"])
 @pytest.mark.parametrize("header", ["x-forwarded-for: {}", "forwarded: for={}"])
 def test_strangers_choose_no_address(peer: str, header: str) -> None:
-    """Whoever is no trusted proxy has its own address, whatever it sends."""
+    """The headers of an untrusted peer have no effect."""
     assert client_of(header.format(INVENTED), peer=peer) == peer
 
 
 @pytest.mark.parametrize("peer", [PROXY, OTHER_PROXY, CLIENT])
 def test_without_trusted_proxies_every_peer_is_a_client(peer: str) -> None:
-    """Where none is listed no header counts."""
+    """Without trusted proxies, headers have no effect."""
     nobody = TrustedProxies([])
     assert client_of(f"x-forwarded-for: {INVENTED}", peer=peer, proxies=nobody) == peer
 
@@ -58,12 +58,12 @@ def test_without_trusted_proxies_every_peer_is_a_client(peer: str) -> None:
 def test_the_client_is_the_right_most_address_that_is_not_trusted(
     headers: tuple[str, ...], peer: str
 ) -> None:
-    """What is further left can be invented, and what is further right are proxies."""
+    """Addresses further left can be invented, and addresses further right are proxies."""
     assert client_of(*headers, peer=peer) == CLIENT
 
 
 def test_an_address_is_canonical() -> None:
-    """However an address is written, it is one in records and limits."""
+    """Every notation of an address has the same form in records and limits."""
     for written in ("2001:DB8:0:0::1", "[2001:db8::1]", "[2001:0db8::0001]:443"):
         assert client_of(f"x-forwarded-for: {written}") == "2001:db8::1"
 
@@ -101,15 +101,15 @@ def test_a_request_of_a_proxy_s_own_network_has_its_address() -> None:
     ],
 )
 def test_a_header_that_is_not_clear_leaves_the_proxy_s_address(headers: tuple[str, ...]) -> None:
-    """A malformed element or none, and two kinds of headers, name nobody: that is said, too."""
-    pairs = (each.encode("latin-1").split(b": ", 1) for each in headers)
+    """Ambiguous headers lead to the proxy's address, marked as such."""
+    pairs = (header.encode("latin-1").split(b": ", 1) for header in headers)
     assert PROXIES.client_of(PROXY, [(name, value) for name, value in pairs]) == Client(
         PROXY, is_known=False
     )
 
 
 def test_without_headers_it_is_the_proxy_itself() -> None:
-    """A request that the proxy's host makes is told from one that it passes on."""
+    """A request without headers comes from the proxy itself."""
     assert client_of() == PROXY
 
 
@@ -125,7 +125,7 @@ def test_nothing_that_is_sent_is_an_error(text: str, name: str) -> None:
     is_new=st.booleans(),
 )
 def test_a_client_cannot_choose_what_its_proxy_adds(*, invented: str, is_new: bool) -> None:
-    """Whatever a client sends as X-Forwarded-For, its proxy's word is the last."""
+    """The proxy's own entry in X-Forwarded-For decides, after any entries of the client."""
     sent = [(b"x-forwarded-for", invented.encode("latin-1"))]
     added = CLIENT.encode()
     appended = [(b"x-forwarded-for", sent[0][1] + b", " + added)]

@@ -9,7 +9,7 @@ from pqkeep_gateway.http.transport import GatheringTransport
 
 
 class Transport(asyncio.Transport):
-    """Remembers whether it is read."""
+    """Notes whether it is being read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Transport(asyncio.Transport):
         self.is_read = False
 
     def resume_reading(self) -> None:
-        """Read on, which one that is closed cannot."""
+        """Resume reading, which a closed transport cannot."""
         assert not self.is_aborted
         self.is_read = True
 
@@ -35,17 +35,17 @@ class Transport(asyncio.Transport):
 
 
 async def test_one_connection_is_read_in_each_turn() -> None:
-    """Each turn of the event loop reads one connection, in their order, but for those that are gone."""
+    """Each event-loop turn reads one connection, in order, without closed ones."""
     bodies = UnreadBodies()
     transports = [Transport() for _ in range(4)]
     loop = asyncio.get_running_loop()
-    for each in transports:
-        bodies.wait(GatheringTransport(each, loop))
+    for transport in transports:
+        bodies.wait(GatheringTransport(transport, loop))
     transports[1].abort()
     seen = []
     for _ in range(5):
-        seen.append([each.is_read for each in transports])
+        seen.append([transport.is_read for transport in transports])
         await asyncio.sleep(0)
     assert seen[0] == [False] * 4
-    assert [sum(each) for each in seen] == [0, 1, 1, 2, 3]
+    assert [sum(item) for item in seen] == [0, 1, 1, 2, 3]
     assert seen[4] == [True, False, True, True]

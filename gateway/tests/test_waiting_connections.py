@@ -1,4 +1,4 @@
-"""Connections that wait at another gateway's socket are taken, each to its end."""
+"""Connections that wait at another gateway's socket are accepted and served completely."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ SECONDS = 60.0
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what comes."""
+    """Sends the received bytes back."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -22,7 +22,7 @@ class Echo(asyncio.Protocol):
 
 
 async def test_a_connection_that_was_accepted_is_served_though_no_more_are_taken() -> None:
-    """Whoever is connected just when a gateway leaves gets an answer, not the end of the connection."""
+    """A connection that is accepted while a gateway leaves still gets a response."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def last_connection() -> Echo:

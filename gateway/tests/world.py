@@ -96,27 +96,27 @@ class FakeAuditLog:
     """Set when it answers, if it does not do so at once."""
 
     async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
-        """Record, and then answer."""
+        """Record, and then respond."""
         assert isinstance(request, RecordEvents)
         if self.is_unavailable:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         if self.responses is not None:
             await self.responses.wait()
         refused = []
-        for each in request.events:
+        for sent in request.events:
             self.received += 1
-            if each.operation == self.refuses:
-                refused.append(RefusedEvent(each.id, EventRefusal.NOT_AN_EVENT))
+            if sent.operation == self.refuses:
+                refused.append(RefusedEvent(sent.id, EventRefusal.NOT_AN_EVENT))
             else:
-                self.recorded.setdefault(each.id, each)
+                self.recorded.setdefault(sent.id, sent)
         if self.loses_responses:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         return cast(R_co, Recorded(refused=tuple(refused)))
 
     @property
     def operations(self) -> list[str]:
-        """What was recorded, in order."""
-        return [each.operation for each in self.recorded.values()]
+        """The recorded operations, in order."""
+        return [logged.operation for logged in self.recorded.values()]
 
 
 class Everywhere:
@@ -184,7 +184,7 @@ class FakeLastUses:
 
 
 class SettableClock:
-    """A clock that stands still until a test sets it."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -310,21 +310,21 @@ class World:
         self.clock.now = seconds
 
     async def join(self, role: Role = Role.OWNER, email: str = EMAIL) -> Tokens:
-        """Invite somebody, who accepts."""
+        """Invite a person, who accepts."""
         invited = await self.invite(email, role)
         _, tokens = await self.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
         return tokens
 
     async def invite(self, email: str, role: Role, by: Principal = OPERATOR) -> Invitation:
-        """Invite somebody to the tenant."""
+        """Invite a person to the tenant."""
         return await self.invitations.invite(self.tenant.id, email, role, by, ATTRIBUTION)
 
     async def person(self, email: str = EMAIL) -> SessionPrincipal:
-        """Let somebody join and return their session."""
+        """Let a person join and return their session."""
         return await self.principal(await self.join(email=email))
 
     async def principal(self, tokens: Tokens) -> SessionPrincipal:
-        """Return whose session it is."""
+        """Return the principal of the session."""
         found = await self.sessions.find(tokens.access, HERE)
         assert found is not None
         return found
@@ -336,7 +336,7 @@ class World:
         return found
 
     async def enroll(self, person: SessionPrincipal) -> tuple[TOTP, tuple[str, ...]]:
-        """Enroll an authenticator; return what makes its codes, and recovery codes."""
+        """Enroll an authenticator; return its code generator and the recovery codes."""
         totp = TOTP((await self.factors.enroll(person)).secret)
         return totp, await self.factors.confirm(person, totp.at(int(self.now)), ATTRIBUTION)
 
@@ -352,13 +352,13 @@ class World:
         return mailed_code(await self.mail(MailKind.CODE), self.pepper)
 
     async def reset_token(self, email: str = EMAIL) -> str:
-        """Return the token in the mail to somebody who forgot their password."""
+        """Return the token in the mail for a forgotten password."""
         await self.resets.begin(email, ATTRIBUTION)
         mail = await self.mail(MailKind.PASSWORD_RESET)
         return mailed_token(mail, CredentialKind.PASSWORD_RESET, self.pepper)
 
     async def registration_token(self, email: str = OTHER_EMAIL) -> str:
-        """Return the token in the mail to somebody who signs up."""
+        """Return the token in the mail for a sign-up."""
         await self.registration.begin(email, ATTRIBUTION)
         mail = await self.mail(MailKind.REGISTRATION)
         return mailed_token(mail, CredentialKind.REGISTRATION, self.pepper)
@@ -367,9 +367,9 @@ class World:
         """Return the only mail of a kind, and empty the outbox."""
         now = date_of(self.now)
         claimed = await self.mail_outbox.claim(1000, now, now)
-        for each in claimed:
-            await self.mail_outbox.remove(each)
-        (found,) = (each for each in claimed if each.kind is kind)
+        for mail in claimed:
+            await self.mail_outbox.remove(mail)
+        (found,) = (mail for mail in claimed if mail.kind is kind)
         return found
 
     async def _announce_change(self) -> None:
@@ -392,6 +392,6 @@ async def add_tenant(engine: AsyncEngine, tenant: Tenant) -> Tenant:
 async def count_successes(attempts: Sequence[Awaitable[Any]], *refusals: type[Exception]) -> int:
     """Return how many concurrent attempts succeed; the others raise one of these."""
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    for each in outcomes:
-        assert not isinstance(each, BaseException) or isinstance(each, refusals), each
-    return sum(not isinstance(each, BaseException) for each in outcomes)
+    for outcome in outcomes:
+        assert not isinstance(outcome, BaseException) or isinstance(outcome, refusals), outcome
+    return sum(not isinstance(outcome, BaseException) for outcome in outcomes)

@@ -32,7 +32,7 @@ def test_another_shards_key_service_is_asked_nothing(tmp_path: Path) -> None:
             httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
         ):
             deadline = time.monotonic() + SECONDS
-            while "it is that of the shard b, not default" not in output.read_text():
+            while "it belongs to the shard b, not default" not in output.read_text():
                 assert client.get("/healthz").status_code == 503
                 assert time.monotonic() < deadline, output.read_text()
                 time.sleep(0.05)

@@ -29,7 +29,7 @@ def test_a_shard_is_removed(two_shards: TwoShards) -> None:
         assert shard.key_service_settings.exists()
         return refused.stderr
 
-    assert "takes new tenants" in refusal("--leave-records")
+    assert "accepts new tenants" in refusal("--leave-records")
     assert moves(two_shards).drain("b") >= 1
     two_shards.until(lambda: "wait for its log" not in refusal())
     assert "records of tenants that were moved (1)" in refusal()

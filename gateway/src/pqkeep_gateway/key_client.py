@@ -1,11 +1,11 @@
-"""A shard's key services in other processes: one of them serves, the others stand by.
+"""Clients of a shard's key services in other processes: one is active, the others are standbys.
 
-Calls go to the one that serves in the newest epoch. One that refuses a call because it stands by has
-done nothing, so the next is tried; one that is lost with a call may have carried it out, so that is
-not tried again.
+Calls go to the active one with the newest fencing token (epoch). A standby refuses a call without
+executing it, so the next key service is tried. A call on a lost connection may have been executed,
+so it is not repeated.
 
-Whatever goes wrong is a KeyServiceError: out of reach, standing by or lost on the way UNAVAILABLE,
-no answer in time DEADLINE_EXCEEDED, an answer that is none BAD_RESPONSE.
+Every failure is a KeyServiceError: UNAVAILABLE if unreachable, on standby or lost;
+DEADLINE_EXCEEDED without a response in time; BAD_RESPONSE for an invalid response.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ from pqkeep_protocol.startup.settings import NetworkAddress
 R = TypeVar("R")
 
 NewConnection = Callable[[Accepts], FramedConnection[ToGateway]]
-"""Makes a connection to whomever it accepts."""
+"""Creates a connection to a peer that the function accepts."""
 
 
 class KeyServiceAddress(Protocol):
-    """An address at which the key service can be reached."""
+    """An address of a key service."""
 
     async def connect(self, new_connection: NewConnection) -> FramedConnection[ToGateway]:
         """Return an open connection. Raises OSError."""
@@ -57,7 +57,7 @@ class KeyServiceAddress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnixSocket:
-    """A Unix socket. Who may serve on it is decided by the folder that it is in."""
+    """A Unix socket. The permissions of its folder decide which process can serve on it."""
 
     path: str
 
@@ -71,7 +71,7 @@ class UnixSocket:
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost:
-    """Another host, whose certificate has the key service's role and this name."""
+    """Another host with the key service's role and this name in its certificate."""
 
     address: NetworkAddress
     name: str
@@ -97,33 +97,36 @@ _LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 9.0
 SLOW_SECONDS = 14.0
-"""For SLH-DSA: a signature takes up to seconds, and a new key pair is tried with one."""
+"""For SLH-DSA: a signature takes up to seconds, and a new key pair is tested with one."""
 SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
 PING_SECONDS = 2.0
 WATCH_SECONDS = 0.25
-"""Between two pings to a key service that is one of several."""
+"""The time between two pings to one of several key services."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 EXPIRY_SECONDS = 0.1
-"""Between two looks for calls past their deadline. A call ends so much after it at the latest."""
+"""The time between two searches for overdue calls. A call may end this much after its deadline."""
 STEADY_SECONDS = 5.0
-"""After a connection that lasted this long the back-off begins anew."""
+"""A connection of this length resets the back-off."""
 
 ClaimDatabase = Callable[[str, UUID], Awaitable[UUID]]
-"""Notes which database a shard has, unless that is noted; returns what is. Raises UnavailableError."""
+"""Stores a shard's database id unless it has one; returns the stored id.
+
+Raises UnavailableError.
+"""
 Reply = ToGateway | KeyServiceError
-"""The frame that a frame is answered with, or why there is none."""
+"""The response to a frame, or the error."""
 
 
 class _Waiting(NamedTuple):
-    """Who is told the reply to a frame, and until when, in the event loop's time."""
+    """The callback of a frame, and its deadline in the event loop's time."""
 
     told: Callable[[Reply], None]
     deadline: float
 
 
 class KeyConnection:
-    """Exchanges frames with a key service. It connects again, with back-off, whenever it must."""
+    """Exchanges frames with a key service. It reconnects, with back-off, after a loss."""
 
     def __init__(
         self,
@@ -135,9 +138,9 @@ class KeyConnection:
     ) -> None:
         """Connect to an address, once ``run`` runs.
 
-        ``verify`` raises OSError for a key service with another database than the shard's.
-        With ``on_epoch`` the key service is watched, and that is called whenever it has told its
-        epoch.
+        ``verify`` raises OSError for a key service with another database than the shard's. With
+        ``on_epoch`` the key service is watched, and ``on_epoch`` is called each time it has sent
+        its fencing token.
         """
         self._address = address
         self._shard = shard
@@ -148,13 +151,13 @@ class KeyConnection:
         self._connection: FramedConnection[ToGateway] | None = None
         self._waiting: dict[int, _Waiting] = {}
         self._expiry: asyncio.TimerHandle | None = None
-        """Of all calls: a timer for each costs more than the frame."""
+        """One timer for all calls: a timer for each would cost more than the frame."""
         self.epoch = 0
-        """The epoch in which the key service serves, as far as is known; 0 while it stands by."""
+        """The fencing token of the key service, as last reported; 0 while it is a standby."""
 
     @property
     def waiting(self) -> int:
-        """How many frames wait for a reply."""
+        """The number of frames that wait for a response."""
         return len(self._waiting)
 
     @property
@@ -180,16 +183,16 @@ class KeyConnection:
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
     def send(self, frame: Call | Ping, told: Callable[[Reply], None], seconds: float) -> None:
-        """Send a frame, and have ``told`` called once with the reply, from the event loop.
+        """Send a frame, and call ``told`` once with the reply, from the event loop.
 
-        Raises KeyServiceError where it cannot be sent: nothing is told then.
+        Raises KeyServiceError if it cannot be sent; then ``told`` is not called.
         """
         if self._connection is None:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         self._send_on(self._connection, frame, told, seconds)
 
     async def ping(self) -> int:
-        """Return the epoch in which the key service serves; 0 if it stands by or does not answer."""
+        """Return the fencing token of the key service; 0 if it is a standby or does not respond."""
         try:
             if self._connection is not None:
                 return (await self._ping(self._connection)).epoch
@@ -198,7 +201,7 @@ class KeyConnection:
         return 0
 
     def abandon(self) -> None:
-        """End the connection now: calls under way get no answer any more."""
+        """Close the connection now: pending calls get no response."""
         if self._connection is not None:
             self._log.warning("left a key service that serves no more", epoch=self.epoch)
             self._connection.abort()
@@ -224,7 +227,7 @@ class KeyConnection:
     async def _ping(
         self, connection: FramedConnection[ToGateway], *, asks_database: bool = False
     ) -> Pong:
-        """Ask a key service about itself. Raises KeyServiceError."""
+        """Ping a key service. Raises KeyServiceError."""
         reply: asyncio.Future[ToGateway] = asyncio.get_running_loop().create_future()
         ping = Ping(next(self._ids), asks_database)
         self._send_on(connection, ping, partial(settle, reply), PING_SECONDS)
@@ -272,25 +275,25 @@ class KeyConnection:
             self._fail_all(ErrorKind.UNAVAILABLE)
 
     async def _greet(self, connection: FramedConnection[ToGateway]) -> None:
-        """Raise OSError unless the key service says that it is the shard's, with its database."""
+        """Raise OSError unless the key service belongs to the shard, with its database."""
         try:
             pong = await self._ping(connection, asks_database=True)
         except KeyServiceError as error:
-            raise ConnectionError(f"it does not say which shard's it is: {error}") from None
+            raise ConnectionError(f"it does not tell its shard: {error}") from None
         if pong.shard != self._shard:
-            raise ConnectionError(f"it is that of the shard {pong.shard}, not {self._shard}")
+            raise ConnectionError(f"it belongs to the shard {pong.shard}, not {self._shard}")
         await self._verify(pong.database)
         self.epoch = pong.epoch
 
     async def _watch(
         self, connection: FramedConnection[ToGateway], on_epoch: Callable[[], None]
     ) -> None:
-        """Ask again and again whether the key service serves, until cancelled."""
+        """Check repeatedly whether the key service is active, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
                 pong = await self._ping(connection)
-            except KeyServiceError:  # it is slow, or paused: another one may take over
+            except KeyServiceError:  # it is slow or paused
                 continue
             self.epoch = pong.epoch
             on_epoch()
@@ -302,14 +305,14 @@ class KeyConnection:
 
     def _fail_all(self, kind: ErrorKind) -> None:
         waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            _tell(each, KeyServiceError(kind))
+        for call in waiting.values():
+            _tell(call, KeyServiceError(kind))
 
     def _expire(self) -> None:
-        """Fail the calls past their deadline, and look again while any wait."""
+        """Fail overdue calls, and check again while calls wait."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        late = [number for number, each in self._waiting.items() if each.deadline <= now]
+        late = [number for number, waiting in self._waiting.items() if waiting.deadline <= now]
         for number in late:
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
@@ -318,10 +321,10 @@ class KeyConnection:
 
 
 def _tell(waiting: _Waiting, reply: Reply) -> None:
-    """Tell a reply. A fault there must not end the connection, which others use."""
+    """Call a frame's callback. An error in it must not end the connection, which others use."""
     try:
         waiting.told(reply)
-    except Exception:  # noqa: BLE001 - whatever it is, it is logged
+    except Exception:  # noqa: BLE001 - any error is only logged
         _LOG.exception("a reply of the key service was not taken")
 
 
@@ -330,7 +333,7 @@ def _kind(error: Exception | None) -> ErrorKind:
 
 
 class KeyClient:
-    """A TenantKeyService in another process: one key service, or the serving one of several."""
+    """A TenantKeyService in another process: a single key service, or the active one of several."""
 
     def __init__(
         self,
@@ -340,7 +343,7 @@ class KeyClient:
     ) -> None:
         """Use a shard's key services at these addresses, once ``run`` runs.
 
-        With ``claim`` only those are used that have the database which it returns.
+        With ``claim``, only key services are used that have the database which it returns.
         """
         self._ids = itertools.count(1)
         self._shard = shard
@@ -352,18 +355,18 @@ class KeyClient:
             for address in addresses
         )
         self.refusals: Counter[ErrorKind] = Counter()
-        """How many calls were refused, or not answered."""
+        """The number of calls that were refused, or got no response."""
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for an answer."""
-        return sum(each.waiting for each in self._connections)
+        """The number of calls that wait for a response."""
+        return sum(connection.waiting for connection in self._connections)
 
     async def run(self) -> None:
-        """Stay connected to each until cancelled."""
+        """Stay connected to all key services until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for each in self._connections:
-                group.create_task(each.run())
+            for connection in self._connections:
+                group.create_task(connection.run())
 
     def call(
         self,
@@ -380,8 +383,8 @@ class KeyClient:
         seconds = SLOW_SECONDS if is_slow else TIMEOUT_SECONDS
         frame = Call(next(self._ids), int(seconds * 1000), attribution, cast("Any", request))
         connections = self._connections
-        if len(connections) > 1:  # the newest epoch's first
-            connections = tuple(sorted(connections, key=lambda each: -each.epoch))
+        if len(connections) > 1:  # the newest fencing token first
+            connections = tuple(sorted(connections, key=lambda connection: -connection.epoch))
         call = _Call(self, frame, seconds, connections, then)
         if placement is not None and (placement.is_moving or placement.shard != self._shard):
             call.refuse_soon(self._misplaced(placement))
@@ -395,51 +398,53 @@ class KeyClient:
         placement: Placement | None = None,
         /,
     ) -> R:
-        """Carry out one request, or raise KeyServiceError. A rehearsal makes look-ups only."""
+        """Execute one request, or raise KeyServiceError. A rehearsal may only look up."""
         return await awaited(self, request, attribution, placement)
 
     async def metrics(self) -> Samples:
-        """Return the key service's numbers. Raises KeyServiceError."""
+        """Return the key service's metrics. Raises KeyServiceError."""
         attribution = Attribution("", "gateway", "", "")
         return (await self.execute(GetMetrics(tenant=INSTALLATION), attribution)).samples
 
     async def is_reachable(self) -> bool:
-        """Return True if an active (not standby) key service answers."""
-        return any(await asyncio.gather(*(each.ping() for each in self._connections)))
+        """Return True if an active (not standby) key service responds."""
+        return any(await asyncio.gather(*(connection.ping() for connection in self._connections)))
 
     async def _verify(self, database: UUID | None) -> None:
-        """Raise ConnectionError unless it is the database that the shard's key services have.
+        """Raise ConnectionError unless this is the database of the shard's key services.
 
-        Otherwise one that was set up with another, perhaps empty, database could take its place.
+        Otherwise a key service with another, perhaps empty, database could take over.
         """
         if self._claim is None:
             return
         if database is None:
-            raise ConnectionError("it does not say which database it has")
+            raise ConnectionError("it does not tell its database")
         if self._database is None:
             try:
                 self._database = await self._claim(self._shard, database)
             except UnavailableError:
-                raise ConnectionError("the accounts database does not say which its is") from None
+                raise ConnectionError(
+                    "the accounts database is unavailable, so its database cannot be verified"
+                ) from None
         if self._database != database:
             raise ConnectionError(f"it has another database than the shard {self._shard} has")
 
     def _leave_earlier_epochs(self) -> None:
-        """End connections to key services that another one has taken over from."""
-        newest = max(each.epoch for each in self._connections)
-        for each in self._connections:
-            if 0 < each.epoch < newest:
-                each.abandon()
+        """Close connections to key services that were replaced by a newer active one."""
+        newest = max(connection.epoch for connection in self._connections)
+        for connection in self._connections:
+            if 0 < connection.epoch < newest:
+                connection.abandon()
 
     def _misplaced(self, placement: Placement) -> ErrorKind:
-        """Return why nothing is done here for a tenant that is elsewhere."""
+        """Return the error for a tenant in another shard."""
         if placement.is_moving:
             return ErrorKind.TENANT_MOVED
         return unnamed(placement.shard)
 
 
 class _Call(Generic[R]):
-    """A call that waits for its answer, and the key services that may still be asked."""
+    """A pending call, and the key services that can still be tried."""
 
     __slots__ = ("_asked", "_client", "_connections", "_frame", "_seconds", "_then")
 
@@ -456,11 +461,11 @@ class _Call(Generic[R]):
         self._seconds = seconds
         self._connections = connections
         self._asked = 0
-        """How many of them were asked, or passed over because they are closed."""
+        """The number of key services that were tried, or skipped because they are not connected."""
         self._then = then
 
     def send(self) -> None:
-        """Send the call to the next key service that is connected."""
+        """Send the call to the next connected key service."""
         for connection in self._connections[self._asked :]:
             self._asked += 1
             if connection.is_open:
@@ -472,7 +477,7 @@ class _Call(Generic[R]):
         self.refuse_soon(ErrorKind.UNAVAILABLE)
 
     def told(self, reply: Reply) -> None:
-        """Take the reply. A key service that stands by has done nothing: the next is asked."""
+        """Take the reply. A standby has not executed the call, so the next key service is tried."""
         if type(reply) is Answer and type(reply.result) is RESULT_TYPE[type(self._frame.request)]:
             self._then(cast("R", reply.result))
         elif type(reply) is KeyServiceError:
@@ -486,7 +491,7 @@ class _Call(Generic[R]):
             self._refuse(reply.kind)
 
     def refuse_soon(self, kind: ErrorKind) -> None:
-        """Refuse the call from the event loop, after whoever makes it has gone on."""
+        """Refuse the call from the event loop, after the caller has continued."""
         asyncio.get_running_loop().call_soon(self._refuse, kind)
 
     def _refuse(self, kind: ErrorKind) -> None:

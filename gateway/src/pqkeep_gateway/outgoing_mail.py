@@ -1,7 +1,7 @@
-"""What is written to people, in which words.
+"""The texts of e-mails to people.
 
-Mail is stored without the token or code that it contains: that is derived from the pepper and the
-mail's salt when it is sent, so that a copy of the database is not enough to use one.
+A stored mail does not contain its token or code. Both are derived from the pepper and the mail's
+salt when it is sent, so a copy of the database is not enough to use one.
 """
 
 import re
@@ -23,9 +23,9 @@ _WORD = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LOCAL = rf"[A-Za-z0-9!#$%&'*+=?^_`{{}}~][A-Za-z0-9!#$%&'*+/=?^_`{{|}}~-]*(\.{_WORD})*"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 EMAIL_PATTERN = rf"^{_LOCAL}@{_LABEL}(\.{_LABEL})*$"
-"""RFC 5321 without quoted forms, which mail programs may read as several addresses; and without a
-local part that begins as an option (-), a file (/) or a program (|) does in mail programs' arguments
-and aliases."""
+"""RFC 5321 without quoted forms, which mail programs may read as several addresses. A local part
+must not begin with -, / or |: in arguments and aliases of mail programs these mark options, files
+and programs."""
 _EMAIL = re.compile(EMAIL_PATTERN)
 
 
@@ -36,10 +36,10 @@ def is_email(text: str) -> bool:
 
 
 NOTIFICATION_LIFETIME = timedelta(days=3)
-"""How long delivery is attempted of mail that has no expiry of its own."""
+"""The time limit of delivery for mail without an expiry of its own."""
 CODE_DIGITS = 6
 _SALT_SIZE = 16
-_POLICY = SMTP.clone(max_line_length=998)  # RFC 5322's limit: links stay in one piece
+_POLICY = SMTP.clone(max_line_length=998)  # RFC 5322's limit, so that links are not broken
 
 
 class InvalidAddressError(Exception):
@@ -47,15 +47,15 @@ class InvalidAddressError(Exception):
 
 
 class MailKind(StrEnum):
-    """What a mail is about."""
+    """The subject of a mail."""
 
     INVITATION = "invitation"
     REGISTRATION = "registration"
     ALREADY_REGISTERED = "already-registered"
     PASSWORD_RESET = "password-reset"  # noqa: S105 - a name
     DISCARDED = "discarded"
-    """Requested for an address that no account has. It is stored, so that the answer takes as long,
-    and not sent."""
+    """Requested for an unknown address. It is stored but not sent, so that the response takes
+    equally long."""
     CODE = "code"
     PASSWORD_CHANGED = "password-changed"  # noqa: S105 - a name
     SECOND_FACTOR_ADDED = "second-factor-added"
@@ -73,11 +73,11 @@ class OutgoingMail:
     to: str = field(repr=False)
     created_at: datetime
     expires_at: datetime
-    """When its token or code expires, and delivery is not attempted any more."""
+    """The expiry of its token or code, and the end of delivery attempts."""
     salt: bytes = field(repr=False)
     inviter: str = field(default="", repr=False)
     about: str = ""
-    """What is going to happen, as part of a sentence."""
+    """The announced event, as part of a sentence."""
     attempts: int = 0
 
 
@@ -95,16 +95,16 @@ def new_mail(
 
 
 def mailed_token(mail: OutgoingMail, kind: CredentialKind, pepper: Pepper) -> str:
-    """Return the token that belongs to a mail, whether its text contains it or not.
+    """Return the token of a mail, even if its text does not contain it.
 
-    To another recipient a mail with the same salt has another token.
+    A mail with the same salt to another recipient has another token.
     """
     random = pepper.derive(Purpose.MAILED_TOKEN, kind.encode(), mail.to.encode(), mail.salt)
     return new_credential(kind, random)
 
 
 def mailed_code(mail: OutgoingMail, pepper: Pepper) -> str:
-    """Return the code that belongs to a mail: six digits."""
+    """Return the code of a mail: six digits."""
     number = int.from_bytes(pepper.derive(Purpose.MAILED_CODE, mail.to.encode(), mail.salt), "big")
     return f"{number % 10**CODE_DIGITS:0{CODE_DIGITS}}"
 
@@ -112,7 +112,7 @@ def mailed_code(mail: OutgoingMail, pepper: Pepper) -> str:
 def compose(
     mail: OutgoingMail, pepper: Pepper, sender: str, public_url: str
 ) -> EmailMessage | None:
-    """Return the message to send; None for mail that is discarded.
+    """Return the message to send; None for discarded mail.
 
     No header contains user input except the recipient's address. Raises InvalidAddressError.
     """
@@ -128,7 +128,7 @@ def compose(
     message["Subject"] = template.subject
     message["Date"] = mail.created_at
     message["Message-ID"] = f"<{mail.id}@{sender.rpartition('@')[2]}>"
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's answering machine answers
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: prevents automatic replies
     message.set_content(
         text.format(
             here=public_url.rstrip("/"),
@@ -147,15 +147,15 @@ def compose(
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """The words of one kind of mail."""
+    """The text of one kind of mail."""
 
     subject: str
     text: str
     token: CredentialKind | None = None
     page: str = ""
-    """The portal's page that takes the token."""
+    """The portal's page for the token."""
     endpoint: str = ""
-    """The API's endpoint that takes it."""
+    """The API's endpoint for the token."""
 
 
 _LINK = """
@@ -249,17 +249,17 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
 
 
 def of_key(algorithm: str, version: int, keyring: str, at: datetime) -> str:
-    """Say what happens to a key version."""
+    """Return the announcement for a key version."""
     return f"{algorithm} v{version} of the keyring {keyring} is destroyed at {_time(at)}"
 
 
 def of_keyring(keyring: str, days: int) -> str:
-    """Say what happens to the retired versions in a keyring."""
+    """Return the announcement for the retired versions in a keyring."""
     return f"retired key versions of the keyring {keyring} are destroyed after {days} days"
 
 
 def of_tenant(at: datetime) -> str:
-    """Say what happens to all keys of a tenant."""
+    """Return the announcement for all keys of a tenant."""
     return f"all keys of your organization are destroyed at {_time(at)}"
 
 

@@ -1,7 +1,7 @@
-"""The gateway's process: wired, run, drained.
+"""The gateway's process: start, service and drain.
 
-Exit status 78 (EX_CONFIG): it cannot start as it is set up. 75 (EX_TEMPFAIL): its database is
-unavailable, or a background task failed, and a later start may succeed.
+Exit status 78 (EX_CONFIG): the settings or the environment prevent a start. 75 (EX_TEMPFAIL): the
+database is unavailable, or a background task failed; a later start may succeed.
 """
 
 import argparse
@@ -41,39 +41,53 @@ _LOG = logger(__name__)
 
 DRAIN_SECONDS = 10
 PATIENCE = 10.0
-"""Seconds that a gateway which takes another's place waits for the key service, at the most."""
+"""The longest time, in seconds, that a replacement gateway waits for the key service."""
 POLL_SECONDS = 0.02
 LEAVE = signal.SIGUSR1
-"""Take no more connections, and end with the last one: another gateway has taken this one's place."""
+"""Accept no more connections, and end with the last one: another gateway has replaced this one."""
 OTHER_FILES = 256
-"""File descriptors for everything but connections: databases, the key service, mail."""
+"""File descriptors for everything except connections: databases, the key service, mail."""
 UNSENT = 32_768
-"""Bytes of answers that the kernel takes before the client's window has room for them."""
+"""Bytes of responses that the kernel buffers beyond the client's window."""
 TAKE_SECONDS = 0.1
 MOST_TAKEN = 32
-"""Connections of one socket that are taken at a time, so that others take some, too."""
+"""Connections that are taken from one socket at a time, so that other gateways take some too."""
 ON_EVERY_RESPONSE = [(b"x-content-type-options", b"nosniff")]
 BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel holds until they are accepted."""
 FORCED = 2
-"""Signals after which nothing more is waited for."""
+"""Signals after which the gateway stops waiting."""
 
 
 def main(limits: ConnectionLimits = LIMITS) -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("gateway")
-    give_up_privileges()  # requests are in this memory
+    give_up_privileges()  # this memory contains requests
     keep_freed_memory()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to reload
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)
-    parser.add_argument("--fd", type=int, help="the listening socket, in place of a new one")
+    parser.add_argument("--fd", type=int, help="Listening socket. Without it a new one is opened.")
     parser.add_argument(
-        "--other-fd", type=int, action="append", default=[], help="another gateway's, on that port"
+        "--other-fd",
+        type=int,
+        action="append",
+        default=[],
+        help=("Listening socket of another gateway on the same port."),
     )
-    parser.add_argument("--management-fd", type=int, help="likewise; without it there is none then")
-    parser.add_argument("--ready-fd", type=int, help="where to write a byte when it serves")
-    parser.add_argument("--number", type=int, help="which of several gateways, for its log lines")
+    parser.add_argument(
+        "--management-fd",
+        type=int,
+        help=(
+            "Listening socket of the management "
+            "address. Without it, but with --fd, "
+            "there is no management listener."
+        ),
+    )
+    parser.add_argument(
+        "--ready-fd", type=int, help=("File descriptor that gets a byte when the gateway is ready.")
+    )
+    parser.add_argument("--number", type=int, help="Number of this gateway, for its log lines.")
     arguments = parser.parse_args()
     which = {} if arguments.number is None else {"gateway": arguments.number}
     try:
@@ -96,20 +110,20 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
 
 
 def _allow_files(count: int) -> None:
-    """Raise the limit of open files, if it is lower. Raises ConfigError."""
+    """Raise the limit of open files if it is lower. Raises ConfigError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
         except (OSError, ValueError):
             raise ConfigError(
-                f"the process may have {hard} open files, and needs {count}: raise the hard limit"
+                f"the process needs {count} open files, but its limit is {hard}: raise it"
                 " (ulimit -Hn, LimitNOFILE=)"
             ) from None
 
 
 def _tls(settings: Config) -> TlsServer | None:
-    """Return the TLS of the settings, if there is any. Raises ConfigError."""
+    """Return the TLS of the settings, or None. Raises ConfigError."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
     return TlsServer(
@@ -120,13 +134,13 @@ def _tls(settings: Config) -> TlsServer | None:
 
 
 class _Runs(Protocol):
-    """What does its work until it is cancelled."""
+    """Works until it is cancelled."""
 
     async def run(self) -> None: ...
 
 
 class _Server:
-    """Listens, and ends its connections: at once, or each with its next request."""
+    """Listens, and ends its connections: immediately, or each with its next request."""
 
     def __init__(
         self,
@@ -145,24 +159,24 @@ class _Server:
         self._stops = 0
 
     def stop(self) -> None:
-        """Take nothing more, and end when what is under way is answered; asked again: now."""
+        """Accept nothing more, and end after the pending responses; a second call ends now."""
         self._stops += 1
         self._wake.set()
 
     def leave(self) -> None:
-        """Accept no more connections, and end when there is none.
+        """Accept no more connections, and end with the last one.
 
-        An idle connection stays until its next request, which is its last, or until its time is over:
-        the client may be sending one just now.
+        An idle connection remains until its next request, which is its last, or until its time is
+        over. The client may just be sending a request.
         """
         self._is_leaving = True
         self._wake.set()
         self._close()
 
     async def serve(self, host: str, port: int, given: socket.socket | None, scheme: str) -> None:
-        """Serve until ``stop`` is called, on a socket that is given or a new one.
+        """Serve until ``stop`` is called, on a given socket or a new one.
 
-        Raises ConfigError where it cannot listen.
+        Raises ConfigError if it cannot listen.
         """
         accept, loop = self._listener.connection, asyncio.get_running_loop()
         if given is None:
@@ -186,7 +200,10 @@ class _Server:
         await self._drain()
 
     async def _until_stopped(self) -> None:
-        """Return when it is to stop, or has left. Every answer has the time, which changes."""
+        """Return when the gateway must stop or has left.
+
+        Meanwhile keep the Date header of responses current.
+        """
         connections = self._listener.connections
         while not self._stops and not (self._is_leaving and not connections):
             now = formatdate(usegmt=True).encode()
@@ -199,7 +216,7 @@ class _Server:
                 await asyncio.wait_for(self._wake.wait(), 0.1 if self._is_leaving else 1)
 
     async def _drain(self) -> None:
-        """Return when everything is answered, or after a while."""
+        """Return when all responses are sent, or after DRAIN_SECONDS."""
         listener = self._listener
         for connection in list(listener.connections):
             connection.shutdown()
@@ -225,10 +242,10 @@ def _address(scheme: str, host: str, port: int) -> str:
 def _management(
     settings: Config, descriptor: int | None, management: int | None
 ) -> socket.socket | None:
-    """Return the management address's socket, if there is one. Raises ConfigError.
+    """Return the management address's socket, or None. Raises ConfigError.
 
-    Who hands a socket over hands this one over, too: several gateways on one host would otherwise
-    want the same address.
+    A parent that passes the listening socket must pass this one too: otherwise several gateways on
+    one host would open the same address.
     """
     if settings.management is None:
         return None
@@ -247,8 +264,8 @@ async def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, on the given listening socket or a new one; return the status.
 
-    LEAVE has it end when others have its clients. ``ready``: a file descriptor that is written to
-    when it serves. ``others``: listening sockets of other gateways on its port.
+    LEAVE ends it when other gateways have its clients. ``ready``: a file descriptor that gets a
+    byte when it serves. ``others``: listening sockets of other gateways on its port.
     """
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     tls = _tls(settings)
@@ -282,7 +299,7 @@ async def serve(
 
     def leave() -> None:
         server.leave()
-        for cancel in jobs:  # the gateway that has taken this one's place does them
+        for cancel in jobs:  # the replacement gateway does them
             cancel()
         tasks.begin(managing.aclose())
 
@@ -300,7 +317,7 @@ async def serve(
             loop.add_signal_handler(LEAVE, leave)
             await server.serve(settings.host, settings.port, listener, scheme)
     finally:
-        await tasks.end()  # their writes end before the database closes
+        await tasks.end()  # their writes must end before the database closes
         await gateway.close()
     return os.EX_TEMPFAIL if tasks.failed else os.EX_OK
 
@@ -311,7 +328,7 @@ def _begin(tasks: BackgroundTasks, *parts: _Runs) -> list[Callable[[], object]]:
 
 def _tell(ready: int | None) -> None:
     if ready is not None:
-        with suppress(OSError):  # nobody waits any more
+        with suppress(OSError):  # the parent no longer waits
             os.write(ready, b"1")
         os.close(ready)
 
@@ -323,7 +340,7 @@ def _reload(*files: TlsServer | LinkTls | None) -> None:
 
 
 async def _until_reachable(checks: Iterable[Callable[[], Awaitable[bool]]], seconds: float) -> None:
-    """Wait for key services, so that no request finds this gateway without one; not for ever."""
+    """Wait for the key services before serving, up to a time limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             for is_reachable in checks:
@@ -334,11 +351,11 @@ async def _until_reachable(checks: Iterable[Callable[[], Awaitable[bool]]], seco
 async def take_waiting(
     listeners: Sequence[socket.socket], protocol: Callable[[], asyncio.Protocol]
 ) -> None:
-    """Take the connections that wait at other gateways' sockets on the port, until cancelled.
+    """Accept waiting connections at other gateways' sockets on the port, until cancelled.
 
-    What was accepted by then is served. The kernel divides new connections among the sockets, also of
-    a gateway that was killed and is being started again, or that hangs. One that serves leaves
-    nothing waiting for so long.
+    Connections that were accepted by then are served. The kernel distributes new connections among
+    the sockets, even to a gateway that was killed and restarts, or that hangs. A working gateway
+    leaves none waiting for so long.
     """
     loop = asyncio.get_running_loop()
     for listener in listeners:
@@ -346,7 +363,7 @@ async def take_waiting(
     while listeners:
         await asyncio.sleep(TAKE_SECONDS)
         for listener in listeners:
-            with suppress(OSError):  # none waits, or no more files may be opened
+            with suppress(OSError):  # none is waiting, or the limit of open files is reached
                 for _ in range(MOST_TAKEN):
                     connection, _ = listener.accept()
                     connection.settimeout(0)

@@ -1,10 +1,10 @@
-"""Rehearsals: a request is carried out up to its first change, to learn what is wrong with it.
+"""Rehearsals: a request runs up to its first change, to find its errors.
 
-A sensitive request without a proof of identity is rehearsed before the proof is asked for. What it
-is refused with then is what the request itself would be refused with, since it runs the same code.
-Nothing is changed: each place where a change takes effect calls ``before_change``. Those are the
-commit of a transaction, requests to the key service other than look-ups, requests to the payment
-provider, and announcements to other gateways.
+A sensitive request without a proof of identity is rehearsed before the proof is requested. It runs
+the same code, so it gets the same error as the request itself. A rehearsal changes nothing: every
+place with an effect calls ``before_change`` first. These are commits of transactions, requests to
+the key service except look-ups, requests to the payment provider, and announcements to other
+gateways.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,12 +14,12 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import Attribution
 
 POLICY = "rehearsal"
-"""The policy in the audit log's records of what a rehearsal looks up."""
+"""The policy in audit records of a rehearsal's look-ups."""
 _IS_REHEARSAL: ContextVar[bool] = ContextVar("is_rehearsal", default=False)
 
 
 class RehearsedError(Exception):
-    """The rehearsal has come as far as a change: nothing is wrong with the request up to there."""
+    """The rehearsal has reached a change without finding an error."""
 
 
 def is_rehearsal() -> bool:
@@ -28,13 +28,13 @@ def is_rehearsal() -> bool:
 
 
 def before_change() -> None:
-    """Call this immediately before a change takes effect. Raises RehearsedError in a rehearsal."""
+    """Raise RehearsedError in a rehearsal. Call this immediately before a change takes effect."""
     if _IS_REHEARSAL.get():
         raise RehearsedError
 
 
 async def rehearse(work: Callable[[], Awaitable[object]]) -> None:
-    """Raise what a piece of work would be refused with, and change nothing."""
+    """Raise the error that the work would raise, and change nothing."""
     token = _IS_REHEARSAL.set(True)
     try:
         await work()
@@ -60,5 +60,5 @@ async def rehearse_absence(
 
 
 def attributed(attribution: Attribution) -> Attribution:
-    """Return the attribution of a look-up: in a rehearsal its record in the audit log says so."""
+    """Return the attribution of a look-up; in a rehearsal, its audit record has POLICY."""
     return attribution.under(POLICY) if is_rehearsal() else attribution

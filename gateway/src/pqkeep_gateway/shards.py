@@ -1,10 +1,8 @@
-"""Which shard's key service a request goes to: its tenant's.
+"""Routes each request to the key service of its tenant's shard.
 
-A tenant's placement is read with its credential, and is as current as that: a request goes where its
-tenant was when it was admitted. For whatever is not of an admitted tenant it is read when it is
-needed. What concerns no tenant is in the shard ``default``.
-
-A request takes this way only where the settings name two shards or more.
+A tenant's placement is read with its credential: a request goes to the tenant's shard at the time
+of its admission. Without an admitted tenant, the placement is read when needed. Requests without a
+tenant go to the shard ``default``. With a single shard, requests bypass this module.
 """
 
 import asyncio
@@ -28,7 +26,7 @@ _LOG = logger(__name__)
 R = TypeVar("R")
 
 LOOK_UPS = (GetActiveKey, GetKey, GetKeyring)
-"""What a rehearsal asks a key service."""
+"""The key service requests that a rehearsal may send."""
 
 
 SERVING: Final = "serving"
@@ -37,37 +35,37 @@ MOVING: Final = "moving"
 
 
 class ShardNotFoundError(Exception):
-    """The settings name no such shard."""
+    """No such shard in the settings."""
 
 
 class ShardFullError(Exception):
-    """The shard is being drained, and takes no new tenants."""
+    """The shard is being drained and accepts no new tenants."""
 
 
 class ShardInUseError(Exception):
-    """The shard is needed. The message says what for, for the operator."""
+    """The shard is still in use. The message has the reason, for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredShard:
-    """A shard that the accounts database knows."""
+    """A shard in the accounts database."""
 
     name: str
     draining: bool
-    """Whether it takes no new tenants."""
+    """Whether it accepts no new tenants."""
     tenants: int
-    """How many tenants it has, without deleted ones."""
+    """The number of its tenants, without deleted ones."""
     moving: int = 0
-    """How many of them are on their way to another shard, and answered 503."""
+    """The number of its tenants that move to another shard. Their requests get 503."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a tenant is."""
+    """The shard of a tenant."""
 
     shard: str = DEFAULT_SHARD
     is_moving: bool = False
-    """Whether it is on its way to another shard: nothing is done with its keys then."""
+    """Whether the tenant is moving to another shard. Its keys cannot be used meanwhile."""
 
 
 HERE = Placement()
@@ -75,17 +73,17 @@ DEPARTURES = 10_000
 
 
 class PlacementDirectory(Protocol):
-    """Where placements are looked up."""
+    """The source of placements."""
 
     async def find(self, tenant: TenantId) -> Placement:
-        """Return where a tenant is, or will be: ``default`` for an unknown one.
+        """Return a tenant's placement; ``default`` for an unknown tenant.
 
         Raises UnavailableError.
         """
         ...
 
     async def visited(self, tenant: TenantId) -> Sequence[str]:
-        """Return the shards whose logs have a tenant's records, in the order of its coming there.
+        """Return the shards with a tenant's records, in the order of its arrival.
 
         Raises UnavailableError.
         """
@@ -93,26 +91,26 @@ class PlacementDirectory(Protocol):
 
 
 class UnknownShardError(UnavailableError):
-    """The settings name no such shard."""
+    """No such shard in the settings."""
 
 
 class Departures:
-    """Tenants that a shard has said to have left it, until their placement is read again."""
+    """Tenants that have left a shard, by its own report, until their placement is read again."""
 
     def __init__(self) -> None:
         self._left: dict[TenantId, str] = {}
-        """The oldest first."""
+        """In order of insertion."""
 
     def add(self, tenant: TenantId, shard: str) -> None:
-        """Note that a shard has said so."""
+        """Note a shard's report."""
         if len(self._left) >= DEPARTURES and tenant not in self._left:
             del self._left[next(iter(self._left))]
         self._left[tenant] = shard
 
     def is_current(self, tenant: TenantId, placement: Placement) -> bool:
-        """Return whether a placement that is remembered may be used.
+        """Return whether a cached placement may be used.
 
-        Where it may not, it is read again, and is taken as it is then.
+        If not, it must be read again, and the new value is valid.
         """
         if placement.is_moving:
             return False
@@ -120,11 +118,11 @@ class Departures:
 
 
 Then = Callable[[R | KeyServiceError], None]
-"""What a call is told: the result, or why there is none."""
+"""The callback of a call: it takes the result or the error."""
 
 
 class TenantKeyService(Protocol):
-    """The key service for requests of tenants. Each tenant is where its placement says."""
+    """The key service for requests of tenants, at each tenant's placement."""
 
     def call(
         self,
@@ -136,8 +134,8 @@ class TenantKeyService(Protocol):
     ) -> None:
         """Send a request now, and call ``then`` once with the outcome, from the event loop.
 
-        ``then`` is never called before this returns, and must not raise. ``placement`` is that of
-        the request's tenant; None: it is looked up where that is needed.
+        ``then`` is never called before this returns, and must not raise. ``placement``: that of the
+        request's tenant; None: it is looked up if needed.
         """
         ...
 
@@ -148,7 +146,7 @@ class TenantKeyService(Protocol):
         placement: Placement | None = None,
         /,
     ) -> R:
-        """Have a request carried out. Raises KeyServiceError; in a rehearsal see ``awaited``."""
+        """Execute a request. Raises KeyServiceError; in a rehearsal see ``awaited``."""
         ...
 
 
@@ -160,7 +158,7 @@ async def awaited(
 ) -> R:
     """Call a key service and wait for the outcome. Raises KeyServiceError.
 
-    A rehearsal makes look-ups only: everything else raises RehearsedError.
+    A rehearsal may only look up: everything else raises RehearsedError.
     """
     if not isinstance(request, LOOK_UPS):
         before_change()
@@ -169,11 +167,11 @@ async def awaited(
     try:
         return await response
     finally:
-        del response  # its exception has this frame, and those of the request
+        del response  # its exception refers to this frame and the request's
 
 
 def settle(waiting: "asyncio.Future[R]", outcome: R | KeyServiceError) -> None:
-    """End the wait for an outcome, unless it was given up."""
+    """Set the outcome of a wait, unless it was cancelled."""
     if waiting.done():
         return
     if isinstance(outcome, KeyServiceError):
@@ -183,15 +181,16 @@ def settle(waiting: "asyncio.Future[R]", outcome: R | KeyServiceError) -> None:
 
 
 def unnamed(shard: str) -> ErrorKind:
-    """Log that a tenant is in a shard without settings; return why its requests are refused."""
+    """Log that a tenant is in a shard without settings; return the error of its requests."""
     _LOG.error("a tenant is in a shard that the settings do not name", shard=shard)
     return ErrorKind.UNAVAILABLE
 
 
 class Shards:
-    """The key services of all shards, and as a TenantKeyService the one of each request's tenant.
+    """The key services of all shards.
 
-    With one shard its key client is used directly instead, and placements are not looked up.
+    As a TenantKeyService it chooses the one of each request's tenant. With one shard its key client
+    is used directly, and placements are not looked up.
     """
 
     def __init__(
@@ -206,13 +205,13 @@ class Shards:
         self._asking_again: set[asyncio.Task[None]] = set()
 
     def through(self, wrap: Callable[[TenantKeyService], TenantKeyService]) -> "Shards":
-        """Return the same shards, with each key service as a function returns it."""
+        """Return the same shards with wrapped key services."""
         services = {name: wrap(service) for name, service in self._services.items()}
         return Shards(services, self._directory, self._departures)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names, ``default`` first."""
+        """The shards' names, ``default`` first."""
         return tuple(sorted(self._services, key=lambda name: (name != DEFAULT_SHARD, name)))
 
     def call(
@@ -225,8 +224,9 @@ class Shards:
     ) -> None:
         """Send a request to the shard of its tenant; see TenantKeyService.
 
-        If the tenant has left that shard, nothing was done there, and its new one is asked, once.
-        TENANT_MOVED while the tenant is being moved, UNAVAILABLE if its shard has no settings.
+        If the tenant has left that shard, the request was not executed there, and is sent once to
+        the new one. The outcome is TENANT_MOVED while the tenant is being moved, UNAVAILABLE if its
+        shard has no settings.
         """
         if placement is None and request.tenant == INSTALLATION:
             placement = HERE
@@ -250,34 +250,34 @@ class Shards:
         placement: Placement | None = None,
         /,
     ) -> R:
-        """Have a request carried out in the shard of its tenant. Raises KeyServiceError.
+        """Execute a request in the shard of its tenant.
 
-        Raises UnavailableError, too.
+        Raises KeyServiceError and UnavailableError.
         """
         if placement is None and request.tenant != INSTALLATION:
             placement = await self._directory.find(request.tenant)
         return await awaited(self, request, attribution, placement)
 
     async def recording(self, tenant: TenantId, placement: Placement | None = None) -> str:
-        """Return the shard whose log has the events of a tenant, also while it is being moved.
+        """Return the shard whose log gets a tenant's events, even while the tenant is being moved.
 
-        ``placement``: where it was when its request was admitted. Raises UnavailableError.
+        ``placement``: the placement when its request was admitted. Raises UnavailableError.
         """
         if placement is not None:
             return placement.shard
         return HERE.shard if tenant == INSTALLATION else await self.residence(tenant)
 
     async def residence(self, tenant: TenantId) -> str:
-        """Return the shard where a tenant is now, wherever it was when its request was admitted.
+        """Return the tenant's current shard. Raises UnavailableError.
 
-        Raises UnavailableError.
+        It can differ from the shard of its request's admission.
         """
         return (await self._directory.find(tenant)).shard
 
     async def recorded(
         self, tenant: TenantId, placement: Placement | None = None
     ) -> tuple[str, ...]:
-        """Return the shards whose logs have a tenant's records, in the order of its coming there.
+        """Return the shards with a tenant's records, in the order of its arrival.
 
         ``placement``: as for ``recording``. Raises UnavailableError.
         """
@@ -294,7 +294,7 @@ class Shards:
 
     @property
     def keys(self) -> TenantKeyService:
-        """The key service for requests of admitted tenants. With one shard it is asked directly."""
+        """The key service for admitted tenants; with one shard, its key client itself."""
         return self if len(self._services) > 1 else next(iter(self._services.values()))
 
     @property
@@ -318,7 +318,7 @@ class Shards:
     def _look_up(
         self, request: Request[R], attribution: Attribution, left: str | None, then: Then[R]
     ) -> None:
-        """Send a request where its tenant is now, unless that is the shard which it has left."""
+        """Send a request to the tenant's current shard, unless that is the one it has left."""
 
         async def find() -> None:
             try:
@@ -339,10 +339,10 @@ class Shards:
 
 
 ListShards = Callable[[], Awaitable[Sequence[StoredShard]]]
-"""Returns all shards that ever were, by name. Raises UnavailableError."""
+"""Returns all shards that ever existed, by name. Raises UnavailableError."""
 
 
 def removal(shard: str) -> Event:
-    """Return the event by which the log of the installation says that a shard was removed."""
+    """Return the event for the installation's log that a shard was removed."""
     attribution = Attribution("", "pqkeepd", "")
     return event(attribution, INSTALLATION, AuditEvent.REMOVE_SHARD, policy=f"shard-{shard}")

@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry: a span for each request, and in it one for each call of the key service.
+"""OpenTelemetry traces: a span for each request, with a child span for each key service call.
 
-A span has the request's route, status and request id, which the audit log has, too; nothing of its
-body, its query or its headers but the trace that it belongs to. Spans are sent in batches by a
-thread of the library's; if the collector does not keep up, they are thrown away.
+A span has the request's route, status and request id, which is also in the audit log. It has
+nothing from the body, the query or the headers, except the trace. The library's thread sends spans
+in batches; if the collector is too slow, spans are dropped.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,21 +27,21 @@ R = TypeVar("R")
 
 SERVICE = "pqkeep-gateway"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-"""Others have the name that OpenTelemetry has for them."""
+"""Other methods get OpenTelemetry's name for them."""
 OTHER_METHOD = "_OTHER"
 SERVER_ERROR = 500
 EXPORT_SECONDS = 2
-"""For one batch, with its repetitions; at the end, too."""
+"""The time limit for one batch with its retries, and for the last one."""
 
 
 class Tracing:
-    """Makes spans and sends them to a collector."""
+    """Creates spans and sends them to a collector."""
 
     def __init__(self, settings: OpenTelemetry) -> None:
-        """Start the thread that sends them.
+        """Start the sending thread.
 
-        A caller's traceparent says which trace a request belongs to, and that it is not wanted, but
-        not that more than the settings' part of all requests is sent.
+        A caller's traceparent sets the trace of a request, and can turn sampling off. It cannot
+        exceed the sample ratio in the settings.
         """
         ratio = TraceIdRatioBased(settings.sample_ratio)
         self._provider = TracerProvider(
@@ -60,10 +60,10 @@ class Tracing:
 
     @contextmanager
     def request(self, method: str, path: str, parent: str) -> Iterator[Callable[[int, str], None]]:
-        """Make a span for a request of a path, as long as a block lasts.
+        """Create a span for a request while a block runs.
 
-        ``parent`` is its header traceparent. The block gets what is told its answer's status and its
-        request id.
+        ``parent``: the traceparent header. The block gets a function that takes the response's
+        status and the request id.
         """
         named = method if method in METHODS else OTHER_METHOD
         with self._tracer.start_as_current_span(
@@ -83,7 +83,7 @@ class Tracing:
             yield answered
 
     def calls(self, keys: TenantKeyService) -> TenantKeyService:
-        """Return a key service, with a span for each call of it."""
+        """Return a key service with a span for each call."""
         return _TracedKeyService(keys, self)
 
     def call(
@@ -110,7 +110,7 @@ class Tracing:
         keys.call(request, attribution, placement, told)
 
     def close(self) -> None:
-        """Send what is left, for a moment, and end the thread."""
+        """Send the remaining spans, within the time limit, and end the thread."""
         self._provider.shutdown()
 
 

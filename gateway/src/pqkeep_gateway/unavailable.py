@@ -1,10 +1,10 @@
-"""Failing closed."""
+"""Errors for failing closed."""
 
 from pqkeep_protocol.commits import WriteProblem
 
 
 class UnavailableError(Exception):
-    """Something that a decision needs is out of reach. The answer is no: 503."""
+    """A part that a decision needs is unavailable. The request is refused with 503."""
 
     def __init__(self, problem: WriteProblem = WriteProblem.NO_RESPONSE) -> None:
         super().__init__(problem)
@@ -12,4 +12,4 @@ class UnavailableError(Exception):
 
 
 class OverloadedError(UnavailableError):
-    """Too much waits already; nothing was begun."""
+    """Too much work is waiting; nothing was begun."""

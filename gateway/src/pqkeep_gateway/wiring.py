@@ -1,4 +1,4 @@
-"""Puts the gateway together. The only file that names concrete classes."""
+"""Assembles the gateway. The only module that names concrete classes."""
 
 import asyncio
 import time
@@ -169,7 +169,7 @@ _LOG = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """What runs: the application, and what it depends on."""
+    """The running parts of the gateway."""
 
     road: Road
     key_clients: Mapping[str, KeyClient]
@@ -182,7 +182,7 @@ class Gateway:
     link: LinkTls | None
     """TLS to key services on other hosts."""
     audit_streams: Mapping[str, AuditStream]
-    """By shard; none without a sink."""
+    """By shard; empty without a sink."""
     observer: RequestObserver
     connections: Connections
     management: Management
@@ -192,9 +192,9 @@ class Gateway:
 async def assemble(
     config: Config, here: str, limits: ConnectionLimits, tls: TlsServer | None
 ) -> Gateway:
-    """Open what the settings name and put the parts together. Raises ConfigError.
+    """Open the resources in the settings and connect all parts. Raises ConfigError.
 
-    ``here`` is where it serves: mail links to it, unless public_url is set.
+    ``here``: the gateway's own address. Mail links to it unless public_url is set.
     """
     mailer = _mailer(config)
     sends_mail = not isinstance(mailer, DisabledMailer)
@@ -503,7 +503,7 @@ async def assemble(
 
 
 async def _open_accounts(config: Config, pepper: Pepper) -> AsyncEngine:
-    """Open the accounts database; after a migration the process begins again. Raises ConfigError."""
+    """Open the accounts database; restart the process after a migration. Raises ConfigError."""
     engine = await open_database(
         config.database.location, config.database_password_file, pepper=pepper
     )
@@ -514,13 +514,13 @@ async def _open_accounts(config: Config, pepper: Pepper) -> AsyncEngine:
 
 
 async def _is_healthy(key_clients: Iterable[KeyClient], readiness: Readiness) -> bool:
-    """Return whether requests would be answered, with the key services as they are just now."""
+    """Return whether requests can be served, after a fresh check of the key services."""
     is_reachable = any(await asyncio.gather(*(client.is_reachable() for client in key_clients)))
     return is_reachable and not await readiness.reasons()
 
 
 async def _tell_owners(engine: AsyncEngine, clock: Clock, tenant: TenantId, about: str) -> None:
-    """Store a mail to a tenant's owners. What it is about is done already, and is not undone."""
+    """Store a mail to a tenant's owners about a change that has already taken effect."""
     try:
         await SqlMailOutbox(engine).tell_owners(tenant, about, date_of(clock()))
     except UnavailableError:
@@ -551,7 +551,7 @@ def _operator_digest(config: Config) -> bytes | None:
 
 
 def _provider_clients(config: Config) -> Sequence[OpenIdProvider]:
-    """Return a client for each provider of single sign-on. Raises ConfigError."""
+    """Return a client for each single sign-on provider. Raises ConfigError."""
     return [
         OpenIdProvider(_provider(provider), _client_secret(provider), provider.ca_file)
         for provider in config.single_sign_on
@@ -656,7 +656,7 @@ _PROBED, _PROBES = "readiness", Limit(64, 1)
 
 
 async def _count_probe(rate_limiter: RateLimiter) -> None:
-    """Use a rate limiter as requests do. Raises UnavailableError."""
+    """Check a rate limiter with the calls of a request. Raises UnavailableError."""
     await rate_limiter.changes()
     await rate_limiter.enter(_PROBED, _PROBES)
 
@@ -673,12 +673,12 @@ class _KeyServices:
     link: LinkTls | None
     directory: SqlShards
     departures: Departures | None
-    """With one shard there are none."""
+    """None with one shard."""
     shards: Shards
 
 
 async def _key_services(config: Config, engine: AsyncEngine, clock: Clock) -> _KeyServices:
-    """Return each shard's client, what chooses between them, and TLS to those on other hosts."""
+    """Return the shards' clients, the choice between them, and TLS to other hosts."""
     link = config.link
     tls = None if link is None else _link_tls(link)
     directory, departures = SqlShards(engine), Departures()
@@ -709,7 +709,7 @@ def _addresses(shard: Shard, link: Link | None, tls: LinkTls | None) -> Iterator
 
 
 async def migrate_database(config: Config) -> None:
-    """Bring the accounts database to this version's schema, as a start does.
+    """Update the accounts database to this version's schema, like a start.
 
     Raises ConfigError, UnavailableError.
     """
@@ -722,8 +722,8 @@ async def list_refused_events(
 ) -> tuple[RefusedEvent, ...]:
     """Return the events that the audit log refused. Raises ConfigError, UnavailableError.
 
-    ``acknowledged``: those, too, that have been acknowledged. ``acknowledges``: note that what is
-    returned has been seen.
+    ``acknowledged``: include acknowledged events. ``acknowledges``: acknowledge the returned
+    events.
     """
     engine = await open_database(config.database.location, config.database_password_file)
     try:
@@ -744,7 +744,7 @@ async def list_refused_events(
 
 @asynccontextmanager
 async def open_operators(config: Config) -> AsyncIterator[Operators]:
-    """Open the operators of an installation, whether its gateways run or not.
+    """Open the operators of an installation, even while its gateways run.
 
     Raises ConfigError, UnavailableError.
     """
@@ -760,7 +760,7 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
 
 @asynccontextmanager
 async def open_placements(config: Config) -> AsyncIterator[SqlShards]:
-    """Open the list of which tenant is in which shard, whether gateways run or not.
+    """Open the placements of tenants in shards, even while gateways run.
 
     Raises ConfigError, UnavailableError.
     """
@@ -774,7 +774,7 @@ async def open_placements(config: Config) -> AsyncIterator[SqlShards]:
 def _audit_streams(
     config: Config, engine: AsyncEngine, key_clients: Mapping[str, KeyClient], clock: Clock
 ) -> Mapping[str, AuditStream]:
-    """Return a stream of each shard's log to the sink, if there is one."""
+    """Return a stream of each shard's log to the sink; empty without a sink."""
     address = config.audit_sink
     if address is None:
         return {}
@@ -837,7 +837,7 @@ def _sales(
     *,
     self_service: bool,
 ) -> tuple[tuple[Endpoint, ...], BuiltInBilling]:
-    """Return the endpoints of billing, and what ends and renews, whoever takes the money."""
+    """Return the billing endpoints, and the built-in provider that ends and renews contracts."""
     store = SqlBilling(engine)
     prices = {tier: 100 * term.monthly_price_usd for tier, term in terms.items()}
     sold = frozenset(

@@ -1,9 +1,8 @@
-"""Which connections there are, and which has to go when there are too many.
+"""Counts connections, and chooses the ones to close when there are too many.
 
-Behind a proxy or a translator of addresses many clients have one address, so nobody is refused
-because an address has many connections: a new one takes the place of one that is of no use. A
-trusted proxy's address has no limit of its own. What is of no use is found as in the clock
-algorithm for pages of memory: the oldest goes, unless it has been used since it was looked at last.
+Behind a proxy or NAT many clients share one address. So an address at its limit is not refused: a
+new connection replaces an unused one. A trusted proxy's address has no limit of its own. The unused
+connection is found by the clock algorithm: the oldest one that was not used since its last check.
 """
 
 import asyncio
@@ -18,20 +17,21 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.transport import GatheringTransport
 
 MAX_EXAMINED = 64
-"""How many connections are looked at, at most, to find one that can go."""
+"""The most connections that are examined to find one to close."""
 
 
 class Turns:
-    """Does one piece of work of many connections in each turn, in the order in which they came.
+    """Does one piece of work of one connection in each event-loop turn, in order of arrival.
 
-    What costs little for one client would keep everybody else waiting if hundreds sent it at once.
+    Work that is cheap for one client would block the event loop if hundreds of clients sent it at
+    once.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
 
     def wait(self, work: Callable[[], object]) -> None:
-        """Have some work done when it is its turn."""
+        """Queue some work."""
         self._waiting.append(work)
         if len(self._waiting) == 1:
             self._next_turn()
@@ -47,17 +47,17 @@ class Turns:
 
 
 class UnreadBodies:
-    """Reads bodies that were refused and are sent all the same, and throws them away, in turns.
+    """Reads and discards refused bodies that are sent nevertheless, in turns.
 
-    Whoever refuses a body has to take it from the client, which could lose the answer otherwise. A
-    hundred clients that send as fast as they can would have the event loop do nothing else.
+    A refused body must be read, or the client could lose the response. A hundred fast clients would
+    otherwise occupy the event loop.
     """
 
     def __init__(self) -> None:
         self._turns = Turns()
 
     def wait(self, transport: GatheringTransport) -> None:
-        """Read nothing more of a connection until it is its turn."""
+        """Stop reading a connection until its turn."""
         transport.pause_reading()
         self._turns.wait(partial(_read_on, transport))
 
@@ -68,17 +68,17 @@ def _read_on(transport: GatheringTransport) -> None:
 
 
 class Connection(Protocol):
-    """One connection of a client's."""
+    """One client connection."""
 
     was_used: bool
-    """Whether it has had an answer since it was looked at last."""
+    """Whether it has had a response since it was last examined."""
 
     def is_answering(self) -> bool:
-        """Return whether an answer is owed."""
+        """Return whether a response is pending."""
         ...
 
     def evict(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         ...
 
 
@@ -92,7 +92,7 @@ class Connections:
         arrivals: SourceBudget,
         proxies: Container[str] = (),
     ) -> None:
-        """Take the budget of new connections, and the addresses that have no limit of their own."""
+        """Take the budget of new connections, and the addresses without a limit of their own."""
         self._at_most = at_most
         self._arrivals = arrivals
         self._proxies = proxies
@@ -100,13 +100,13 @@ class Connections:
         self.unread_bodies = UnreadBodies()
         self.small_chunks = Turns()
         self.count = 0
-        """How many there are."""
+        """The number of connections."""
         self.closed = {"too_fast": 0, "full": 0, "evicted": 0, "unread": 0}
-        """How many were closed because they, or their answers, were too many; by what was done."""
-        self._by_network: dict[str, dict[Connection, None]] = {}  # each: the oldest first
+        """The number of connections closed because of a limit, by the reason."""
+        self._by_network: dict[str, dict[Connection, None]] = {}  # the oldest one first
         self._by_size: dict[int, dict[str, None]] = {}
         self._most = 0
-        """Of one network. Networks are kept by how many they have: the fullest is found at once."""
+        """The largest number of connections of a network, the index of the fullest ones."""
 
     def may_arrive(self, address: str) -> bool:
         """Return whether an address may open a connection now."""
@@ -116,7 +116,7 @@ class Connections:
         return False
 
     def add(self, connection: Connection, address: str) -> bool:
-        """Count a new connection; return whether there is room for it."""
+        """Count a new connection; return False if the limit is reached."""
         network = network_of(address)
         is_full = len(self._by_network.get(network, ())) >= self._per_address
         if is_full and address not in self._proxies and not self._evict_one_of(network):
@@ -132,7 +132,7 @@ class Connections:
         return True
 
     def remove(self, connection: Connection, address: str) -> None:
-        """Count a connection no more, if it was counted."""
+        """Stop counting a connection, if it was counted."""
         network = network_of(address)
         if connection in self._by_network.get(network, ()):
             self._forget(connection, network)
@@ -148,7 +148,7 @@ class Connections:
                 oldest = oldest or connection
             connection.was_used = False
             del candidates[connection]
-            candidates[connection] = None  # at the end
+            candidates[connection] = None  # moves it to the end
         if oldest is None:
             self.closed["full"] += 1
             return False

@@ -1,4 +1,4 @@
-"""One task that watches all connections of a listener: their deadlines, and answers nobody reads."""
+"""A task that watches all connections of a listener: their deadlines, and unread responses."""
 
 import asyncio
 import heapq
@@ -11,21 +11,21 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 CHECK_SECONDS = 0.5
-"""Between two checks of a connection's deadline, which is by so much later at the most, or twice
-that where answers are not read."""
+"""The time between two checks of a connection. Its deadline is exceeded by at most this, or twice
+this for unread responses."""
 CHECKED_AT_ONCE = 64
-"""Connections that are checked before others get their turn: some 0.05 ms."""
+"""Connections that are checked in one event-loop turn: about 0.05 ms."""
 ENDED_AT_ONCE = 4
-"""Connections that are ended before others get their turn: each takes some 0.1 ms."""
+"""Connections that are closed in one event-loop turn: about 0.1 ms each."""
 
 
 async def watch_connections(
     connections: Collection[HttpConnection], limits: ConnectionLimits = LIMITS
 ) -> None:
-    """Check all connections, again and again, until cancelled: their deadlines, and what is unread.
+    """Check the deadlines and unread bytes of all connections, until cancelled.
 
-    The checks of many connections are spread over the time until the next ones: those that were
-    opened together have the same deadline, and would be ended while everybody else waits.
+    The checks of many connections are spread over the period. Otherwise connections that were
+    opened together would all be closed in one turn of the event loop.
     """
     loop = asyncio.get_running_loop()
     while True:
@@ -46,30 +46,30 @@ async def watch_connections(
 
 
 async def _end_unread(connections: Sequence[HttpConnection], at_most: int) -> None:
-    """End connections whose clients do not read, until the answers to all others fit."""
-    chosen = to_end([(each.address, each.unread) for each in connections], at_most)
+    """Close connections with unread responses until the other responses are within the limit."""
+    chosen = to_end([(holder.address, holder.unread) for holder in connections], at_most)
     for number in chosen:
         connections[number].end_unread()
         await asyncio.sleep(CHECK_SECONDS / len(chosen))
 
 
 def _check(connection: HttpConnection, now: float) -> bool:
-    """Check one connection; return whether it was ended."""
+    """Check one connection; return whether it was closed."""
     try:
         return connection.check_deadline(now)
-    except Exception:  # noqa: BLE001 - one connection's fault must not unwatch the others
+    except Exception:  # noqa: BLE001 - an error in one connection must not affect the others
         _LOG.exception("a connection could not be checked")
         connection.evict()
         return True
 
 
 def to_end(unread: Sequence[tuple[str, int]], at_most: int) -> list[int]:
-    """Return which connections to end, so that the others have no more than ``at_most`` bytes unread.
+    """Return the connections to close so that the others have at most ``at_most`` unread bytes.
 
-    ``unread`` has the client's address and the unread bytes of each connection, and the result its
-    positions there. The network with the most loses its largest first. One client that asks for ten
-    thousand keys on each of its connections, and reads nothing, would otherwise have tens of
-    megabytes kept for each until its time is over.
+    ``unread`` has the client's address and the unread bytes of each connection; the result has
+    indexes into it. The network with the most bytes loses its largest response first. Without this,
+    a client that requests ten thousand keys on each connection and reads nothing would fill tens of
+    megabytes for each.
     """
     held: dict[str, list[tuple[int, int]]] = {}
     networks: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""The paths of the management address, for everybody who reaches it: they tell no secrets.
+"""The paths of the management address. They reveal no secrets.
 
-A page of another site could have a browser ask, under a name of its own that it has resolve to this
-address (DNS rebinding): so a name in the Host header has to be known here.
+A page of another site could make a browser send requests under a name that resolves to this address
+(DNS rebinding). So names in the Host header must be known here.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Answer = tuple[HTTPStatus, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Management:
-    """What the management address answers, and what it is answered from."""
+    """The management address's application and its data sources."""
 
     app: ASGIApp
     readiness: Readiness
@@ -50,7 +50,7 @@ class Management:
 def management_app(
     readiness: Readiness, collection: Collection, names: Iterable[str] = ()
 ) -> ASGIApp:
-    """Return the ASGI application; ``names`` are those it may be asked under."""
+    """Return the ASGI application; ``names`` are the accepted host names."""
     known = {"localhost", *(name.lower() for name in names)}
 
     async def live() -> Answer:
@@ -102,7 +102,10 @@ def _status(text: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
 
 
 def _is_known(host: bytes, names: Iterable[str]) -> bool:
-    """Return whether a Host header has an address, or a known name. No browser leaves it out."""
+    """Return whether a Host header is empty, an address or a known name.
+
+    Every browser sends the header.
+    """
     text = host.decode("latin-1").lower()
     name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
     if not text or name in names:
@@ -133,7 +136,7 @@ def open_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        reason = str(error.strerror).partition(" (while attempting ")[0]  # create_server adds it
+        reason = str(error.strerror).partition(" (while attempting ")[0]  # added by create_server
         raise ConfigError(
             f"management_address: cannot listen on {host} port {port}: {reason}"
         ) from None
@@ -143,13 +146,13 @@ def open_listener(host: str, port: int) -> socket.socket:
 async def serving(
     app: ASGIApp, listener: socket.socket, tasks: BackgroundTasks
 ) -> AsyncIterator[None]:
-    """Serve for as long as a block lasts, and watch the connections among the process's tasks."""
+    """Serve while a block runs, and watch the connections in a background task."""
     host, port = listener.getsockname()[:2]
     if not ip_address(host).is_loopback:
         _LOG.warning("the management address can be reached from other machines", address=host)
     arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
     counted = Connections(LIMITS.connections, LIMITS.per_address, arrivals)
-    observer = RequestObserver()  # nobody asks for the metrics of metrics
+    observer = RequestObserver()  # requests for metrics have no metrics
     http = Listener(application(app), counted, observer, LIMITS)
     server = await asyncio.get_running_loop().create_server(http.connection, sock=listener)
     end_watch = tasks.begin(watch_connections(http.connections, LIMITS))

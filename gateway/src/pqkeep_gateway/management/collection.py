@@ -1,4 +1,4 @@
-"""The gateway's numbers, and the key service's beside them, as one text."""
+"""Combines the metrics of the gateway and the key services in one text."""
 
 import asyncio
 import platform
@@ -32,7 +32,7 @@ from pqkeep_protocol.metrics import (
 from pqkeep_protocol.tls_groups import NAMES
 
 TEXT_SECONDS = 1.0
-"""How old the text may be: it is written once a second at the most."""
+"""The period of the text: it is written at most once a second."""
 TEXT_WAIT_SECONDS = 8.0
 BACKLOG_SECONDS = 10.0
 BACKLOG_WAIT_SECONDS = 2.0
@@ -43,34 +43,34 @@ METRICS = (
     *GATEWAY_METRICS,
     *(replace(metric, labels={**metric.labels, "shard": SHARD}) for metric in KEY_SERVICE_METRICS),
 )
-"""Every metric there is. Those of key services have a label for the shard."""
+"""All metrics. Those of key services have a shard label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everybody whose numbers they are."""
+    """The sources of all metrics."""
 
     observer: RequestObserver
     connections: Connections
     waiting_calls: Callable[[], int]
     """Returns how many calls wait for a key service."""
     refusals: Mapping[str, Mapping[ErrorKind, int]]
-    """By shard the calls that the key service refused or did not answer."""
+    """Calls that were refused, or got no response."""
     key_services: Mapping[str, Cached[Samples | None]]
-    """By shard the key service's numbers, or None if it does not answer."""
+    """The metrics of each shard's key service; None if it does not respond."""
     shards: Cached[Sequence[StoredShard] | None]
-    """None while the accounts database does not answer."""
+    """None while the accounts database does not respond."""
     find_backlog: Callable[[], Awaitable[Backlog]]
     waiting_passwords: Callable[[], int]
     mail_attempts: Mapping[str, int]
     tls: TlsServer | None
     link: LinkTls | None
     audit_streams: Mapping[str, AuditStream]
-    """By shard; none without a sink."""
+    """By shard; empty without a sink."""
 
 
 class Collection:
-    """Collects everybody's numbers."""
+    """Collects the metrics of all sources."""
 
     def __init__(self, sources: Sources, readiness: Readiness) -> None:
         self._sources = sources
@@ -78,7 +78,7 @@ class Collection:
         self._backlog = Cached[Backlog | None](
             sources.find_backlog,
             otherwise=None,
-            name="what waits in the accounts database",
+            name="the backlog in the accounts database",
             seconds=BACKLOG_SECONDS,
             wait_seconds=BACKLOG_WAIT_SECONDS,
         )
@@ -97,7 +97,7 @@ class Collection:
         await measure_lag(self._lag)
 
     async def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus; nothing if they cannot be had."""
+        """Return all metrics in Prometheus's text format; empty if they are unavailable."""
         return await self._text.get()
 
     async def _write(self) -> bytes:
@@ -119,7 +119,7 @@ class Collection:
         return await asyncio.to_thread(_written, samples)
 
     async def _of_key_services(self) -> Samples:
-        """Return the numbers of all key services, each with its shard."""
+        """Return the metrics of all key services, each with its shard."""
         services = self._sources.key_services
         found = await asyncio.gather(*(service.get() for service in services.values()))
         samples: defaultdict[str, list[Sample]] = defaultdict(list)

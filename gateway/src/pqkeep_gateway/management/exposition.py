@@ -1,6 +1,6 @@
-"""Metrics in the text format of Prometheus, version 0.0.4.
+"""Metrics in Prometheus's text format, version 0.0.4.
 
-A value of a label that the table does not have is left out, whoever measured it.
+Samples with a label value outside the table are left out.
 """
 
 from collections.abc import Iterable, Iterator

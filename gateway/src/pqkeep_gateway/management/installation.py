@@ -1,7 +1,6 @@
-"""What an operator wants to know of the installation: whether each part works, and what waits.
+"""The state of the installation for operators: each part, and what is waiting.
 
-Everything is looked up once a second at the most, however often it is asked for, and what a part
-that is missing would tell is None.
+Each part is looked up at most once a second. Values of an unavailable part are None.
 """
 
 import asyncio
@@ -40,19 +39,19 @@ T = TypeVar("T")
 _ATTRIBUTION = Attribution("", "gateway", "")
 
 AUDIT_SINK = "audit_sink"
-"""What is told besides the parts of readiness."""
+"""A part besides those of readiness."""
 SINK_SECONDS = 300.0
-"""How far an audit sink may be behind."""
+"""The longest acceptable delay of an audit sink."""
 
-_UNKNOWN = "not known while the key service does not answer"
-_UNNAMED = "the settings do not name it"
+_UNKNOWN = "unknown while the key service does not respond"
+_UNNAMED = "it is missing in the settings"
 _LATE = f"it is more than {SINK_SECONDS:.0f} seconds behind"
 NAMES = (*PARTS, MAIL_SERVER, AUDIT_LOG, AUDIT_SINK)
-"""The parts."""
+"""All parts."""
 
 
 class MailMode(StrEnum):
-    """Where e-mail goes."""
+    """The destination of e-mail."""
 
     SMTP = "smtp"
     FOLDER = "folder"
@@ -61,7 +60,7 @@ class MailMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the installation; the reason says why it is not ready."""
+    """A part of the installation, with the reason if it is not ready."""
 
     name: str
     reason: str | None
@@ -69,31 +68,31 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What is known of one shard."""
+    """The state of one shard."""
 
     name: str
     reason: str | None
-    """Why it does nothing for its tenants, if it does not."""
+    """The reason why it serves no requests, or None."""
     stored: StoredShard | None
-    """None while the accounts database does not answer."""
+    """None while the accounts database does not respond."""
     checkpoint: Checkpoint | None = None
-    """The newest one of its log."""
+    """The newest checkpoint of its log."""
     numbers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
-    """Its key service's numbers, each by its name and its labels."""
+    """Its key service's metrics by name and labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Everything that is told."""
+    """The state of all parts."""
 
     parts: tuple[Part, ...]
     accounts: Accounts | None
     operators: tuple[Operator, ...] | None
     shards: tuple[ShardState, ...]
-    """``default`` first, and those without settings last."""
+    """``default`` first, and those that are missing in the settings last."""
     mail: MailMode
     certificates: Mapping[str, float]
-    """When each expires, in Unix seconds."""
+    """Expiry times, in Unix seconds."""
 
 
 class Inspection:
@@ -125,7 +124,7 @@ class Inspection:
         self._mail = mail
 
     async def inspect(self) -> Installation:
-        """Return the state of everything, within some seconds whatever is missing."""
+        """Return the state of all parts, within some seconds even if parts are unavailable."""
         problems, accounts, operators, shards = await asyncio.gather(
             self._readiness.problems(),
             self._accounts.get(),
@@ -169,7 +168,7 @@ class Inspection:
         return (*named, *unnamed)
 
     def _others(self, accounts: Accounts | None, degraded: Mapping[str, str]) -> Iterator[Part]:
-        """Yield the other parts, as far as they are there and known."""
+        """Yield the other parts that exist and are known."""
         if accounts is not None:
             yield Part(AUDIT_LOG, degraded.get(AUDIT_LOG))
         if self._mail is not MailMode.DISABLED:

@@ -1,4 +1,4 @@
-"""The gateway's metrics: a row of docs/observability.md each, beside those of the key service."""
+"""The gateway's metrics. docs/observability.md lists them with those of the key service."""
 
 from pqkeep_gateway.delivery.mail_delivery import OUTCOMES
 from pqkeep_gateway.http.errors import Code
@@ -11,15 +11,15 @@ from pqkeep_protocol.metrics import ALGORITHMS, NONE, SHARD, VERSION, Kind, Metr
 from pqkeep_protocol.tls_groups import NAMES
 
 OTHER = "other"
-"""A group that has no name here."""
+"""A key-exchange group without a name here."""
 _OPERATIONS = names([*Operation, *AuditEvent], DOCUMENT, NONE)
 
 GATEWAY_METRICS = (
     Metric(
         "pqkeep_requests_total",
         Kind.COUNTER,
-        "HTTP requests. The outcome is success, client-gone, or the error code; the operation is"
-        " none where a request reached no endpoint.",
+        "HTTP requests. The outcome is success, client-gone, or the error code. The operation "
+        "is none if a request reached no endpoint.",
         {
             "operation": _OPERATIONS,
             "algorithm": ALGORITHMS,
@@ -29,102 +29,105 @@ GATEWAY_METRICS = (
     Metric(
         "pqkeep_request_duration_seconds",
         Kind.HISTOGRAM,
-        "From a request's head to its answer.",
+        "Seconds from a request's head to its response.",
         {"operation": _OPERATIONS},
     ),
     Metric(
         "pqkeep_key_service_refusals_total",
         Kind.COUNTER,
-        "Calls that a shard's key service refused or did not answer, by the kind of the error.",
+        "Calls that a shard's key service refused or did not respond to, by the kind of error.",
         {"kind": names(ErrorKind), "shard": SHARD},
     ),
     Metric(
         "pqkeep_queue_length",
         Kind.GAUGE,
-        "What waits in the gateway: calls for a key service's answer, passwords for a thread.",
+        "Waiting work in the gateway: calls for a key service's response, passwords for a thread.",
         {"queue": frozenset({"key_service", "passwords"})},
     ),
     Metric("pqkeep_connections", Kind.GAUGE, "Open connections of clients."),
     Metric(
         "pqkeep_connections_closed_total",
         Kind.COUNTER,
-        "Connections closed because there were too many: refused because an address opened them too"
-        " fast, refused because all others were in use, evicted in favour of a new one, or ended"
-        " because answers that nobody read took too much memory.",
+        "Connections closed because of a limit: too_fast (an address opened too many), full "
+        "(all connections in use), evicted (replaced by a new one), or unread (unread "
+        "responses used too much memory).",
         {"reason": frozenset({"too_fast", "full", "evicted", "unread"})},
     ),
     Metric(
         "pqkeep_tls_handshakes_total",
         Kind.COUNTER,
-        "TLS handshakes by key exchange group: those with MLKEM in their name are post-quantum.",
+        "TLS handshakes by key-exchange group. Groups with MLKEM in their name are post-quantum.",
         {"group": frozenset({*NAMES.values(), OTHER})},
     ),
     Metric("pqkeep_tls_failures_total", Kind.COUNTER, "TLS connections that failed."),
     Metric(
         "pqkeep_tls_certificate_expiry_timestamp_seconds",
         Kind.GAUGE,
-        "When the TLS certificate expires, in seconds since 1970.",
+        "The expiry of the TLS certificate, in seconds since 1970.",
     ),
     Metric(
         "pqkeep_link_certificate_expiry_timestamp_seconds",
         Kind.GAUGE,
-        "When the certificate of each end of the link between hosts expires, in seconds since 1970.",
+        "The expiry of each end's certificate on the link between hosts, in seconds since 1970.",
         {"end": frozenset({"gateway", "key_service"})},
     ),
     Metric(
         "pqkeep_event_loop_lag_seconds",
         Kind.HISTOGRAM,
-        "How late the gateway's event loop is, measured twice a second.",
+        "The delay of the gateway's event loop, measured twice a second.",
     ),
     Metric(
         "pqkeep_ready",
         Kind.GAUGE,
-        "1 where a part that the gateway needs answers, 0 where it does not.",
+        "1 if a part that the gateway needs responds, otherwise 0.",
         {"part": frozenset(PARTS)},
     ),
     Metric(
         "pqkeep_shard_ready",
         Kind.GAUGE,
-        "1 where a shard's key service, or its database, answers, 0 where it does not.",
+        "1 if a shard's key service or its database responds, otherwise 0.",
         {"part": frozenset(SHARD_PARTS), "shard": SHARD},
     ),
     Metric(
         "pqkeep_shard_tenants",
         Kind.GAUGE,
-        "Tenants in each shard that ever was, without deleted ones.",
+        "Tenants in each shard, removed shards included, without deleted tenants.",
         {"shard": SHARD},
     ),
     Metric(
         "pqkeep_audit_outbox_events",
         Kind.GAUGE,
-        "Events in the accounts database that are not in the audit log: waiting, or refused by it.",
+        "Events in the accounts database that are not in the audit log: waiting, or refused by"
+        " the log.",
         {"state": frozenset({"waiting", "refused"})},
     ),
     Metric(
         "pqkeep_audit_outbox_age_seconds",
         Kind.GAUGE,
-        "The age of the oldest event that waits; at 300 changes are refused.",
+        "The age of the oldest waiting event in seconds. From 300 on, changes are refused.",
     ),
     Metric(
         "pqkeep_audit_sink_age_seconds",
         Kind.GAUGE,
-        "The age of the oldest record of each shard's log that the audit sink does not have; 0"
-        " where another gateway streams to it.",
+        "The age of the oldest record of each shard's log that the audit sink lacks; 0 if "
+        "another gateway streams.",
         {"shard": SHARD},
     ),
     Metric(
         "pqkeep_mail_attempts_total",
         Kind.COUNTER,
-        "Attempts to deliver an e-mail, by their outcome; after deferred and failed there is another.",
+        "Attempts to deliver an e-mail, by outcome. After deferred or failed, another one follows.",
         {"outcome": OUTCOMES},
     ),
     Metric("pqkeep_mail_waiting", Kind.GAUGE, "E-mails that are not delivered yet."),
-    Metric("pqkeep_mail_age_seconds", Kind.GAUGE, "The age of the oldest of them."),
+    Metric(
+        "pqkeep_mail_age_seconds", Kind.GAUGE, "The age of the oldest waiting e-mail in seconds."
+    ),
     Metric(
         "pqkeep_build_info",
         Kind.GAUGE,
-        "1, with the versions of pqkeep and Python that the gateway runs.",
+        "1, with the gateway's versions of pqkeep and Python.",
         {"version": VERSION, "python": VERSION},
     ),
 )
-"""What the gateway measures."""
+"""The metrics of the gateway."""

@@ -1,4 +1,4 @@
-"""Whether requests would be answered, and what is missing where they would not."""
+"""Readiness: whether requests can be served, and the unavailable parts."""
 
 import asyncio
 import time
@@ -11,9 +11,9 @@ from pqkeep_protocol.commits import IN_WORDS, WriteProblem
 from pqkeep_protocol.metrics import Samples
 
 CHECK_SECONDS = 1.0
-"""How old what is known of a part may be: it is asked once a second at the most."""
+"""The period of checks: each part is checked at most once a second."""
 WAIT_SECONDS = 2.0
-"""How long a part may take to answer; what is lost is so known within five seconds."""
+"""The time limit of a check. So a failure is known within five seconds."""
 
 KEY_SERVICE = "key_service"
 KEYS_DATABASE = "keys_database"
@@ -21,37 +21,37 @@ ACCOUNTS_DATABASE = "accounts_database"
 RATE_LIMITS = "rate_limits"
 STOPPING = "stopping"
 MAIL_SERVER = "mail_server"
-"""What is missing without anything being refused: messages wait."""
+"""The mail server is unavailable. Nothing is refused: messages wait."""
 AUDIT_LOG = "audit_log"
-"""What is missing where events wait for so long that changes are refused, and uses of keys are not."""
+"""Events have waited so long for the audit log that changes are refused. Uses of keys are not."""
 PARTS = (KEY_SERVICE, KEYS_DATABASE, ACCOUNTS_DATABASE, RATE_LIMITS)
-"""What the gateway needs; of shards one is enough for it to be of use."""
+"""The parts that the gateway needs. Of several shards one is enough."""
 SHARD_PARTS = (KEY_SERVICE, KEYS_DATABASE)
-"""What each shard has."""
+"""The parts of each shard."""
 CLOCK = "clock"
-"""What is wrong where a key service's clock is not the gateway's: sessions, schedules, records."""
+"""A key service's clock differs from the gateway's. It affects sessions, schedules and records."""
 CLOCK_SECONDS = 5.0
-"""By how much the two clocks may differ."""
+"""The largest acceptable difference between the two clocks."""
 SHARD_SETTINGS = "shard_settings"
-"""What is missing where tenants are in a shard that the settings do not name."""
+"""A shard with tenants is missing in the settings."""
 
 _WORDS: Mapping[str, str] = {
-    KEY_SERVICE: "no key service answers that serves",
-    AUDIT_LOG: "an event waits for so long that changes are refused",
-    MAIL_SERVER: "the last message could not be delivered, and is tried again",
-    SHARD_SETTINGS: "the settings do not name it, and tenants are in it",
-    STOPPING: "the gateway has been told to stop",
+    KEY_SERVICE: "no active key service responds",
+    AUDIT_LOG: "an event has waited so long for the audit log that changes are refused",
+    MAIL_SERVER: "the last message could not be delivered; the delivery will be retried",
+    SHARD_SETTINGS: "the shard has tenants but is missing in the settings",
+    STOPPING: "the gateway is stopping",
 }
-"""What is said of a part, where it is not its WriteProblem."""
+"""Descriptions of parts, instead of those of WriteProblem."""
 
 Check = Callable[[], Awaitable[object]]
-"""Raises UnavailableError, with the reason, where a part cannot be used."""
+"""Raises UnavailableError, with the reason, if a part is unusable."""
 Problems = Mapping[str, WriteProblem | None]
-"""What is wrong with each part; None: nothing is."""
+"""The problem of each part; None: no problem."""
 
 
 class Readiness:
-    """What the gateway needs, and has."""
+    """The state of the parts that the gateway needs."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Readiness:
         is_mail_deferred: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take each key service's numbers, the shards that are stored, and other parts' checks.
+        """Take the key services' metrics, the stored shards, and the checks of other parts.
 
         ``check_log``: whether events reach the audit log.
         """
@@ -75,13 +75,14 @@ class Readiness:
         self._is_stopping = False
 
     def stop(self) -> None:
-        """Be ready no more: the process ends once it has answered what it was asked."""
+        """Stop being ready: the process ends after its pending responses."""
         self._is_stopping = True
 
     async def degraded(self) -> dict[str, str]:
-        """Return the names of what is missing while others are answered, each with the reason.
+        """Return the unavailable parts with the reasons, while other requests are served.
 
-        Of a shard with the shard's name: key_service:NAME, keys_database:NAME, shard_settings:NAME.
+        A shard's part has the shard's name: key_service:NAME, keys_database:NAME,
+        shard_settings:NAME.
         """
         shards, stored, log = await asyncio.gather(
             self.shard_problems(), self._shards.get(), self._log.get()
@@ -92,7 +93,7 @@ class Readiness:
             for shard in stored or ()
             if shard.tenants and shard.name not in shards
         }
-        if log is WriteProblem.FAILED:  # otherwise the accounts database says the same of itself
+        if log is WriteProblem.FAILED:  # otherwise the accounts database reports it
             missing[AUDIT_LOG] = _WORDS[AUDIT_LOG]
         if (clocks := await self._clock_problem()) is not None:
             missing[CLOCK] = clocks
@@ -101,10 +102,10 @@ class Readiness:
         return missing
 
     async def _clock_problem(self) -> str | None:
-        """Return which key service's clock differs too much from this host's."""
+        """Return a description of a key service's wrong clock; None if all are right."""
         for shard, service in self._key_services.items():
             for sample in (await service.get() or {}).get("pqkeep_key_service_time_seconds", ()):
-                ahead = sample.value - self._clock()  # the sample may be some seconds old
+                ahead = sample.value - self._clock()  # the sample can be some seconds old
                 if ahead > CLOCK_SECONDS or ahead < -CLOCK_SECONDS - CHECK_SECONDS - WAIT_SECONDS:
                     which = "ahead of" if ahead > 0 else "behind"
                     return (
@@ -115,7 +116,7 @@ class Readiness:
         return None
 
     async def shard_problems(self) -> Mapping[str, Problems]:
-        """Return what is wrong with SHARD_PARTS of each shard."""
+        """Return the problems of SHARD_PARTS for each shard."""
         found = await asyncio.gather(*(service.get() for service in self._key_services.values()))
         return {
             shard: _shard_problems(samples)
@@ -123,7 +124,7 @@ class Readiness:
         }
 
     async def problems(self) -> Problems:
-        """Return what is wrong with PARTS; with SHARD_PARTS where no shard has them."""
+        """Return the problems of PARTS. SHARD_PARTS have one if they have it in all shards."""
         others = asyncio.gather(*(check.get() for check in self._checks.values()))
         shards, found = await asyncio.gather(self.shard_problems(), others)
         return {
@@ -132,25 +133,25 @@ class Readiness:
         }
 
     async def reasons(self) -> dict[str, str]:
-        """Return the names of what is missing, each with the reason."""
+        """Return the unavailable parts with the reasons."""
         problems = await self.problems()
         missing = {
             part: in_words(part, problem)
             for part in PARTS
             if (problem := problems[part]) is not None
         }
-        if KEY_SERVICE in missing:  # of its database nothing is known then
+        if KEY_SERVICE in missing:  # the state of its database is unknown
             missing.pop(KEYS_DATABASE, None)
         return {**missing, STOPPING: _WORDS[STOPPING]} if self._is_stopping else missing
 
 
 def in_words(part: str, problem: WriteProblem) -> str:
-    """Return what people are told of a part that cannot be used."""
+    """Return the description of an unusable part."""
     return _WORDS.get(part, IN_WORDS[problem])
 
 
 def _common(problems: Sequence[WriteProblem | None]) -> WriteProblem | None:
-    """Return what is wrong with a part of which one is enough."""
+    """Return the problem of a part that is needed only once."""
     return None if None in problems else problems[0]
 
 
@@ -159,7 +160,7 @@ def _missing(shards: Mapping[str, Problems]) -> Iterator[tuple[str, str]]:
         for part in SHARD_PARTS:
             if (problem := problems[part]) is not None:
                 yield f"{part}:{shard}", in_words(part, problem)
-                break  # without the key service nothing is known of its database
+                break  # without the key service, its database is unknown
 
 
 def _shard_problems(samples: Samples | None) -> Problems:

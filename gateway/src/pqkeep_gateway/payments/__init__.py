@@ -1,1 +1,1 @@
-"""Providers that take money, each behind an extra of its own; only wiring names them."""
+"""Payment providers, each behind an optional extra; only wiring imports them."""

@@ -1,6 +1,6 @@
-"""Stripe's webhook events, as values of ours.
+"""Stripe's webhook events as values of this package.
 
-In the form of API versions from 2025-03-31 on, where a subscription item has the period.
+The format is that of API versions from 2025-03-31 on, with the period in the subscription item.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from pqkeep_protocol.keys import TenantId
 T = TypeVar("T", bound=Struct)
 
 TENANT = "pqkeep_tenant"
-"""The key of a subscription's metadata that names our tenant."""
+"""The metadata key of a subscription with our tenant's id."""
 
 STATUSES: Mapping[str, ContractStatus | None] = {
-    "incomplete": None,  # not begun
+    "incomplete": None,  # not begun yet
     "trialing": ContractStatus.ACTIVE,
     "active": ContractStatus.ACTIVE,
-    "past_due": ContractStatus.ACTIVE,  # Stripe retries, and reports the outcome
+    "past_due": ContractStatus.ACTIVE,  # Stripe retries and reports the outcome
     "unpaid": ContractStatus.UNPAID,
     "paused": ContractStatus.UNPAID,
     "canceled": ContractStatus.ENDED,
     "incomplete_expired": ContractStatus.ENDED,
 }
-"""Stripe's statuses as ours; None: there is no contract."""
+"""Our status for each of Stripe's; None: no contract."""
 
 _Identifier = Annotated[str, Meta(min_length=1, max_length=255)]
 _Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # the year 9999
@@ -55,7 +55,7 @@ class _Price(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """A subscription's item; ours have one."""
+    """A subscription's item; ours have exactly one."""
 
     id: str
     price: _Price
@@ -85,12 +85,12 @@ class Subscription(Struct, frozen=True):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it will end."""
+        """Whether it is set to end."""
         return self.cancel_at_period_end or self.cancel_at is not None
 
 
 class Details(Struct, frozen=True):
-    """The subscription that an invoice is for."""
+    """The subscription of an invoice."""
 
     subscription: _Identifier
     metadata: dict[str, str] | None = None
@@ -139,7 +139,7 @@ class PaidInvoice(Struct, frozen=True):
 
     @property
     def details(self) -> Details | None:
-        """The subscription it is for; None: none."""
+        """The subscription of the invoice, or None."""
         return None if self.parent is None else self.parent.subscription_details
 
 
@@ -152,7 +152,7 @@ def read(data: bytes | Raw, kind: type[T]) -> T:
 
 
 def tenant_of(metadata: Mapping[str, str] | None) -> TenantId | None:
-    """Return our tenant; None for what else the Stripe account sells."""
+    """Return our tenant; None for other products of the Stripe account."""
     try:
         return TenantId(UUID((metadata or {})[TENANT]))
     except (KeyError, ValueError):
@@ -188,9 +188,9 @@ def contract_of(
 def invoice_of(
     paid: PaidInvoice, tenant: TenantId, tiers: Mapping[str, Tier], known: Tier | None
 ) -> Invoice:
-    """Return an invoice as ours: for the tier of its last line, and that line's period.
+    """Return an invoice in our form, with the tier and period of its last line.
 
-    A price that is not sold any more counts as the subscription's known tier. Raises
+    A price that is no longer on sale counts as the subscription's known tier. Raises
     InvalidNoticeError if there is no tier.
     """
     found = [(tiers.get(line.price, known), line.period) for line in paid.lines.data]

@@ -1,6 +1,6 @@
-"""Our account at Stripe: requests to its API, and the signatures of its webhooks.
+"""Our Stripe account: requests to its API, and the signatures of its webhooks.
 
-The library blocks, so it runs in threads of its own.
+The library blocks, so it runs in its own threads.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ _LOG = logger(__name__)
 T = TypeVar("T")
 
 RESPONSE_SECONDS = 8.0
-"""For all Stripe calls of one request together."""
+"""The time limit for all Stripe calls of one request together."""
 TOLERANCE_SECONDS = 300
-"""How old a signature may be."""
+"""The greatest age of a signature."""
 THREADS = 4
 _MALFORMED = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
-"""What malformed answers raise in the library and in our decoding."""
+"""Exceptions of the library and our decoder for malformed responses."""
 
 
 class _Page(Struct, frozen=True):
@@ -67,11 +67,11 @@ class StripeAccount:
         logging.getLogger("stripe").setLevel(logging.WARNING)
         stripe.enable_telemetry = False
         self.prices = _prices(settings)
-        """Stripe's price identifiers of the tiers that are sold."""
+        """Stripe's price identifiers of the tiers on sale."""
         self._return_url = settings.return_url
         self._webhook_secret = _secret(settings.webhook_secret_file)
         session = requests.Session()
-        session.trust_env = False  # neither proxies nor credentials come from the environment
+        session.trust_env = False  # no proxies and credentials from the environment
         self._client = stripe.StripeClient(
             _secret(settings.secret_key_file),
             base_addresses={"api": settings.api.rstrip("/")},
@@ -85,7 +85,7 @@ class StripeAccount:
         return await self._call(lambda: self._open(tenant, tier, key))
 
     async def switch(self, external_id: str, tier: Tier, key: IdempotencyKey | None) -> None:
-        """Change a subscription's price, at once and pro rata, and undo a cancellation."""
+        """Change a subscription's price immediately and pro rata, and undo a cancellation."""
         await self._call(lambda: self._switch(external_id, tier, key))
 
     async def end(self, external_id: str, key: IdempotencyKey | None) -> None:
@@ -93,7 +93,7 @@ class StripeAccount:
         await self._call(lambda: self._end(external_id, key))
 
     def verify(self, payload: bytes, signature: str) -> None:
-        """Check a webhook's signature and its time. Raises InvalidNoticeSignatureError."""
+        """Check the signature and time of a webhook. Raises InvalidNoticeSignatureError."""
         try:
             self._client.construct_event(
                 payload, signature, self._webhook_secret, TOLERANCE_SECONDS
@@ -166,14 +166,16 @@ def _prices(settings: StripeSettings) -> dict[Tier, str]:
     try:
         prices = {Tier(name): price for name, price in settings.prices.items()}
     except ValueError:
-        raise ConfigError("stripe: prices: the tiers are " + ", ".join(Tier)) from None
+        raise ConfigError(
+            "stripe: prices: unknown tier; the tiers are " + ", ".join(Tier)
+        ) from None
     if Tier.FREE in prices or len(set(prices.values())) < len(prices):
-        raise ConfigError("stripe: prices: free has none, and no two tiers have the same")
+        raise ConfigError("stripe: prices: remove free, and use a different price for each tier")
     return prices
 
 
 def _secret(path: Path) -> str:
-    """Read a secret, which is sent in a header. Raises ConfigError."""
+    """Read a secret for use in a header. Raises ConfigError."""
     secret = read_secret_text(path, "Stripe secret")
     if not secret.isascii():
         raise ConfigError(f"the Stripe secret in {path} is not ASCII")

@@ -1,4 +1,4 @@
-"""Billing by Stripe: requests go to its API, and only signed webhooks change contracts."""
+"""Billing through Stripe: requests go to its API, and only signed webhooks change contracts."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -44,7 +44,7 @@ _SUBSCRIPTION = "customer.subscription."
 
 
 class StripeBilling:
-    """A BillingProvider, which applies Stripe's notices (webhooks)."""
+    """A BillingProvider that applies Stripe's notices (webhooks)."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class StripeBilling:
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Take a Stripe account, and the built-in provider that ends contracts it sold before."""
+        """Take a Stripe account, and the built-in provider for contracts that it sold earlier."""
         self._account = account
         self._tiers = {price: tier for tier, price in account.prices.items()}
         self._store = store
@@ -68,7 +68,7 @@ class StripeBilling:
 
     @property
     def sold(self) -> frozenset[Tier]:
-        """The tiers that have a price at Stripe."""
+        """The tiers with a price at Stripe."""
         return frozenset(self._account.prices)
 
     async def check_out(
@@ -115,7 +115,7 @@ class StripeBilling:
         )
 
     async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
-        """Verify a notice's signature and apply it, once."""
+        """Verify a notice's signature and apply it once."""
         self._account.verify(payload, signature)
         notice = read(payload, Notice)
         attribution = attribution.by("stripe")
@@ -164,7 +164,7 @@ class StripeBilling:
         await self._store.add_invoice(invoice, recorded, notice.id)
 
     async def _tenant(self, metadata: Mapping[str, str] | None) -> TenantId | None:
-        """Return our tenant; None for what else the Stripe account sells."""
+        """Return our tenant; None for other products of the Stripe account."""
         tenant = tenant_of(metadata)
         if tenant is None:
             return None
@@ -196,7 +196,7 @@ class StripeBilling:
 
 
 def _warn_of_double_billing(old: Contract | None, new: Contract) -> None:
-    """Tell the operator of a customer who pays twice, which only they can correct."""
+    """Warn the operator about a customer who pays twice, which only the operator can correct."""
     if old is not None and old.id != new.id and old.external_id is not None:
         _LOG.warning(
             "Stripe bills a tenant twice: cancel the old subscription there",

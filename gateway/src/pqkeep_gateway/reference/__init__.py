@@ -1,1 +1,1 @@
-"""The API described: OpenAPI documents and the page /docs, made from the endpoint rows."""
+"""The API reference: OpenAPI documents and the page /docs, generated from the endpoint rows."""

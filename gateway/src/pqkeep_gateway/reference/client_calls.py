@@ -1,7 +1,7 @@
-"""Which call of the Python client does what an operation of the API does.
+"""The Python client's call for each operation of the API.
 
-The gateway does not know the client: that each call exists, takes these arguments and works is
-tested, with the client.
+The gateway does not import the client. A test checks that each call exists, takes these arguments
+and works.
 """
 
 from collections.abc import Mapping
@@ -10,27 +10,27 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """One method of the client, and what an example does with its answer."""
+    """One method of the client, and the use of its result in an example."""
 
     method: str
-    """Its name behind ``client.``"""
+    """Its name after ``client.``"""
     statement: str
     """Python lines, with ``{}`` for the call."""
     positional: tuple[str, ...] = ()
     """The fields that are positional arguments, in order."""
     keywords: Mapping[str, str] = field(default_factory=dict)
-    """The arguments' names by field."""
+    """Argument names by field."""
     constants: tuple[str, ...] = ()
-    """Positional arguments that the API does not know."""
+    """Positional arguments that the API does not have."""
 
 
 def _same(*names: str) -> dict[str, str]:
-    """Return arguments that are called as the fields are."""
+    """Return arguments with the same names as their fields."""
     return {name: name for name in names}
 
 
 def _shown(name: str) -> str:
-    """Return lines that keep an answer under a name, and show what of it is not binary."""
+    """Return lines that assign a result to a name and print it."""
     return f"{name} = {{}}\nprint({name})"
 
 
@@ -203,4 +203,4 @@ CALLS: Mapping[str, ClientCall] = {
     "export_audit_log": ClientCall("audit.export", _shown("records"), constants=("export.jsonl",)),
     "check_health": ClientCall("status.health", "print({})"),
 }
-"""By operation. What is not here, the client has no call for."""
+"""By operation. The client has no call for other operations."""

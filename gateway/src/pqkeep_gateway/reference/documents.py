@@ -1,7 +1,7 @@
-"""What the reference serves: ``/docs``, and an OpenAPI document of everything and of each part.
+"""The reference's documents: ``/docs``, and OpenAPI documents for the whole API and for each part.
 
-They are made together, in a thread, when one of them is first asked for: that takes longer than
-the rest of a gateway's start does.
+All are generated together in a thread at the first request, because that takes longer than the rest
+of a gateway's start.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PARTS = {f"{API}/openapi/{part}.json": part for part in PARTS if part != "servi
 
 
 def documents(api: Iterable[Endpoint], outside: Iterable[Endpoint]) -> Mapping[str, ASGIApp]:
-    """Return every document by its path. They are bare: tools expect no envelope."""
+    """Return every document by its path. They have no envelope, as tools expect."""
     generated = _Generated(tuple(api), tuple(outside))
     return {
         **{path: partial(generated.serve, path) for path in generated.paths()},
@@ -37,7 +37,7 @@ def documents(api: Iterable[Endpoint], outside: Iterable[Endpoint]) -> Mapping[s
 
 
 class _Generated:
-    """The documents that are made from the rows."""
+    """The documents that are generated from the rows."""
 
     def __init__(self, rows: tuple[Endpoint, ...], others: tuple[Endpoint, ...]) -> None:
         self._rows = rows
@@ -46,12 +46,12 @@ class _Generated:
         self._making = asyncio.Lock()
 
     def paths(self) -> Iterable[str]:
-        """Return the path of each."""
+        """Return the paths of all documents."""
         names = (row.name for row in (*self._rows, *self._others))
         return (_WHOLE, *_PARTS, *PAGES, *(f"{ROOT}/{name}" for name in names))
 
     async def serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request for one of them; they are made once, however many ask at once."""
+        """Serve one document. All are generated once, even for simultaneous requests."""
         if self._made is None:
             async with self._making:
                 if self._made is None:

@@ -1,4 +1,4 @@
-"""The meaning of each error code, and what a caller can do: for the reference."""
+"""The meaning of each error code and the remedy, for the reference."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from pqkeep_gateway.http.errors import Code
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """The texts for one error."""
+    """One error in words."""
 
     when: str
     what_to_do: str
     field: str | None = None
-    """A field that the example names."""
+    """A possible field at fault, for the example."""
 
 
 GUIDANCE: Mapping[Code, Guidance] = {
@@ -50,8 +50,8 @@ GUIDANCE: Mapping[Code, Guidance] = {
         "A policy denies this. The message names it: the plan does not include the "
         "algorithm or operation, the monthly quota is used up, the keyring's purposes "
         "exclude it, or the API key's scopes exclude it.",
-        "Use another algorithm or an API key with other scopes, or have the operator "
-        "change the plan: pqkeep tenants update TENANT --plan PLAN.",
+        "Use another algorithm or an API key with other scopes. An operator can change the "
+        "plan: pqkeep tenants update TENANT --plan PLAN.",
     ),
     Code.KMS_020: Guidance(
         "Keys cannot be archived with an API key or the operator's credential.",
@@ -63,7 +63,7 @@ GUIDANCE: Mapping[Code, Guidance] = {
         "Check the names in the request, or generate a key.",
     ),
     Code.METHOD_NOT_ALLOWED: Guidance(
-        "The path does not have this method.", "Use a method that the Allow header names."
+        "The path does not support this method.", "Use a method that the Allow header names."
     ),
     Code.UNPROCESSABLE: Guidance("A field has an invalid value.", "Correct the field.", "plan"),
     Code.CONFLICT_001: Guidance(

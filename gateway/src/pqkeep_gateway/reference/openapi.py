@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the API, made from the rows that serve it."""
+"""The OpenAPI 3.1 description of the API, generated from the rows that serve it."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -32,33 +32,34 @@ from pqkeep_protocol.algorithms import ALIASES, Algorithm
 Json = dict[str, Any]
 
 VERSION = "1.0.0"
-"""Of the interface that is described: its major number is the one in the paths."""
+"""The version of the described interface. Its major number is the one in the paths."""
 
 TITLE = "pqkeep"
 OVERVIEW = (
     "Post-quantum cryptography as a service. Binary values are standard base64 with padding, times"
-    " UTC with milliseconds. A success has its fields under `data`, an error has its code under"
-    " `error`; both say `request_id` and `timestamp`. A field that is null counts as left out; a"
-    f" field or query parameter that an operation does not have is 400. A body has at most"
+    " UTC with milliseconds. A success has its fields under `data`, an error its code under"
+    " `error`; both have `request_id` and `timestamp`. A null field counts as left out; an"
+    f" unknown field or query parameter is 400. A body has at most"
     f" {MAX_TEXT_BODY:,} bytes, with binary fields at least"
-    f" {MIN_BINARY_BODY:,} and at most {MAX_BODY:,}. A path that is not there is 404; a method that a path does not have is"
+    f" {MIN_BINARY_BODY:,} and at most {MAX_BODY:,}. An unknown path is 404; an unsupported method is"
     " 405, with `Allow`."
 )
 PARTS: Mapping[str, str] = {
     "kem": "Encryption, shared secrets and key wrapping.",
     "signature": "Signatures over messages and over digests.",
-    "kms": "The life of keys. Private keys are never shown.",
+    "kms": "The lifecycle of keys. Private keys are never shown.",
     "tenants": "The organisations that own keys, and their API keys.",
-    "operators": "Who runs the installation.",
-    "auth": "People: signing in, and what belongs to their own account.",
-    "team": "The people of a tenant, and those who are invited.",
+    "operators": "The operators of the installation.",
+    "auth": "People: signing in, and their own accounts.",
+    "team": "The members of a tenant, and invitations.",
     "billing": "Plans, subscriptions and invoices.",
-    "installation": "The state of the installation, for its operator.",
-    "usage": "How much is done with keys, and how much of it is allowed.",
-    "audit": "The audit log, and what proves that nobody changed it.",
+    "installation": "The state of the installation, for operators.",
+    "usage": "Key operations over time, and the limits.",
+    "audit": "The audit log, and the proofs that it is unchanged.",
     "service": "The service itself.",
 }
-"""Parts by the first word of their paths after the prefix; what is outside of it is ``service``."""
+"""Parts by the first word of their paths after the prefix; paths outside the prefix are
+``service``."""
 
 EVERYWHERE = frozenset(
     {
@@ -70,7 +71,7 @@ EVERYWHERE = frozenset(
         Code.SERVICE_001,
     }
 )
-"""What any request can be refused with: a credential is checked where none is needed, too."""
+"""The errors of every request. A credential is checked even if none is needed."""
 SENT_WITH: Mapping[Code, tuple[str, ...]] = {
     Code.RATE_LIMIT_001: (
         "Retry-After",
@@ -80,17 +81,17 @@ SENT_WITH: Mapping[Code, tuple[str, ...]] = {
     ),
     Code.SERVICE_001: ("Retry-After",),
 }
-"""Headers of some errors; each is the only one with its status."""
+"""Headers of some errors. No other error has the same status."""
 
 _REQUEST_ID = "6f5a1c9e-0d3b-4a53-9a55-2c1f9b1d7e10"
 _TIMESTAMP = "2026-01-31T12:00:00.000Z"
-_SHORTENED = "Cut short: send the whole of what the other operation returned."
+_SHORTENED = "Shortened: send the complete value that the other operation returned."
 
 
 def document(
     api: Iterable[Endpoint], outside: Iterable[Endpoint], prefix: str, part: str | None = None
 ) -> Json:
-    """Return the description of everything, or of one part."""
+    """Return the description of the whole API, or of one part."""
     rows = sorted(
         (
             (where, prefix + row.path, row)
@@ -132,20 +133,22 @@ def document(
                     "type": "apiKey",
                     "in": "header",
                     "name": "X-API-Key",
-                    "description": "A tenant's API key, or the operator's credential.",
+                    "description": "A tenant's API key, or an operator's credential.",
                 },
                 "Session": {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": ACCESS,
-                    "description": "What login hands out: somebody who has signed in."
-                    f" Over HTTPS it counts only beside the cookie {Cookies().binding}.",
+                    "description": "From login: the session of a signed-in person."
+                    f" Over HTTPS it is valid only with the cookie {Cookies().binding}.",
                 },
                 "OperatorSession": {
                     "type": "apiKey",
                     "in": "cookie",
                     "name": Cookies().operator,
-                    "description": "What operator_login hands out: an operator who reads.",
+                    "description": (
+                        "From operator_login: an operator's session, which can only read."
+                    ),
                 },
             },
         },
@@ -153,7 +156,7 @@ def document(
 
 
 def codes(row: Endpoint) -> frozenset[Code]:
-    """Return everything an endpoint can be refused with."""
+    """Return all error codes of an endpoint."""
     found = EVERYWHERE | row.codes | codes_of_fields(row) | {code_of(error) for error in row.errors}
     callers = GRANTS[row.permission]
     if row.denial is not None:
@@ -173,12 +176,12 @@ def codes(row: Endpoint) -> frozenset[Code]:
 
 
 def _is_for_api_keys(row: Endpoint) -> bool:
-    """Return whether it needs a credential that an API key can be, and its scopes are asked then."""
+    """Return whether an endpoint needs a credential, and an API key with its scopes can be one."""
     return Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC
 
 
 def callers_of(row: Endpoint) -> tuple[Caller, ...]:
-    """Return who may call an endpoint, in the order of the table's columns."""
+    """Return the callers of an endpoint, in the order of the table's columns."""
     return tuple(caller for caller in CALLERS if caller in GRANTS[row.permission])
 
 
@@ -214,7 +217,7 @@ def _operation(part: str, row: Endpoint) -> Json:
     elif row.takes_body and others:
         operation["requestBody"] = _request_body(others, required=not row.body_optional)
     success = _success(row) if row.content_type == JSON else _document(row)
-    existing = {"200": success | {"description": "What was there before"}} if row.may_exist else {}
+    existing = {"200": success | {"description": "The existing object"}} if row.may_exist else {}
     failures = {
         str(status): {"$ref": f"#/components/responses/{_failure_name(found)}"}
         for status, found in _by_status(codes(row)).items()
@@ -229,7 +232,7 @@ def _operation(part: str, row: Endpoint) -> Json:
 
 
 def _security(row: Endpoint) -> list[Json]:
-    """Return what a caller can send; an empty list where it needs nothing."""
+    """Return the accepted credentials; an empty list if none is needed."""
     callers = GRANTS[row.permission]
     if callers == frozenset(CALLERS):
         return []
@@ -261,7 +264,7 @@ def _signature(header: str) -> Json:
         "name": header,
         "in": "header",
         "required": True,
-        "description": "What signs the body, every byte of it.",
+        "description": "The signature of the body's bytes.",
         "schema": {"type": "string"},
     }
 
@@ -313,7 +316,7 @@ def _success(row: Endpoint) -> Json:
 
 
 def _document(row: Endpoint) -> Json:
-    """Return the description of an answer that is in no envelope."""
+    """Return the description of a response without the envelope."""
     content: Json = {"schema": {"type": "string"}}
     if row.example is not None:
         content = {
@@ -334,7 +337,7 @@ def _by_status(found: frozenset[Code]) -> Mapping[int, tuple[Code, ...]]:
 
 
 def _failures(rows: Iterable[Endpoint]) -> Json:
-    """Return each refusal that some operation has once: most operations have the same ones."""
+    """Return the error responses of all operations, each once."""
     found = {group for row in rows for group in _by_status(codes(row)).values()}
     return dict(sorted((_failure_name(failure), _failure(failure)) for failure in found))
 
@@ -381,8 +384,8 @@ def _failure_example(code: Code) -> Json:
 
 
 _ALGORITHM_NAMES = (
-    "The wire values of the interface specification, and the standard's names of two, which answers"
-    " have where the request has them."
+    "The wire values of the interface specification. Two also have the standard's names; a "
+    "response has the name that the request uses."
 )
 
 
@@ -392,7 +395,7 @@ def _schemas(types: set[type]) -> Json:
         [*ordered, Failure, Fault], ref_template="#/components/schemas/{name}"
     )
     schemas[Failure.__name__]["properties"].update(_ALWAYS_THERE)
-    if Algorithm.__name__ in schemas:  # answers use the request's name for it
+    if Algorithm.__name__ in schemas:  # responses use the request's name for it
         schemas[Algorithm.__name__]["enum"] = sorted([*Algorithm, *ALIASES])
         schemas[Algorithm.__name__]["description"] = _ALGORITHM_NAMES
     return dict(sorted(schemas.items()))
@@ -420,7 +423,7 @@ _DOCUMENTS: Mapping[str, str] = {
     JWK_SET: "A JWK Set (RFC 7517), without the envelope.",
     TEXT: "Text, without the envelope.",
 }
-"""Answers that are in no envelope, by content type."""
+"""Responses without the envelope, by content type."""
 _REQUEST_ID_FORM: Json = {
     "type": "string",
     "minLength": 1,
@@ -429,7 +432,7 @@ _REQUEST_ID_FORM: Json = {
 }
 _ALWAYS_THERE: Json = {
     "request_id": {**_REQUEST_ID_FORM, "description": "The request's X-Request-ID, or a new UUID."},
-    "timestamp": {**msgspec.json.schema(Timestamp), "description": "When it was answered."},
+    "timestamp": {**msgspec.json.schema(Timestamp), "description": "The time of the response."},
 }
 _HEADERS: Json = {
     "X-Request-ID": {
@@ -438,22 +441,22 @@ _HEADERS: Json = {
         "schema": _REQUEST_ID_FORM,
     },
     "Retry-After": {
-        "description": "After how many seconds to try again.",
+        "description": "Seconds until the next attempt.",
         "required": True,
         "schema": {"type": "integer", "minimum": 1},
     },
     "RateLimit-Limit": {
-        "description": "How many requests the limit allows.",
+        "description": "The number of requests that the limit allows.",
         "required": True,
         "schema": {"type": "integer", "minimum": 1},
     },
     "RateLimit-Remaining": {
-        "description": "How many more may come now.",
+        "description": "The number of further requests that are allowed now.",
         "required": True,
         "schema": {"type": "integer", "minimum": 0},
     },
     "RateLimit-Reset": {
-        "description": "After how many seconds one may come again.",
+        "description": "Seconds until another request is allowed.",
         "required": True,
         "schema": {"type": "integer", "minimum": 0},
     },
@@ -463,8 +466,8 @@ _PARAMETERS: Json = {
         "name": "X-Request-ID",
         "in": "header",
         "required": False,
-        "description": "An identifier of your choice for the request: it is in the answer and in"
-        " the audit log. Printable ASCII; anything else is replaced by a new UUID.",
+        "description": "Your identifier for the request. It is in the response and in the "
+        "audit log. Printable ASCII; anything else is replaced by a new UUID.",
         "schema": _REQUEST_ID_FORM,
         "example": "order-4711",
     },
@@ -472,7 +475,7 @@ _PARAMETERS: Json = {
         "name": "X-Step-Up-Token",
         "in": "header",
         "required": False,
-        "description": "From a signed-in person: what step_up gave. An API key needs none.",
+        "description": "For signed-in people: the token of step_up. An API key needs none.",
         "schema": {"type": "string"},
         "example": "pqu_" + "0" * 43 + "3aXb2c",
     },
@@ -480,8 +483,9 @@ _PARAMETERS: Json = {
         "name": "Idempotency-Key",
         "in": "header",
         "required": False,
-        "description": "Makes it safe to ask again: the same key with the same request gives the"
-        " first answer again, for 24 hours; with another request it is 409.",
+        "description": "Makes a request safe to repeat: for 24 hours the same key with the "
+        "same request gets the first response. With another request it gets "
+        "409.",
         "schema": {
             "type": "string",
             "minLength": 1,

@@ -1,4 +1,4 @@
-"""The operations as the pages show them: read from the OpenAPI document, with their examples."""
+"""The operations of the reference pages, read from the OpenAPI document, with their examples."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,10 +11,10 @@ from pqkeep_gateway.reference.snippets import Snippets
 Json = Mapping[str, Any]
 
 ON_EVERY_REQUEST = ("X-Request-ID",)
-"""Headers that the pages tell of once."""
+"""Headers that the pages explain once."""
 
 _NULL = {"type": "null"}
-"""What a field that may be left out may be instead: the page says that once, of all fields."""
+"""The alternative value of every optional field. The page explains it once for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One endpoint, as its page shows it."""
+    """The data of one endpoint's page."""
 
     name: str
     part: str
@@ -66,7 +66,7 @@ class Operation:
     snippets: Snippets
     answer: str
     note: str
-    """What there is to know about the example."""
+    """A note about the example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Part:
 
 
 def parts(document: Json, snippets: Mapping[str, Snippets]) -> Iterator[Part]:
-    """Give every operation of a document, by part; ``snippets`` are their examples, by operation."""
+    """Yield the operations of a document by part; ``snippets`` are their examples."""
     for tag in document["tags"]:
         yield Part(
             tag["name"],
@@ -94,7 +94,7 @@ def parts(document: Json, snippets: Mapping[str, Snippets]) -> Iterator[Part]:
 
 
 def access(document: Json) -> tuple[Access, ...]:
-    """Return the access table, as far as there are operations."""
+    """Return the access table for the existing operations."""
     operations = [method for methods in document["paths"].values() for method in methods.values()]
     callers = {
         operation["x-permission"]: frozenset(operation["x-callers"]) for operation in operations
@@ -115,7 +115,7 @@ def access(document: Json) -> tuple[Access, ...]:
 
 
 def headers(document: Json) -> tuple[Field, ...]:
-    """Return the headers that any request may have."""
+    """Return the headers of any request."""
     found = document["components"]["parameters"].values()
     return tuple(
         _parameter(document, parameter)
@@ -125,7 +125,7 @@ def headers(document: Json) -> tuple[Field, ...]:
 
 
 def every_failure(found: Iterable[Part]) -> tuple[Failure, ...]:
-    """Return each error that some operation can be refused with once, by status and code."""
+    """Return the errors of all operations, each once, by status and code."""
     failures = {
         (failure.status, failure.code): failure
         for part in found
@@ -218,7 +218,7 @@ def _fields(document: Json, schema: Json, place: str, within: str = "") -> Itera
 
 
 def _form(document: Json, schema: Json) -> str:
-    """Say in a few words what a value looks like."""
+    """Describe the form of a value in a few words."""
     schema = _resolved(document, schema)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:

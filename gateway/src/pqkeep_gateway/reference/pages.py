@@ -1,4 +1,4 @@
-"""``/docs``: a page for each operation, and those that tell of all of them."""
+"""``/docs``: a page for each operation, and pages about all of them."""
 
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
@@ -26,7 +26,7 @@ HEADERS: Mapping[str, str] = {
 }
 ROOT = "/docs"
 PAGES = (ROOT, f"{ROOT}/access", f"{ROOT}/errors", f"{ROOT}/search.json")
-"""What there is beside a page for each operation."""
+"""The pages besides those of operations."""
 STATIC: Mapping[str, str] = {
     "tokens.css": "text/css; charset=utf-8",
     "style.css": "text/css; charset=utf-8",
@@ -34,24 +34,24 @@ STATIC: Mapping[str, str] = {
     "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-"""Files beside the pages, with their types."""
+"""Files of the pages, with their types."""
 SHARED = frozenset({"tokens.css", "icon.svg"})
-"""Those of them that are the portal's: colours, type and spacing are the same."""
+"""Files that the portal owns, with its colours, type and spacing."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """One thing that the search finds."""
+    """One search result."""
 
     title: str
     kind: str
     about: str
     href: str
     words: str
-    """What else it is found by."""
+    """Further search words."""
 
 
 def pages(document: Mapping[str, Any], snippets: Mapping[str, Snippets]) -> Mapping[str, bytes]:
-    """Return every page by its path; ``snippets`` are the operations' examples, by operation."""
+    """Return every page by its path; ``snippets`` are the operations' examples."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -67,7 +67,7 @@ def pages(document: Mapping[str, Any], snippets: Mapping[str, Snippets]) -> Mapp
 
     def rendered(path: str, template: str, **values: object) -> tuple[str, bytes]:
         here = f'href="{path}"'
-        marked = Markup(contents.replace(here, f'{here} aria-current="page"'))  # noqa: S704 - a page of ours
+        marked = Markup(contents.replace(here, f'{here} aria-current="page"'))  # noqa: S704 - ours
         return path, environment.get_template(template).render(contents=marked, **values).encode()
 
     scheme = document["components"]["securitySchemes"]["ApiKey"]
@@ -89,15 +89,17 @@ def pages(document: Mapping[str, Any], snippets: Mapping[str, Snippets]) -> Mapp
 
 
 def static(name: str) -> bytes:
-    """Return a file that the pages load."""
+    """Return a file of the pages."""
     owner = "pqkeep_gateway.portal" if name in SHARED else __package__
     return files(owner).joinpath("static", name).read_bytes()
 
 
 def _index(parts: tuple[Part, ...]) -> Iterator[Found]:
     yield Found("Every request", "", "Address, credential, headers.", f"{ROOT}#every-request", "")
-    yield Found("Access", "", "Who may call what.", f"{ROOT}/access", "permission role caller")
-    yield Found("Errors", "", "Each code, and what to do.", f"{ROOT}/errors", "status code")
+    yield Found(
+        "Access", "", "The permissions of each caller.", f"{ROOT}/access", "permission role caller"
+    )
+    yield Found("Errors", "", "Each code and the remedy.", f"{ROOT}/errors", "status code")
     for part in parts:
         yield from (_found_operation(operation) for operation in part.operations)
     for failure in operations.every_failure(parts):
@@ -126,7 +128,7 @@ def _found_failure(failure: Failure) -> Found:
 
 
 def _with_code(text: str) -> Markup:
-    """Return text as HTML; what is between backticks is code."""
+    """Return text as HTML, with code between backticks."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if index % 2 else part
         for index, part in enumerate(text.split("`"))

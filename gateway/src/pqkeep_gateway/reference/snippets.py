@@ -1,7 +1,7 @@
-"""Lines that ask for an operation, to be copied: for a shell, and for the Python client.
+"""Example requests for a shell and for the Python client.
 
-Both read the service's address and the credential from ``PQKEEP_URL`` and ``PQKEEP_API_KEY``, so
-that no snippet has a secret in it but what its values say.
+Both read the service's address and the credential from ``PQKEEP_URL`` and ``PQKEEP_API_KEY``. So a
+snippet contains no secret except those in its values.
 """
 
 import json
@@ -25,12 +25,12 @@ Values = Mapping[str, object]
 
 STEP_UP_TOKEN = "X-Step-Up-Token"  # noqa: S105 - a header
 BATCH = "_batch"
-"""How the names of batches end."""
+"""The end of batch operations' names."""
 REFERENCE = "reference"
 _BY_NAME = {"hash": "digest"}
-"""What the client calls a positional argument that is not called as the field is."""
+"""The client's names of positional arguments, if they differ from the fields' names."""
 _WIDTH = 88
-"""Characters of a line that is not broken."""
+"""Characters up to which a line is not broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Snippets:
 
     curl: str
     python: str | None
-    """None where the client has no call for it."""
+    """None if the client has no call for it."""
 
 
 def example(row: Endpoint, *, prefix: str = API) -> Snippets:
@@ -49,7 +49,7 @@ def example(row: Endpoint, *, prefix: str = API) -> Snippets:
 
 
 def example_values(row: Endpoint) -> Values:
-    """Return the values of an operation's example: what it must have, and of a body something."""
+    """Return the example's values: the required fields, or one field if the body requires none."""
     required = [field for field in row.fields if field.required]
     others = row.other_fields
     if row.takes_body and not row.body_optional and not any(field.required for field in others):
@@ -60,8 +60,8 @@ def example_values(row: Endpoint) -> Values:
 def curl(row: Endpoint, values: Values, *, prefix: str = API) -> str:
     """Return a command for a POSIX shell.
 
-    What is required and not among the values is the row's example. Raises ValueError if the row
-    has no such field.
+    A missing required value is taken from the row's example. Raises ValueError for an unknown
+    field.
     """
     given = _given(row, values)
     path = prefix + row.path
@@ -78,10 +78,10 @@ def curl(row: Endpoint, values: Values, *, prefix: str = API) -> str:
 
 
 def python(row: Endpoint, values: Values) -> str | None:
-    """Return a program that uses the Python client, or None where the client has no such call.
+    """Return a program with the Python client; None if the client has no such call.
 
-    What is required and not among the values is the row's example. Raises ValueError if the row
-    has no such field.
+    A missing required value is taken from the row's example. Raises ValueError for an unknown
+    field.
     """
     given = _given(row, values)
     if row.items is not None:
@@ -101,9 +101,9 @@ def python(row: Endpoint, values: Values) -> str | None:
 
 
 def _batch(items: Field[Any], call: ClientCall | None, given: Values) -> str | None:
-    """Return a program that makes many of a call, if all that is given is in its items.
+    """Return a program with many calls, if all values are in the items.
 
-    The client returns results in order, so that no item needs a reference.
+    The client returns results in order, so items need no reference.
     """
     if call is None or given.keys() != {items.name}:
         return None
@@ -136,9 +136,9 @@ def _batch(items: Field[Any], call: ClientCall | None, given: Values) -> str | N
 
 
 def takes_api_key(row: Endpoint) -> bool:
-    """Return whether the snippet is a program's: an API key would do, or the operator's credential.
+    """Return whether a program sends the request, with an API key or an operator's credential.
 
-    What the operator may do for a tenant's people is shown as these do it.
+    For operations on a tenant's people, the snippet shows a person's request.
     """
     callers = GRANTS[row.permission]
     if callers == frozenset(CALLERS):
@@ -147,7 +147,7 @@ def takes_api_key(row: Endpoint) -> bool:
 
 
 def _given(row: Endpoint, values: Values) -> dict[str, Any]:
-    """Return what is sent, as plain JSON values in the order of the row's fields."""
+    """Return the values to send, as plain JSON values in the order of the row's fields."""
     names = [field.name for field in row.fields]
     if unknown := sorted(values.keys() - set(names)):
         raise ValueError(f"{row.name} has no field {', '.join(unknown)}")
@@ -167,12 +167,12 @@ def _credentials(row: Endpoint) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """Return a value as it is in a path or a query."""
+    """Return a value in the form of a path or a query."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _json(body: Mapping[str, Any]) -> str:
-    """Return JSON without a character that a terminal does not show as itself, in lines if long."""
+    """Return printable JSON, with line breaks if it is long."""
     line = json.dumps(body, ensure_ascii=False)
     indent = None if len(line) <= _WIDTH - len("  -d ''") else 2
     return json.dumps(body, indent=indent, ensure_ascii=not line.isprintable())
@@ -205,7 +205,7 @@ def _value(schema: Mapping[str, Any], value: object) -> str:
 
 
 def _bytes(value: str) -> str:
-    """Return base64 as the client takes it: bytes, which are shown where they are text."""
+    """Return base64 as the client's argument: a bytes literal, readable if it is text."""
     try:
         data = decode_base64(value)
     except InvalidValueError:
@@ -216,7 +216,7 @@ def _bytes(value: str) -> str:
 
 
 def _literal(value: object) -> str:
-    """Return a Python literal, with double quotes where it needs no escape for them."""
+    """Return a Python literal, with double quotes unless these need an escape."""
     text = repr(value)
     return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
 

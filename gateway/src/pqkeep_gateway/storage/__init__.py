@@ -1,1 +1,1 @@
-"""The accounts database: tenants and API keys in SQL. No rules live here."""
+"""The accounts database: tenants, people and API keys in SQL, without business rules."""

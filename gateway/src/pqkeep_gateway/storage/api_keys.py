@@ -30,7 +30,7 @@ from pqkeep_protocol.messages import Attribution, Idempotency
 
 
 class ApiKeyStatus(StrEnum):
-    """There is no way back from revoked."""
+    """The status of an API key. Revocation is final."""
 
     ACTIVE = "active"
     REVOKED = "revoked"
@@ -38,7 +38,7 @@ class ApiKeyStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is shown of an API key."""
+    """The metadata of an API key."""
 
     version: int
     last4: str
@@ -46,7 +46,7 @@ class ApiKey:
     created_at: datetime
     revoked_at: datetime | None = None
     accepted_until: datetime | None = None
-    """The end of its overlap, where it has been rotated."""
+    """The end of its overlap, if it was rotated."""
     last_used_at: datetime | None = None
     last_used_from: str | None = None
     """The source address of the last use."""
@@ -55,7 +55,7 @@ class ApiKey:
 
 
 MAX_LISTED = 1_000
-"""An API key may rotate itself as often as it may be used, and each of its versions is kept."""
+"""A limit is needed because an API key may rotate itself often, and all versions are kept."""
 
 
 class QuotaReachedError(Exception):
@@ -67,7 +67,7 @@ class ApiKeyNotFoundError(Exception):
 
 
 class AlreadyRotatedError(Exception):
-    """The API key is not valid any more: it was rotated or revoked, or has expired."""
+    """The API key is no longer valid: it was rotated or revoked, or has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class ApiKeyDraft:
     digest: bytes = field(repr=False)
     last4: str
     salt: bytes = field(repr=False)
-    """16 bytes, from which the plaintext is derived again for a repeated Idempotency-Key."""
+    """16 bytes that derive the plaintext again for a repeated Idempotency-Key."""
     created_at: datetime
     name: str | None = None
     limits: ApiKeyLimits = UNLIMITED
-    """In a rotation, None keeps what the API key had that is replaced."""
+    """In a rotation, None keeps the limit of the replaced API key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class StoredApiKey:
 
 
 class SqlApiKeys:
-    """API keys in the database, with an audit event of each change.
+    """API keys in the database, with an audit event for each change.
 
-    A repeated Idempotency-Key returns what was stored first. All methods raise UnavailableError.
+    A repeated Idempotency-Key returns the first result. All methods raise UnavailableError.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -128,7 +128,7 @@ class SqlApiKeys:
             return added
 
     async def list(self, tenant: TenantId, now: datetime) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version: MAX_LISTED, the valid ones and the newest others."""
+        """Return a tenant's API keys by version: at most MAX_LISTED, valid and new ones first."""
         order = (_is_valid(now).desc(), API_KEYS.c.version.desc())
         query = sa.select(API_KEYS).where(_of(tenant)).order_by(*order).limit(MAX_LISTED)
         async with read_transaction(self._engine) as connection:
@@ -136,12 +136,12 @@ class SqlApiKeys:
         return tuple(_api_key(row) for row in sorted(rows, key=lambda row: row.version))
 
     async def count(self, tenant: TenantId, valid_at: datetime | None = None) -> int:
-        """Return how many API keys a tenant has or has had, or how many are valid."""
+        """Return the number of a tenant's API keys, revoked ones included, or of the valid ones."""
         is_counted = sa.true() if valid_at is None else _is_valid(valid_at)
         return await self._count(_of(tenant), is_counted)
 
     async def has(self, tenant: TenantId, version: int) -> bool:
-        """Return whether a tenant has, or has had, an API key of a version."""
+        """Return whether a tenant has or had an API key of a version."""
         return await self._count(_of(tenant), API_KEYS.c.version == version) > 0
 
     async def _count(self, *conditions: sa.ColumnElement[bool]) -> int:
@@ -158,16 +158,16 @@ class SqlApiKeys:
         attribution: Attribution,
         idempotency: Idempotency | None = None,
     ) -> StoredApiKey:
-        """Revoke a version (None: the newest active) and store an API key in its place.
+        """Revoke a version (None: the newest active one) and store an API key that replaces it.
 
-        Its name and limits are those of the version, except the draft's. Raises AlreadyRotatedError
-        if the named version is not valid any more; IdempotencyKeyReusedError.
+        Name and limits are those of the version, except for those in the draft. Raises
+        AlreadyRotatedError if the named version is no longer valid; IdempotencyKeyReusedError.
         """
         async with transaction(self._engine) as connection:
             await lock_tenant_to_add(connection, tenant)
             earlier = await _find_earlier(connection, idempotency, draft)
             if earlier is not None:
-                if version not in (None, earlier.revoked):  # another API key's rotation
+                if version not in (None, earlier.revoked):  # the rotation of another API key
                     raise IdempotencyKeyReusedError
                 return earlier
             if version is None:
@@ -195,7 +195,7 @@ class SqlApiKeys:
     async def revoke(
         self, tenant: TenantId, version: int, now: datetime, attribution: Attribution
     ) -> ApiKey:
-        """Accept a version no longer. Raises ApiKeyNotFoundError."""
+        """Revoke a version, including its overlap. Raises ApiKeyNotFoundError."""
         is_version = sa.and_(_of(tenant), API_KEYS.c.version == version)
         update = sa.update(API_KEYS).where(is_version)
         values = {"status": ApiKeyStatus.REVOKED, "revoked_at_us": microseconds(now)}
@@ -210,7 +210,7 @@ class SqlApiKeys:
         return _api_key(row)
 
     async def find(self, digest: bytes) -> Found | None:
-        """Return whose API key has this digest; None for an unknown or revoked one."""
+        """Return the API key with this digest; None for an unknown or revoked one."""
         query = (
             sa.select(
                 API_KEYS,
@@ -298,7 +298,7 @@ async def _add(
                 revoked_version=revoked,
                 salt=draft.salt,
             )
-        except sa.exc.IntegrityError:  # by the operator, for another tenant: this one is locked
+        except sa.exc.IntegrityError:  # an operator used it for another tenant: this one is locked
             raise IdempotencyKeyReusedError from None
     metadata = ApiKey(
         version=version,
@@ -314,12 +314,12 @@ async def _add(
 async def _kept(
     connection: AsyncConnection, tenant: TenantId, version: int, draft: ApiKeyDraft
 ) -> ApiKeyDraft:
-    """Return a draft with what it does not change of a version."""
+    """Return a draft completed with the version's name and limits."""
     query = sa.select(API_KEYS).where(_of(tenant), API_KEYS.c.version == version)
     row = (await connection.execute(query)).one_or_none()
     if row is None:
         return draft
-    if not is_authentic(connection, API_KEYS, row):  # else its successor would have its limits
+    if not is_authentic(connection, API_KEYS, row):  # a forged row must not pass its limits on
         raise AlreadyRotatedError
     limits = _limits(row).with_changes(draft.limits)
     return replace(draft, name=draft.name or row.name, limits=limits)
@@ -346,7 +346,7 @@ def _limit_columns(limits: ApiKeyLimits) -> dict[str, object]:
 async def _find_earlier(
     connection: AsyncConnection, idempotency: Idempotency | None, draft: ApiKeyDraft
 ) -> StoredApiKey | None:
-    """Return the API key that was created with the same Idempotency-Key, as it was then."""
+    """Return the API key that the same Idempotency-Key created, in its original state."""
     if idempotency is None:
         return None
     earlier = await find_idempotency_key(connection, idempotency, draft.created_at)

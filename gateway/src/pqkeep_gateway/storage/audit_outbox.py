@@ -1,4 +1,4 @@
-"""Events that are not in the audit log yet, in SQL."""
+"""The outbox in SQL: events that are not in the audit log yet."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ from pqkeep_protocol.keys import DEFAULT_SHARD, TenantId
 from pqkeep_protocol.startup.logs import logger
 
 MAX_DELAY = timedelta(minutes=5)
-"""How long an event may wait before the outbox takes no more."""
+"""The longest wait of an event before the outbox accepts no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvent:
-    """An event that is not in the log yet, and the shard whose log it belongs to."""
+    """A waiting event, and the shard of its log."""
 
     shard: str
     event: Event
@@ -42,7 +42,7 @@ class RefusedEvent:
 
     id: str
     at_us: int
-    """When it says that it happened, in microseconds since 1970: that may be what is wrong."""
+    """The event's own time, in microseconds since 1970. It can be the reason for the refusal."""
     reason: str
     event: Event | None
     """None if it cannot be read."""
@@ -54,10 +54,10 @@ _LOG = logger(__name__)
 MAX_LISTED = 1000
 _WAITS = AUDIT_OUTBOX.c.refusal.is_(None)
 IS_UNSEEN = AUDIT_OUTBOX.c.refusal.is_not(None) & AUDIT_OUTBOX.c.acknowledged_at_us.is_(None)
-"""Of an event that the log refused, and no operator has acknowledged."""
+"""Selects events that the log refused and no operator has acknowledged."""
 
 UNREADABLE = "unreadable"
-"""The reason for which an event is kept that does not decode, or violates a bound."""
+"""The reason of an event that does not decode, or violates a limit."""
 
 
 class SqlAuditOutbox:
@@ -67,9 +67,10 @@ class SqlAuditOutbox:
         self._engine = engine
 
     async def add(self, event: Event, refusal: str | None = None) -> None:
-        """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY.
+        """Store an event without another transaction.
 
-        ``refusal``: why the log has refused it. Only events of the same shard count.
+        ``refusal``: the log's reason, if it refused the event. Raises UnavailableError if an event
+        of the same shard has waited for MAX_DELAY.
         """
         async with transaction(self._engine) as connection:
             await add_audit_event(connection, event)
@@ -77,7 +78,7 @@ class SqlAuditOutbox:
                 await _save_refusal(connection, str(event.id), refusal)
 
     async def require_open(self, tenant: TenantId) -> None:
-        """Raise UnavailableError if an event of the tenant's shard waits for MAX_DELAY."""
+        """Raise UnavailableError if an event of the tenant's shard has waited for MAX_DELAY."""
         async with read_transaction(self._engine) as connection:
             shards = await _find_shards(connection, [tenant])
             await require_open(connection, shards.values())
@@ -85,9 +86,9 @@ class SqlAuditOutbox:
     async def list_oldest(
         self, limit: int, *, only: str | None = None, without: Collection[str] = ()
     ) -> Sequence[WaitingEvent]:
-        """Return the oldest events that the log has not refused, but none that cannot be read.
+        """Return the oldest waiting events, without refused and unreadable ones.
 
-        ``only``: those of one shard; ``without``: none of these.
+        ``only``: events of this shard; ``without``: not those of these shards.
         """
         columns = AUDIT_OUTBOX.c
         query = sa.select(columns.id, columns.event, columns.shard).where(_WAITS)
@@ -109,7 +110,7 @@ class SqlAuditOutbox:
         return events
 
     async def settle(self, delivered: Sequence[Event], refusals: Mapping[UUID, str]) -> None:
-        """Remove events that were delivered, except those that the log refused."""
+        """Remove delivered events, and mark those that the log refused."""
         ids = [str(event.id) for event in delivered if event.id not in refusals]
         async with transaction(self._engine) as connection:
             await connection.execute(sa.delete(AUDIT_OUTBOX).where(AUDIT_OUTBOX.c.id.in_(ids)))
@@ -117,15 +118,15 @@ class SqlAuditOutbox:
                 await _save_refusal(connection, str(refused), reason)
 
     async def count_refused(self) -> int:
-        """Return how many events the log has refused, or cannot be read, and nobody has seen."""
+        """Return the number of refused or unreadable events that are not acknowledged."""
         query = sa.select(sa.func.count()).select_from(AUDIT_OUTBOX).where(IS_UNSEEN)
         async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).scalar_one()
 
     async def list_refused(self, *, acknowledged: bool = False) -> tuple[RefusedEvent, ...]:
-        """Return the events that the log has refused or that cannot be read, MAX_LISTED at most.
+        """Return refused or unreadable events, at most MAX_LISTED.
 
-        ``acknowledged``: those, too, that have been acknowledged.
+        ``acknowledged``: include acknowledged ones.
         """
         query = (
             sa.select(AUDIT_OUTBOX)
@@ -138,7 +139,7 @@ class SqlAuditOutbox:
         return tuple(RefusedEvent(row.id, row.at_us, row.refusal, _read(row.event)) for row in rows)
 
     async def acknowledge_refused(self, seen: Sequence[str], event: Event) -> None:
-        """Note that refused events, by id, have been seen; with the event that says so, if any was."""
+        """Mark refused events, by id, as seen; record the event if there was any."""
         update = (
             sa.update(AUDIT_OUTBOX)
             .where(IS_UNSEEN, AUDIT_OUTBOX.c.id.in_(seen))
@@ -157,9 +158,9 @@ def _read(stored: bytes) -> Event | None:
 
 
 async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
-    """Store events in the transaction of what they record.
+    """Store events in the transaction of the recorded change.
 
-    Raises UnavailableError, which undoes the transaction, if an event waits for MAX_DELAY.
+    Raises UnavailableError, which rolls the transaction back, if an event has waited for MAX_DELAY.
     """
     if not events:
         return
@@ -180,7 +181,7 @@ async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
 async def _find_shards(
     connection: AsyncConnection, tenants: Iterable[TenantId]
 ) -> Mapping[TenantId, str]:
-    """Return whose log has the events of each tenant: ``default``'s of one that is none."""
+    """Return the shard of each tenant's log; ``default`` for an id without a tenant."""
     shards = dict.fromkeys(tenants, DEFAULT_SHARD)
     query = sa.select(TENANTS.c.id, TENANTS.c.shard).where(TENANTS.c.id.in_(shards))
     rows = await connection.execute(query)
@@ -188,7 +189,7 @@ async def _find_shards(
 
 
 async def require_open(connection: AsyncConnection, shards: Iterable[str] | None = None) -> None:
-    """Raise UnavailableError if an event of one of these shards, or of any, waits for MAX_DELAY."""
+    """Raise UnavailableError if an event of these shards, or of any, has waited for MAX_DELAY."""
     query = sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)).where(_WAITS)
     if shards is not None:
         query = query.where(AUDIT_OUTBOX.c.shard.in_(set(shards)))
@@ -209,7 +210,10 @@ class SqlCursors:
         self._engine = engine
 
     async def claim(self, sink: str, holder: UUID, now: datetime, until: datetime) -> int | None:
-        """Take or renew the lease; return the last record the sink has. None: another has it."""
+        """Take or renew the lease; return the sink's last record.
+
+        Returns None if another gateway has the lease.
+        """
         columns = AUDIT_SINKS.c
         row = {"sink": sink, "record": 0, "holder": holder, "held_until_us": 0}
         is_free = sa.or_(columns.holder == holder, columns.held_until_us <= microseconds(now))
@@ -225,13 +229,13 @@ class SqlCursors:
         return found
 
     async def release(self, sink: str, holder: UUID) -> None:
-        """End the lease, if it is the holder's."""
+        """End the lease if this holder has it."""
         is_ours = sa.and_(AUDIT_SINKS.c.sink == sink, AUDIT_SINKS.c.holder == holder)
         async with transaction(self._engine) as connection:
             await connection.execute(sa.update(AUDIT_SINKS).where(is_ours).values(held_until_us=0))
 
     async def save(self, sink: str, holder: UUID, record: int, until: datetime) -> bool:
-        """Store the last record that the sink has; False if the lease is another's now."""
+        """Store the sink's last record; return False if another holder has the lease."""
         is_ours = sa.and_(AUDIT_SINKS.c.sink == sink, AUDIT_SINKS.c.holder == holder)
         save = sa.update(AUDIT_SINKS).where(is_ours)
         values = {"record": record, "held_until_us": microseconds(until)}

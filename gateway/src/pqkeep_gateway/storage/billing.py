@@ -53,7 +53,7 @@ class Contract:
     as_of: datetime
     """The time of the last change or notice."""
     price_cents: int = 0
-    """Of this period; 0 with an external provider."""
+    """The price of this period; 0 with an external provider."""
     cancel_at_period_end: bool = False
     external_id: str | None = None
     """An external provider's identifier; None for our own contracts."""
@@ -93,7 +93,7 @@ class Change:
 
 
 class BilledElsewhereError(Exception):
-    """The contract is an external provider's, and cannot be changed here."""
+    """The contract belongs to an external provider, and cannot be changed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ class BillingResult:
     contract: Contract | None
     """The contract in force now."""
     is_pending: bool = False
-    """Whether the change takes effect only when the payment provider confirms it."""
+    """Whether the payment provider must confirm the change first."""
     checkout_url: str | None = None
-    """Where the customer pays."""
+    """The customer's payment page."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A result, stored for repetitions of the same Idempotency-Key."""
+    """A result for repetitions of the same Idempotency-Key."""
 
     idempotency: Idempotency
     result: BillingResult
@@ -122,11 +122,11 @@ class ContractChangedError(Exception):
 
 
 class DuplicateNoticeError(Exception):
-    """The notice, or its invoice, was applied before."""
+    """The notice or its invoice was already applied."""
 
 
 NOTICE_LIFETIME = timedelta(days=90)
-"""How long a notice's identifier is stored: far longer than any provider repeats one."""
+"""The time for which a notice's identifier is stored. Providers repeat notices far sooner."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(BillingResult)
@@ -139,7 +139,7 @@ class SqlBilling:
         self._engine = engine
 
     async def find_running(self, tenant: TenantId) -> Contract | None:
-        """Return a tenant's contract that has not ended."""
+        """Return a tenant's contract that has not ended, or None."""
         return await self._find(sa.and_(CONTRACTS.c.tenant_id == tenant, IS_RUNNING))
 
     async def find_by_external_id(self, external_id: str) -> Contract | None:
@@ -147,7 +147,10 @@ class SqlBilling:
         return await self._find(CONTRACTS.c.external_id == external_id)
 
     async def list_due(self, now: datetime) -> Sequence[Contract]:
-        """Return our own contracts whose period is over; a suspended tenant's only if cancelled."""
+        """Return our own contracts with an expired period.
+
+        A contract of a suspended tenant is due only if it is cancelled.
+        """
         is_active = TENANTS.c.status == TenantStatus.ACTIVE
         query = (
             sa.select(CONTRACTS)
@@ -190,7 +193,7 @@ class SqlBilling:
             raise ContractChangedError from None
 
     async def save_result(self, stored: StoredResult | None, audit_event: Event) -> None:
-        """Store a result, unless its Idempotency-Key has one."""
+        """Store a result, unless its Idempotency-Key already has one."""
         try:
             async with transaction(self._engine) as connection:
                 await _add_result(connection, stored, audit_event.tenant)

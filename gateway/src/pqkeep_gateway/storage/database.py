@@ -1,4 +1,4 @@
-"""Opening the accounts database, SQLite or PostgreSQL, and its transactions."""
+"""Opens the accounts database, SQLite or PostgreSQL, and its transactions."""
 
 import asyncio
 import os
@@ -36,22 +36,22 @@ from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, u
 _LOG = logger(__name__)
 
 COMMITS = "commits"
-"""The execution option of an engine that has the Commits of its database."""
+"""The execution option with the Commits of an engine's database."""
 
 CLOSING_SECONDS = 5.0
-"""How long the closing of a file is waited for."""
+"""The longest wait for a file to close."""
 
 _FILES = "files"
-"""The execution option of an engine on a file that has its _Files."""
+"""The execution option with the _Files of an engine on a file."""
 
 _HAS_CHANGES = "has changes"
-"""In the info of a connection: whether its transaction has something to commit."""
+"""The key in a connection's info: whether its transaction has changes to commit."""
 
 SQLITE_READ_ONLY = "sqlite_readonly"
-"""The option of a connection whose transaction cannot write: named after PostgreSQL's."""
+"""The option of a read-only connection, named after PostgreSQL's."""
 
 READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True, SQLITE_READ_ONLY: True}
-"""The options of a connection whose transaction cannot write; a dialect ignores another's."""
+"""The options of a read-only connection; a dialect ignores those of others."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -64,14 +64,11 @@ async def open_database(
     *,
     pepper: Pepper | None = None,
 ) -> AsyncEngine:
-    """Open a file, or connect to a server; create the schema where there is none.
+    """Open a file or connect to a server; create the schema if there is none.
 
-    ``limits`` are those of a server: a file does not hang. Without the pepper no row with a MAC can
-    be written or read: see row_mac.
-
-    A database with the schema of another
-    version is refused and left as it is. Raises ConfigError, and UnavailableError if another
-    attempt may succeed.
+    ``limits``: for a server; a file does not hang. Without the pepper, rows with a MAC cannot be
+    written or read: see row_mac. A database with the schema of another version is refused and stays
+    unchanged. Raises ConfigError, and UnavailableError if another attempt may succeed.
     """
     on_server = location.startswith(POSTGRESQL)
     engine = _server(location, password_file, limits) if on_server else sqlite_engine(location)
@@ -101,10 +98,10 @@ async def open_database(
 
 
 async def close_database(engine: AsyncEngine) -> None:
-    """Close all connections, and return when those to a file are closed: its last one empties the WAL.
+    """Close all connections, and wait until a file's are closed: the last one empties the WAL.
 
-    The driver closes a connection of a cancelled task in a thread, which the end of the process would
-    not wait for. One that hangs is waited for ``CLOSING_SECONDS``.
+    The driver closes the connection of a cancelled task in a thread, which the process would not
+    wait for. The wait for a hanging one ends after ``CLOSING_SECONDS``.
     """
     await engine.dispose()
     files = engine.sync_engine.get_execution_options().get(_FILES)
@@ -115,26 +112,26 @@ async def close_database(engine: AsyncEngine) -> None:
 def transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
     """Begin a transaction that writes, and commit it at the end. Raises UnavailableError.
 
-    The database's Commits have its outcome. In a rehearsal it is rolled back, and RehearsedError
+    The database's Commits record its outcome. In a rehearsal it is rolled back, and RehearsedError
     raised. A violated constraint raises sqlalchemy.exc.IntegrityError.
     """
     return _transaction(engine, read_only=False)
 
 
 def read_transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
-    """Begin a transaction that waits for no writer, and cannot write. Raises UnavailableError."""
+    """Begin a read-only transaction, which waits for no writer. Raises UnavailableError."""
     return _transaction(engine, read_only=True)
 
 
 def _note_changes(connection: sa.Connection, cursor: Any, *other: Any) -> None:
-    """Note on a connection that a statement has changed rows: other commits write nothing."""
+    """Mark a connection when a statement has changed rows: other commits write nothing."""
     context = other[2]
     if (context.isinsert or context.isupdate or context.isdelete) and cursor.rowcount:
         connection.info[_HAS_CHANGES] = True
 
 
 def commits_of(engine: AsyncEngine) -> Commits:
-    """Return the outcomes of an engine's transactions that write."""
+    """Return the outcomes of an engine's writing transactions."""
     commits: Commits = engine.sync_engine.get_execution_options()[COMMITS]
     return commits
 
@@ -177,7 +174,7 @@ async def insert_if_absent(
 
 
 def microseconds(when: datetime) -> int:
-    """Return a time as it is stored: microseconds since 1970, UTC."""
+    """Return a time in its stored form: microseconds since 1970, UTC."""
     return (when - _EPOCH) // MICROSECOND
 
 
@@ -199,15 +196,15 @@ def _server(url: str, password_file: Path | None, limits: TimeLimits) -> AsyncEn
 
 
 NEWEST_REVISION = "accounts_0001"
-"""The revision of the schema that this version of pqkeep uses."""
+"""The schema revision of this version of pqkeep."""
 MIGRATION_LOCK = 0x7071_6B65_6570_0002
 """The advisory lock of migrations on a server: "pqkeep", 2."""
 
 
 def migrate(connection: sa.Connection, location: str) -> None:
-    """Bring the schema up to date. Raises ConfigError, with the database's location.
+    """Update the schema. Raises ConfigError with the database's location.
 
-    A schema of another version of pqkeep, older or newer, is left as it is.
+    The schema of another version of pqkeep, older or newer, stays unchanged.
     """
     if _revision(connection) == NEWEST_REVISION:
         return
@@ -226,14 +223,14 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _wait_for_other_migrations(connection: sa.Connection) -> None:
-    """Hold the lock of migrations until the transaction ends."""
+    """Hold the migration lock until the transaction ends."""
     for setting in ("statement_timeout", "lock_timeout"):
         connection.exec_driver_sql(f"SET LOCAL {setting} = '60s'")
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 
 
 def _migrate(connection: sa.Connection, location: str) -> None:
-    from alembic import command  # noqa: PLC0415 - slow, and most starts find the newest schema
+    from alembic import command  # noqa: PLC0415 - slow, and most starts have the newest schema
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
 
@@ -244,14 +241,14 @@ def _migrate(connection: sa.Connection, location: str) -> None:
         command.upgrade(config, NEWEST_REVISION)
     except CommandError:
         raise ConfigError(
-            f"the database {location} was made by another version of pqkeep, and cannot be used "
-            "or upgraded by this one"
+            f"the database {location} was created by another version of pqkeep. This version cannot use "
+            "or upgrade it: use that version"
         ) from None
 
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",  # a commit survives a power failure
+    "PRAGMA synchronous = FULL",  # commits survive a power failure
     "PRAGMA foreign_keys = ON",
     "PRAGMA busy_timeout = 5000",
 )
@@ -261,38 +258,41 @@ which the others are not made to wait."""
 
 
 class _Files:
-    """The connections to a file, and whether they are closed. Threads of the driver use it."""
+    """Counts the open connections to a file. The driver's threads use it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._opened = 0
 
     def open(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
-        """Open a connection, as sqlite3 does with a factory. It counts from its first statement on."""
+        """Open a connection, as a factory for sqlite3. It counts from its first statement on."""
         connection = _File(*arguments, **options)
         connection.unused = self
         return connection
 
     def count(self) -> None:
-        """Count one more that is open."""
+        """Count one more open connection."""
         with self._changed:
             self._opened += 1
 
     def close(self, close: Callable[[], None]) -> None:
-        """Close one. Of two that close at once, each would leave the WAL to the other."""
+        """Close one connection at a time.
+
+        Of two simultaneous ones, each would leave the WAL to the other.
+        """
         with self._changed:
             close()
             self._opened -= 1
             self._changed.notify_all()
 
     def wait_until_closed(self, seconds: float) -> None:
-        """Return when none is open, or after a while."""
+        """Return when no connection is open, or after so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._opened, seconds)
 
 
 class _File(sqlite3.Connection):
-    """A connection that its _Files knows of until it is closed."""
+    """A connection that its _Files counts until it is closed."""
 
     unused: _Files | None = None
     files: _Files | None = None
@@ -311,7 +311,7 @@ class _File(sqlite3.Connection):
         return cursor
 
     def close(self) -> None:
-        """Close it, once. A statement that has not ended, as of a cancelled task, would keep it open."""
+        """Close it once, with its cursors: an unfinished statement would keep it open."""
         files, self.files = self.files, None
         if files is not None:
             for cursor in tuple(self._cursors):
@@ -323,7 +323,7 @@ class _File(sqlite3.Connection):
 
 def sqlite_engine(path: str) -> AsyncEngine:
     """Return an engine on a file, which may be empty. Raises ConfigError."""
-    # The driver would report a problem in a thread that outlives the event loop.
+    # Otherwise the driver would report a problem in a thread that outlives the event loop.
     os.close(open_database_file(path))
     files = _Files()
     engine = create_async_engine(
@@ -344,7 +344,7 @@ def _on_connect(connection: Any, _: object) -> None:
         for pragma in PRAGMAS:
             _execute(cursor, pragma)
         _require_no_code(cursor)
-    except BaseException:  # also where the task is cancelled
+    except BaseException:  # also after a cancellation
         connection.terminate()  # not in the pool yet
         raise
     cursor.close()
@@ -353,7 +353,9 @@ def _on_connect(connection: Any, _: object) -> None:
 def _require_no_code(cursor: Any) -> None:
     cursor.execute(sqlite_files.OWN_CODE)
     if cursor.fetchone()[0]:
-        raise ConfigError("the accounts database has views or triggers, and pqkeep makes none")
+        raise ConfigError(
+            "the accounts database has views or triggers, which pqkeep does not create: remove them"
+        )
 
 
 def _execute(cursor: Any, pragma: str) -> None:
@@ -370,7 +372,7 @@ def _execute(cursor: Any, pragma: str) -> None:
 
 
 def _on_begin(connection: sa.Connection) -> None:
-    """Take the write lock at once, or never: a transaction that needs it later can fail."""
+    """Take the write lock immediately or never: a later attempt can fail."""
     is_read_only = bool(connection.get_execution_options().get(SQLITE_READ_ONLY))
     if connection.info.get(SQLITE_READ_ONLY, False) is not is_read_only:
         connection.exec_driver_sql(f"PRAGMA query_only = {is_read_only:d}")

@@ -1,4 +1,4 @@
-"""Tenants that are to be deleted, in SQL: each step is one conditional UPDATE of the tenant's row."""
+"""Scheduled deletions of tenants in SQL. Each step is one conditional UPDATE of a tenant's row."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,21 +41,21 @@ from pqkeep_protocol.messages import Attribution
 
 
 class NotSuspendedError(Exception):
-    """Only a suspended tenant is deleted."""
+    """Only a suspended tenant can be deleted."""
 
 
 class NoDeletionError(Exception):
-    """No deletion is scheduled, or it has begun."""
+    """No deletion is scheduled, or it has already begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledDeletion:
-    """A tenant that is to be deleted, as its row says."""
+    """A scheduled deletion of a tenant, from its row."""
 
     tenant: TenantId
     at: datetime
     told_at: datetime | None
-    """The time that its owners were told, if they were."""
+    """The time that its owners were told, or None."""
     has_begun: bool
 
 
@@ -64,17 +64,17 @@ _IS_SCHEDULED = sa.and_(
     TENANTS.c.status.in_((TenantStatus.SUSPENDED, TenantStatus.DELETING)),
     TENANTS.c.deletion_at_us.is_not(None),
 )
-"""As the row says; whether it has begun the key service knows."""
+"""The state in the row. Only the key service knows whether the deletion has begun."""
 
 
 class SqlDeletions:
-    """Tenants in the database that are to be deleted. All methods raise UnavailableError."""
+    """Scheduled deletions of tenants in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
-        """Store when a suspended tenant is deleted, unless that is stored already.
+        """Store the deletion time of a suspended tenant, unless it has one.
 
         Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
         """
@@ -92,7 +92,10 @@ class SqlDeletions:
         return tenant_of(row)
 
     async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
-        """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
+        """Cancel a deletion; the tenant remains suspended.
+
+        Raises NoDeletionError, TenantNotFoundError.
+        """
         values = {
             "deletion_at_us": None,
             "told_deletion_at_us": None,
@@ -107,7 +110,7 @@ class SqlDeletions:
         return tenant_of(row)
 
     async def require_scheduled(self, tenant: TenantId) -> None:
-        """Raise NoDeletionError unless a tenant is to be deleted, or TenantNotFoundError."""
+        """Check that a deletion is scheduled. Raises NoDeletionError, TenantNotFoundError."""
         query = sa.select(_IS_SCHEDULED).where(TENANTS.c.id == tenant)
         async with read_transaction(self._engine) as connection:
             is_scheduled = (await connection.execute(query)).scalar()
@@ -119,9 +122,9 @@ class SqlDeletions:
     async def follow(
         self, tenant: TenantId, at: datetime, now: datetime, *, has_begun: bool
     ) -> Tenant:
-        """Store what the key service says of a tenant that is to be deleted; return the tenant.
+        """Store the key service's state of a scheduled deletion; return the tenant.
 
-        Its owners are told of each time at which the destruction is going to begin, once.
+        Its owners are told once about each time at which the destruction begins.
         """
         at_us = microseconds(at)
         status = TenantStatus.DELETING if has_begun else TenantStatus.SUSPENDED
@@ -136,7 +139,7 @@ class SqlDeletions:
             return tenant_of(await _row(connection, tenant))
 
     async def list_scheduled(self, limit: int) -> Sequence[ScheduledDeletion]:
-        """Return tenants that are to be deleted: all, or so many by chance."""
+        """Return scheduled deletions: all, or a random part of this size."""
         query = (
             sa.select(
                 TENANTS.c.id,
@@ -145,7 +148,7 @@ class SqlDeletions:
                 TENANTS.c.status,
             )
             .where(_IS_SCHEDULED)
-            .order_by(sa.func.random())  # those that fail again and again hold no other up
+            .order_by(sa.func.random())  # repeated failures must not delay others
             .limit(limit)
         )
         async with read_transaction(self._engine) as connection:
@@ -161,7 +164,7 @@ class SqlDeletions:
         ]
 
     async def list_kept(self, tenants: Collection[TenantId]) -> Sequence[TenantId]:
-        """Return which of these tenants are neither to be deleted nor deleted."""
+        """Return the given tenants that are neither deleted nor scheduled for deletion."""
         is_one = TENANTS.c.id.in_(tenants)
         is_gone = sa.or_(_IS_SCHEDULED, TENANTS.c.status == TenantStatus.DELETED)
         async with read_transaction(self._engine) as connection:
@@ -170,7 +173,7 @@ class SqlDeletions:
         return [tenant for tenant in tenants if tenant not in gone]
 
     async def finish(self, tenant: TenantId, now: datetime, by: Attribution) -> bool:
-        """End everything of a tenant without private keys; False if that is done already."""
+        """Delete all data of a tenant without private keys; return False if it was already deleted."""
         async with transaction(self._engine) as connection:
             await lock_tenant(connection, tenant)
             values = {"status": TenantStatus.DELETED, "updated_at_us": microseconds(now)}
@@ -189,7 +192,7 @@ class SqlDeletions:
 def _events(
     by: Attribution, tenant: TenantId, versions: Sequence[int], people: Sequence[UUID]
 ) -> Iterator[Event]:
-    """Return the events of the end of API keys, memberships, and the tenant."""
+    """Yield the events for the end of API keys, memberships, and the tenant."""
     for version in versions:
         yield event(by, tenant, AuditEvent.REVOKE_API_KEY, policy=by.policy, key_version=version)
     for user in people:
@@ -216,7 +219,7 @@ async def _row(connection: AsyncConnection, tenant: TenantId) -> sa.Row[Any]:
 
 
 async def _require_billed_here(connection: AsyncConnection, tenant: TenantId) -> None:
-    """Raise BilledElsewhereError if a payment provider would go on charging."""
+    """Raise BilledElsewhereError if a payment provider would continue to charge."""
     query = sa.select(CONTRACTS.c.id).where(
         CONTRACTS.c.tenant_id == tenant, IS_RUNNING, CONTRACTS.c.external_id.is_not(None)
     )
@@ -227,7 +230,7 @@ async def _require_billed_here(connection: AsyncConnection, tenant: TenantId) ->
 async def _revoke_api_keys(
     connection: AsyncConnection, tenant: TenantId, now: datetime
 ) -> Sequence[int]:
-    """Revoke every API key, also one in its overlap; return the versions that were active."""
+    """Revoke all API keys, overlaps included; return the versions that were active."""
     of_tenant = API_KEYS.c.tenant_id == tenant
     is_active = API_KEYS.c.status == ApiKeyStatus.ACTIVE
     query = sa.select(API_KEYS.c.version).where(of_tenant, is_active).order_by(API_KEYS.c.version)
@@ -239,7 +242,7 @@ async def _revoke_api_keys(
 
 
 async def _remove_people(connection: AsyncConnection, tenant: TenantId) -> Sequence[UUID]:
-    """Delete a tenant's users with everything of theirs; return their ids."""
+    """Delete a tenant's users with all of their data; return their ids."""
     of_tenant = USERS.c.tenant_id == tenant
     query = sa.select(USERS.c.id).where(of_tenant).order_by(USERS.c.id).with_for_update()
     people = (await connection.execute(query)).scalars().all()

@@ -1,4 +1,4 @@
-"""What was created with an Idempotency-Key in the last 24 hours, in SQL."""
+"""The results of requests with an Idempotency-Key in the last 24 hours, in SQL."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,7 +34,7 @@ async def find_idempotency_key(
 async def add_idempotency_key(
     connection: AsyncConnection, idempotency: Idempotency, now: datetime, **columns: object
 ) -> None:
-    """Store what a key created, and remove expired keys."""
+    """Store a key's result, and remove expired keys."""
     is_expired = IDEMPOTENCY_KEYS.c.created_at_us <= microseconds(now - LIFETIME)
     await connection.execute(sa.delete(IDEMPOTENCY_KEYS).where(is_expired))
     row = {

@@ -1,4 +1,4 @@
-"""Identities at providers of single sign-on, in SQL."""
+"""Identities at single sign-on providers, in SQL."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ from pqkeep_protocol.messages import Attribution
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is at a provider; an e-mail address may be given to somebody else, this is not."""
+    """A person's identity at a provider. Unlike an e-mail address, it is never reassigned."""
 
     issuer: str
     subject: str = field(repr=False)
@@ -52,68 +52,68 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPerson:
-    """Whom a provider has signed in."""
+    """A person whose sign-in a provider has verified."""
 
     identity: Identity
     email: str | None = field(repr=False)
-    """The address that the provider vouches for; None if there is none."""
+    """The address that the provider vouches for, or None."""
     groups: frozenset[str]
     authenticated_at: float
-    """Seconds since 1970, UTC; 0 where the provider does not say."""
+    """Seconds since 1970, UTC; 0 if the provider gives no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Somebody who has come back from a provider."""
+    """A person's return from a provider."""
 
     person: VerifiedPerson
     role: Role | None
-    """What their groups give them."""
+    """The role of the person's groups."""
     may_join: bool
-    """Whether they may become a member, if they are not."""
+    """Whether a person who is not a member may become one."""
     state: bytes = field(repr=False)
-    """The digest of the state (32 bytes), which is used up."""
+    """The digest of the state (32 bytes), which can be used only once."""
     state_expires_at: datetime
     now: datetime
     attribution: Attribution
 
 
 class Refusal(StrEnum):
-    """Why nobody was signed in: all that the sign-in page and the audit log are told."""
+    """The reasons for a refused sign-in. The sign-in page and the audit log get nothing else."""
 
     TOO_MANY = "too-many"
     """Too many attempts from this address."""
     UNAVAILABLE = "unavailable"
-    """The provider, or something here, does not answer."""
+    """The provider, or a part of the installation, does not respond."""
     COOKIES = "cookies"
-    """The browser sent a cookie of ours twice: another host of the domain may have set one."""
+    """The browser sent one of our cookies twice: another host of the domain may have set one."""
     EXPIRED = "expired"
-    """It was begun in another browser, too long ago or not at all, or is over already."""
+    """The sign-in began in another browser, too long ago, or not at all, or has already ended."""
     CANCELLED = "cancelled"
-    """The person, or the provider for them, said no."""
+    """The person cancelled the sign-in, or the provider refused it."""
     PROVIDER = "provider"
-    """The provider's answer is not valid."""
+    """The provider's response is invalid."""
     EMAIL = "email"
     """The provider vouches for no e-mail address of an allowed domain."""
     NO_MEMBER = "no-member"
-    """The tenant has no such member, and none may be made."""
+    """The tenant has no such member, and the provider may not create one."""
     NO_ROLE = "no-role"
-    """None of the person's groups has a role."""
+    """No group of the person has a role."""
     OTHER_IDENTITY = "other-identity"
-    """The member with this e-mail address is somebody else at the provider."""
+    """The member with this e-mail address has another identity at the provider."""
     SIGNED_OUT = "signed-out"
     """A step-up without a session."""
     NOT_AGAIN = "not-again"
-    """A step-up for which the provider did not ask the person again."""
+    """A step-up for which the provider did not authenticate the person again."""
     OTHER_PERSON = "other-person"
     """A step-up by another person than the session's."""
 
 
 class RefusedError(Exception):
-    """Nobody is signed in."""
+    """A single sign-on was refused."""
 
     def __init__(self, reason: Refusal, user: UserId | None = None) -> None:
-        """Carry the reason, and who it was if that is known."""
+        """Take the reason, and the person if known."""
         super().__init__()
         self.reason = reason
         self.user = user
@@ -121,7 +121,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider, as the operator set it up."""
+    """A provider from the settings."""
 
     name: str
     label: str | None
@@ -134,15 +134,15 @@ class Provider:
     default_role: Role | None
     creates_members: bool
     email_domains: frozenset[str]
-    """In lower case; none: any domain."""
+    """In lower case; empty: all domains."""
 
     def role_of(self, groups: Iterable[str]) -> Role | None:
-        """Return the most powerful role of these groups; None if they have none."""
+        """Return the most powerful role of these groups, or the default role."""
         granted = {self.roles[group] for group in groups if group in self.roles}
         return next((role for role in Role if role in granted), self.default_role)
 
     def vouches_for(self, email: str) -> bool:
-        """Return whether the provider may say whose an e-mail address is."""
+        """Return whether the provider may vouch for this e-mail address."""
         domain = email.rpartition("@")[2].lower()
         return not self.email_domains or domain in self.email_domains
 
@@ -157,16 +157,16 @@ class SqlIdentities:
         self._engine = engine
 
     async def admit(self, arrival: Arrival, provider: Provider) -> Account:
-        """Return the member whom a provider has signed in, with the role of their groups.
+        """Return the member who has signed in through a provider, with the role of their groups.
 
-        Uses the state up; links a member to an identity at their first sign-in, by the e-mail
-        address that the provider vouches for, or adds them; ends the sessions of a member without a
-        role. All in one transaction. Raises RefusedError.
+        In one transaction: marks the state as used; links the member to the identity at the first
+        sign-in by the verified e-mail address, or adds the member; ends the sessions of a member
+        without a role. Raises RefusedError.
         """
         try:
             async with transaction(self._engine) as connection:
                 account = await _admit(connection, arrival, provider)
-        except sa.exc.IntegrityError:  # the address, or the identity, was taken at the same time
+        except sa.exc.IntegrityError:  # a concurrent sign-in took the address or the identity
             raise RefusedError(Refusal.NO_MEMBER) from None
         if arrival.role is None:
             raise RefusedError(Refusal.NO_ROLE, account.user.id)
@@ -180,9 +180,9 @@ class SqlIdentities:
         until: datetime,
         audit_event: Event,
     ) -> bool:
-        """Let a session of this user step up once, with the token that has this digest.
+        """Allow a session of this user one step-up, with the token that has this digest.
 
-        Returns whether there is such a session.
+        Returns whether the session exists.
         """
         grant = (
             sa.update(SESSIONS)
@@ -196,7 +196,7 @@ class SqlIdentities:
         return True
 
     async def issuers_of(self, user: UserId) -> frozenset[str]:
-        """Return at which issuers somebody has an identity."""
+        """Return the issuers at which a user has an identity."""
         query = sa.select(IDENTITIES.c.issuer).where(IDENTITIES.c.user_id == user)
         async with read_transaction(self._engine) as connection:
             return frozenset((await connection.execute(query)).scalars())
@@ -215,7 +215,7 @@ async def _admit(connection: AsyncConnection, arrival: Arrival, provider: Provid
 
 
 async def _use_up(connection: AsyncConnection, arrival: Arrival) -> None:
-    """Store the state as used, and remove those that have expired. Raises RefusedError."""
+    """Store the state as used, and remove expired states. Raises RefusedError."""
     is_expired = USED_SIGN_INS.c.expires_at_us <= microseconds(arrival.now)
     await connection.execute(sa.delete(USED_SIGN_INS).where(is_expired))
     row = {"digest": arrival.state, "expires_at_us": microseconds(arrival.state_expires_at)}
@@ -224,7 +224,7 @@ async def _use_up(connection: AsyncConnection, arrival: Arrival) -> None:
 
 
 async def _member(connection: AsyncConnection, arrival: Arrival, provider: Provider) -> User:
-    """Return the tenant's member with this identity, linked or added if need be."""
+    """Return the tenant's member with this identity; link or add the member if needed."""
     identity = arrival.person.identity
     known = await _with_identity(connection, identity)
     if known is not None:
@@ -261,7 +261,7 @@ async def _add(
 async def _link(
     connection: AsyncConnection, user: User, arrival: Arrival, provider: Provider
 ) -> None:
-    """Store who a member is at the provider. Raises RefusedError if they are somebody else there."""
+    """Link a member to an identity. Raises RefusedError if the member has another one there."""
     identity = arrival.person.identity
     row = {
         "issuer": identity.issuer,
@@ -277,7 +277,7 @@ async def _link(
 async def _save_role(
     connection: AsyncConnection, arrival: Arrival, provider: Provider, team: Team, user: User
 ) -> None:
-    """Give a member the role of their groups; the last owner stays one."""
+    """Give a member the role of their groups; the last owner remains an owner."""
     role = arrival.role
     if role is None or role is user.role or team.is_last_owner(user.id):
         return
@@ -299,7 +299,7 @@ async def _record(
 
 
 async def _with_identity(connection: AsyncConnection, identity: Identity) -> User | None:
-    """Return who has an identity. Raises RefusedError if the database has been changed."""
+    """Return the user with an identity. Raises RefusedError if the row is forged."""
     query = sa.select(IDENTITIES).where(
         IDENTITIES.c.issuer == identity.issuer, IDENTITIES.c.subject == identity.subject
     )
@@ -312,7 +312,7 @@ async def _with_identity(connection: AsyncConnection, identity: Identity) -> Use
 
 
 async def _one(connection: AsyncConnection, query: sa.Select[Any]) -> User | None:
-    """Return the user in a row. Raises RefusedError if the database has been changed."""
+    """Return the user in a row. Raises RefusedError if the row is forged."""
     row = (await connection.execute(query)).one_or_none()
     if row is None:
         return None

@@ -34,12 +34,12 @@ class InvitationNotFoundError(Exception):
 
 
 class InvalidInvitationTokenError(Exception):
-    """The token belongs to no invitation, or to one that has expired, was used or withdrawn."""
+    """The invitation of the token is unknown, expired, used or withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingInvitation:
-    """An invitation that nobody has accepted yet, without its token."""
+    """An invitation that was not accepted yet, without its token."""
 
     id: InvitationId
     email: str
@@ -49,7 +49,7 @@ class PendingInvitation:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A new invitation, with its token: it is stored as a digest only."""
+    """A new invitation with its token, of which only a digest is stored."""
 
     id: InvitationId
     tenant: TenantId
@@ -75,8 +75,8 @@ class SqlInvitations:
     ) -> None:
         """Store an invitation with its mail, replacing an earlier one to the same address.
 
-        Under the locks of the tenant and its team, so that an address has one invitation. Raises
-        what Team.require_authority raises, for the role and for that of a pending earlier one.
+        The locks of the tenant and its team ensure one invitation per address. Raises the errors of
+        Team.require_authority, for the role and for that of a pending earlier invitation.
         """
         key = email_key(invitation.email)
         row = {
@@ -107,7 +107,7 @@ class SqlInvitations:
             await add_audit_event(connection, audit_event)
 
     async def find(self, digest: bytes, now: datetime) -> TenantId | None:
-        """Return whose pending invitation a token's digest belongs to."""
+        """Return the tenant of the pending invitation with a token digest, or None."""
         query = sa.select(INVITATIONS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, INVITATIONS, query)
@@ -121,7 +121,7 @@ class SqlInvitations:
         now: datetime,
         attribution: Attribution,
     ) -> Account:
-        """Use an invitation up and add the user, in one transaction.
+        """Use an invitation once and add the user, in one transaction.
 
         Raises InvalidInvitationTokenError, EmailTakenError.
         """
@@ -143,7 +143,7 @@ class SqlInvitations:
     async def list(
         self, tenant: TenantId, now: datetime, part: Part = WHOLE
     ) -> Page[PendingInvitation]:
-        """Return pending invitations, the first to expire first. Raises PositionNotFoundError."""
+        """Return pending invitations by expiry. Raises PositionNotFoundError."""
         query = sa.select(INVITATIONS).where(
             INVITATIONS.c.tenant_id == tenant,
             INVITATIONS.c.expires_at_us > microseconds(now),
@@ -157,7 +157,7 @@ class SqlInvitations:
     ) -> None:
         """Remove an invitation, under the team's lock.
 
-        Raises InvitationNotFoundError, and what Team.require_authority raises.
+        Raises InvitationNotFoundError, and the errors of Team.require_authority.
         """
         delete = (
             sa.delete(INVITATIONS)

@@ -1,4 +1,4 @@
-"""Networks from which people have signed in, in SQL."""
+"""Networks of earlier sign-ins, in SQL."""
 
 from datetime import datetime, timedelta
 
@@ -10,9 +10,9 @@ from pqkeep_gateway.storage.database import microseconds, read_transaction
 from pqkeep_gateway.storage.schema import KNOWN_NETWORKS
 
 LIFETIME = timedelta(days=90)
-"""Since the last sign-in from there."""
+"""The time since the last sign-in from a network."""
 MAX_NETWORKS = 20
-"""Of one person; the one that was used longest ago is forgotten."""
+"""Networks per person; the one with the oldest sign-in is removed."""
 
 
 class SqlKnownNetworks:
@@ -22,7 +22,7 @@ class SqlKnownNetworks:
         self._engine = engine
 
     async def is_known(self, digest: bytes, since: datetime) -> bool:
-        """Return whether there was a sign-in from an account's network after a time."""
+        """Return whether an account signed in from this network after a time."""
         query = sa.select(KNOWN_NETWORKS.c.digest).where(
             KNOWN_NETWORKS.c.digest == digest,
             KNOWN_NETWORKS.c.last_sign_in_at_us > microseconds(since),
@@ -34,7 +34,7 @@ class SqlKnownNetworks:
 async def remember_network(
     connection: AsyncConnection, user: UserId, digest: bytes, now: datetime
 ) -> None:
-    """Store that a user has just signed in from a network; the caller has locked the user's row."""
+    """Store a sign-in from a network. The caller has locked the user's row."""
     row = {"digest": digest, "user_id": user, "last_sign_in_at_us": microseconds(now)}
     newest = (
         sa.select(KNOWN_NETWORKS.c.digest)

@@ -1,4 +1,4 @@
-"""Last uses of credentials in SQL: columns of the tables that the credentials are in."""
+"""Last uses of credentials in SQL: columns of the credentials' tables."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ class SqlLastUses:
         self._engine = engine
 
     async def save(self, uses: Mapping[bytes, LastUse]) -> None:
-        """Store uses by the credentials' digests, where no newer one is. Raises UnavailableError."""
+        """Store uses by credential digest, but never over newer ones. Raises UnavailableError."""
         rows = [
             {
                 "of": digest,
@@ -33,7 +33,7 @@ class SqlLastUses:
 
 
 def _update(table: sa.Table) -> sa.Update:
-    """Return the update of the credential ``of``, which one of the tables has, if any still has."""
+    """Return the update for a credential ``of``, which is in one of the tables or in none."""
     at = sa.bindparam("at", type_=sa.BigInteger)
     stored = table.c.last_used_at_us
     return (

@@ -1,4 +1,4 @@
-"""What is asked of the accounts database for its operator: can it be written, and what waits in it."""
+"""Checks of the accounts database for operators: whether it is writable, and its backlog."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from pqkeep_protocol.commits import probe_statements
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in the accounts database. Times are in microseconds since 1970; 0: nothing waits."""
+    """Waiting entries in the accounts database. Times are microseconds since 1970; 0: no entry."""
 
     events_waiting: int
     events_refused: int
@@ -25,25 +25,25 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What the accounts database has."""
+    """Counts of the accounts database."""
 
     backlog: Backlog
     mail_attempted: int
-    """Waiting messages of which an attempt was made."""
+    """Waiting messages with a failed attempt."""
     tenants: int
     suspended: int
     scheduled: int
-    """Suspended tenants that are to be deleted."""
+    """Suspended tenants with a scheduled deletion."""
 
 
 _INSERTED = tuple(table.name for table in METADATA.sorted_tables)
 _UPDATED = {table.name: table.columns[0].name for table in METADATA.sorted_tables}
 _DELETED = (AUDIT_OUTBOX.name,)
-"""What a probe needs the rights for."""
+"""The rights that a probe needs."""
 
 
 async def check(engine: AsyncEngine) -> None:
-    """Require that something can be committed, by the last commit or by a probe.
+    """Check that a commit is possible, by the last commit or by a probe.
 
     Raises UnavailableError.
     """
@@ -56,13 +56,13 @@ async def check(engine: AsyncEngine) -> None:
 
 
 async def require_open_log(engine: AsyncEngine) -> None:
-    """Raise UnavailableError if an event waits for so long that changes are refused."""
+    """Raise UnavailableError if an event has waited so long that changes are refused."""
     async with read_transaction(engine) as connection:
         await require_open(connection)
 
 
 async def find_accounts(engine: AsyncEngine) -> Accounts:
-    """Return what the operator is told of the accounts. Raises UnavailableError."""
+    """Return the counts for operators. Raises UnavailableError."""
     is_suspended = TENANTS.c.status == TenantStatus.SUSPENDED
     tenants = sa.select(
         sa.func.count().filter(TENANTS.c.status != TenantStatus.DELETED),
@@ -85,7 +85,7 @@ async def find_accounts(engine: AsyncEngine) -> Accounts:
 
 
 async def find_backlog(engine: AsyncEngine) -> Backlog:
-    """Return what waits. Raises UnavailableError."""
+    """Return the backlog. Raises UnavailableError."""
     waits = AUDIT_OUTBOX.c.refusal.is_(None)
     events = sa.select(
         sa.func.count().filter(waits),

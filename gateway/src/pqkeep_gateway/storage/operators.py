@@ -15,14 +15,14 @@ from pqkeep_protocol.audit import Event
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is shown of an operator."""
+    """The metadata of an operator."""
 
     name: str
     added_at: datetime
     rotated_at: datetime
-    """Since when the credential is valid."""
+    """The start of the credential's validity."""
     last_used_at: datetime | None = None
-    """When a credential of theirs was shown last."""
+    """The last use of the operator's credential."""
     last_used_from: str | None = None
 
 
@@ -33,14 +33,14 @@ class SqlOperators:
         self._engine = engine
 
     async def find(self, digest: bytes) -> str | None:
-        """Return the name of the operator whose credential has this digest."""
+        """Return the name of the operator with a credential digest, or None."""
         query = sa.select(OPERATORS).where(OPERATORS.c.digest == digest)
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, OPERATORS, query)
         return None if row is None else str(row.name)
 
     async def list(self) -> tuple[Operator, ...]:
-        """Return all operators, by name."""
+        """Return all operators by name."""
         query = sa.select(OPERATORS).order_by(OPERATORS.c.name)
         async with read_transaction(self._engine) as connection:
             return tuple(
@@ -57,7 +57,7 @@ class SqlOperators:
     async def add(
         self, name: str, digest: bytes, now: datetime, most: int, audit_event: Event
     ) -> bool:
-        """Store an operator; False if the name is taken, or there are ``most`` of them."""
+        """Store an operator; return False if the name is taken, or there are already ``most``."""
         row = {
             "name": name,
             "digest": digest,
@@ -77,7 +77,7 @@ class SqlOperators:
         return True
 
     async def rotate(self, name: str, digest: bytes, now: datetime, audit_event: Event) -> bool:
-        """Replace the digest of an operator's credential; False if there is no such operator."""
+        """Replace an operator's credential digest; return False if there is no such operator."""
         async with transaction(self._engine) as connection:
             values = {
                 "digest": digest,
@@ -88,7 +88,7 @@ class SqlOperators:
             return await _change(connection, change, name, audit_event)
 
     async def remove(self, name: str, audit_event: Event) -> bool:
-        """Delete an operator; False if there is no such operator."""
+        """Delete an operator; return False if there is no such operator."""
         async with transaction(self._engine) as connection:
             return await _change(connection, sa.delete(OPERATORS), name, audit_event)
 
@@ -103,37 +103,40 @@ async def _change(
 
 
 async def _lock(connection: AsyncConnection) -> None:
-    """Let one transaction at a time add operators. A SQLite transaction that writes is alone."""
+    """Let only one transaction at a time add operators.
+
+    A writing SQLite transaction is always alone.
+    """
     if connection.dialect.name == "postgresql":
         await connection.execute(sa.text("LOCK TABLE operators IN SHARE ROW EXCLUSIVE MODE"))
 
 
 SESSION_LIFETIME = timedelta(hours=8)
 SESSION_IDLE = timedelta(minutes=30)
-"""For how long a session lasts without a request."""
+"""The longest time of a session without a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSession:
-    """A session as it is stored."""
+    """A stored session."""
 
     operator_digest: bytes = field(repr=False)
-    """32 bytes: of the credential that began it."""
+    """The digest of the credential that began it (32 bytes)."""
     created_at: datetime
     last_seen_at: datetime
     source_address: str
     name: str | None = None
-    """Whose credential that is; None: no named operator's, any more or ever."""
+    """The operator with that credential; None: it belongs to no named operator."""
 
 
 class SqlOperatorSessions:
-    """Sessions in the database, by the digests of their tokens. All methods raise UnavailableError."""
+    """Sessions in the database, by token digest. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def add(self, digest: bytes, session: OperatorSession, audit_event: Event) -> None:
-        """Store a new session; remove those that were over when it began."""
+        """Store a new session; remove expired ones."""
         now = session.created_at
         is_over = sa.or_(
             OPERATOR_SESSIONS.c.created_at_us <= microseconds(now - SESSION_LIFETIME),
@@ -152,7 +155,7 @@ class SqlOperatorSessions:
             await add_audit_event(connection, audit_event)
 
     async def find(self, digest: bytes) -> OperatorSession | None:
-        """Return a session with the name of the operator who has its credential now."""
+        """Return a session with the name of the operator who now has its credential."""
         is_theirs = OPERATORS.c.digest == OPERATOR_SESSIONS.c.operator_digest
         query = (
             sa.select(OPERATOR_SESSIONS, OPERATORS)
@@ -173,13 +176,13 @@ class SqlOperatorSessions:
         )
 
     async def see(self, digest: bytes, now: datetime) -> None:
-        """Store that a session is being used, if it is there."""
+        """Store the use of a session, if it exists."""
         update = sa.update(OPERATOR_SESSIONS).where(OPERATOR_SESSIONS.c.digest == digest)
         async with transaction(self._engine) as connection:
             await connection.execute(update.values(last_seen_at_us=microseconds(now)))
 
     async def remove(self, digest: bytes, audit_event: Event) -> None:
-        """End a session, if it is there."""
+        """End a session, if it exists."""
         delete = sa.delete(OPERATOR_SESSIONS).where(OPERATOR_SESSIONS.c.digest == digest)
         async with transaction(self._engine) as connection:
             if (await connection.execute(delete)).rowcount == 1:

@@ -1,4 +1,4 @@
-"""Mail that is not delivered yet, in SQL."""
+"""Undelivered mail in SQL."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -25,14 +25,14 @@ class SqlMailOutbox:
         self.commits = commits_of(engine)
 
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
-        """Return mail that is due, oldest first, and postpone it until the lease ends.
+        """Return due mail, oldest first, and postpone it until the lease ends.
 
-        Its attempts are counted. No two callers get the same mail. Mail of a kind that only a later
-        version knows is left to gateways of that version. A row that cannot be read is kept.
+        Each return counts as an attempt. No two callers get the same mail. Mail of an unknown kind
+        is left to gateways of a later version. An unreadable row is kept.
         """
         is_due = sa.and_(
             OUTGOING_MAIL.c.next_attempt_at_us <= microseconds(now),
-            OUTGOING_MAIL.c.kind.in_(MailKind),  # another is a later version's
+            OUTGOING_MAIL.c.kind.in_(MailKind),  # other kinds belong to a later version
         )
         oldest = (
             sa.select(OUTGOING_MAIL.c.id)
@@ -64,7 +64,7 @@ class SqlMailOutbox:
             await connection.execute(delete)
 
     async def tell_owners(self, tenant: TenantId, about: str, now: datetime) -> None:
-        """Store a mail to each owner of a tenant about keys that are going to be destroyed."""
+        """Store a mail to each owner of a tenant about the destruction of keys."""
         async with transaction(self._engine) as connection:
             await add_mail_to_owners(connection, tenant, about, now)
 
@@ -72,7 +72,7 @@ class SqlMailOutbox:
 async def add_mail_to_owners(
     connection: AsyncConnection, tenant: TenantId, about: str, now: datetime
 ) -> None:
-    """Store a mail to each owner of a tenant about keys that are going to be destroyed."""
+    """Store a mail to each owner of a tenant about the destruction of keys."""
     owners = sa.select(USERS.c.email).where(USERS.c.tenant_id == tenant, USERS.c.role == Role.OWNER)
     for email in (await connection.execute(owners.order_by(USERS.c.id))).scalars().all():
         mail = new_mail(MailKind.DESTRUCTION_SCHEDULED, email, now, about=about)
@@ -80,7 +80,7 @@ async def add_mail_to_owners(
 
 
 async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
-    """Store a mail in the transaction of what it is about."""
+    """Store a mail in the transaction of its cause."""
     row = {
         "id": mail.id,
         "kind": mail.kind,
@@ -97,7 +97,7 @@ async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
 
 
 def _next_mail(rows: sa.CursorResult[Any]) -> OutgoingMail | None:
-    """Return the mail in the next row; None if there is none, or it cannot be read."""
+    """Return the mail in the next row; None at the end, or for an unreadable row."""
     try:
         row = rows.fetchone()
         return None if row is None else _mail(row)

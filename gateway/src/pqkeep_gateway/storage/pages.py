@@ -1,4 +1,4 @@
-"""Reads a part of a list in SQL."""
+"""Reads parts of lists in SQL."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ T = TypeVar("T")
 
 
 class PositionNotFoundError(Exception):
-    """The entry after which a list was to go on is not in it, or no longer."""
+    """The list does not contain the entry after which the part begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
 
     limit: int | None = None
-    """How many entries at most; None: all."""
+    """The most entries; None: all."""
     after: UUID | None = None
-    """The entry behind which it begins."""
+    """The entry after which the part begins."""
 
 
 WHOLE = Part()
@@ -34,14 +34,14 @@ class Page(Generic[T]):
 
     entries: tuple[T, ...]
     total: int
-    """How many entries the whole list has."""
+    """The number of entries in the whole list."""
     has_more: bool
-    """Whether there are entries behind this part."""
+    """Whether there are entries after this part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a list is ordered by: a time, and of one time the identifier."""
+    """The order of a list: by time, then by identifier."""
 
     time: sa.Column[int]
     id: sa.Column[Any]
@@ -55,7 +55,7 @@ async def read_page(
     part: Part,
     read: Callable[[sa.Row[Any]], T],
 ) -> Page[T]:
-    """Return a part of what a query finds. Raises PositionNotFoundError."""
+    """Return a part of a query's result. Raises PositionNotFoundError."""
     count = sa.select(sa.func.count()).select_from(query.subquery())
     total = (await connection.execute(count)).scalar_one()
     if part.after is not None:

@@ -22,7 +22,7 @@ from pqkeep_protocol.messages import Attribution
 
 
 class InvalidPasswordResetTokenError(Exception):
-    """The token belongs to no password reset, or to one that has expired or was used."""
+    """The password reset of the token is unknown, expired or used."""
 
 
 class SqlPasswordResets:
@@ -32,7 +32,7 @@ class SqlPasswordResets:
         self._engine = engine
 
     async def add(self, email: str, digest: bytes, mail: OutgoingMail, audit_event: Event) -> None:
-        """Store a reset with its mail; remove expired ones. Earlier ones stay valid."""
+        """Store a reset with its mail; remove expired ones. Earlier resets remain valid."""
         is_expired = PASSWORD_RESETS.c.expires_at_us <= microseconds(mail.created_at)
         row = {
             "digest": digest,
@@ -46,7 +46,7 @@ class SqlPasswordResets:
             await add_audit_event(connection, audit_event)
 
     async def find(self, digest: bytes, now: datetime) -> str | None:
-        """Return for which address a token's digest belongs to a pending reset."""
+        """Return the address of the pending reset with a token digest, or None."""
         query = sa.select(PASSWORD_RESETS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, PASSWORD_RESETS, query)
@@ -60,9 +60,9 @@ class SqlPasswordResets:
         now: datetime,
         attribution: Attribution,
     ) -> None:
-        """Use a token up, store the password and the known network, and end every session.
+        """Use a token once, store the password and the known network, and end all sessions.
 
-        The user is locked before the reset, as where a password is changed. Raises
+        The user is locked before the reset, in the same order as a change of password. Raises
         InvalidPasswordResetTokenError.
         """
         is_pending = _is_pending(digest, now)

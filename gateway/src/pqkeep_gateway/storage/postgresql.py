@@ -1,7 +1,7 @@
-"""The accounts database on a PostgreSQL server, which several gateways may share.
+"""The accounts database on a PostgreSQL server, which several gateways can share.
 
-Transactions are READ COMMITTED. What must not change between two statements is locked by the
-first, or protected by a unique constraint.
+Transactions are READ COMMITTED. Data that must not change between two statements is locked by the
+first one, or protected by a unique constraint.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ SESSION = {
 def postgresql_engine(
     url: str, password_file: Path | None, limits: TimeLimits = LIMITS
 ) -> AsyncEngine:
-    """Return an engine that connects when it is first used. Raises ConfigError.
+    """Return an engine that connects at its first use. Raises ConfigError.
 
     ``password_file``: in libpq's format.
     """
@@ -59,6 +59,6 @@ def postgresql_engine(
 
 
 def _on_checkout(connection: Any, *_: object) -> None:
-    """Replace a connection that the server has closed while it was idle."""
+    """Replace an idle connection that the server has closed."""
     if connection.driver_connection.is_closed():
         raise sa.exc.DisconnectionError

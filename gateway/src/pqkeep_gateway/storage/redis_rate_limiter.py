@@ -32,11 +32,11 @@ _LOG = logger(__name__)
 TIMEOUT_SECONDS = 2.0
 MAX_CONNECTIONS = 64
 MARGIN_SECONDS = 3600
-"""How long an idle window outlives its length: the server's clock may be set forward by as much."""
+"""Seconds for which an idle window is kept beyond its length, for changes of the server's clock."""
 
 CACHE_SECONDS = 30
-"""How long gateways may cache what they looked up, if an announcement of a change is lost, or if
-somebody else writes the number of changes."""
+"""The longest time that gateways cache look-ups, if an announcement is lost, or if an attacker
+writes the change counter."""
 
 CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"
@@ -48,18 +48,18 @@ _CHANGED = -1
 _FAILURES = (RedisError, OSError, TimeoutError)
 _PROBLEMS: Mapping[str, WriteProblem] = {
     "OOM": WriteProblem.FULL,
-    "MISCONF": WriteProblem.FULL,  # it cannot save to its disk
+    "MISCONF": WriteProblem.FULL,  # it cannot save to disk
     "READONLY": WriteProblem.READ_ONLY,
     "NOREPLICAS": WriteProblem.READ_ONLY,
     "NOAUTH": WriteProblem.FORBIDDEN,
     "WRONGPASS": WriteProblem.FORBIDDEN,
     "NOPERM": WriteProblem.FORBIDDEN,
     "The user executing the script": WriteProblem.FORBIDDEN,
-    "BUSY": WriteProblem.LOCKED,  # by a script
+    "BUSY": WriteProblem.LOCKED,  # a script is running
     "LOADING": WriteProblem.NO_RESPONSE,
 }
-"""What an answer of the server means, by a word that it has. Before version 7 the word of what a
-script was refused is in the middle of a sentence."""
+"""The meaning of a server's error by a word in it. Before version 7 the word of a script's error is
+in the middle of a sentence."""
 _WORD = re.compile(rf"\b({'|'.join(_PROBLEMS)})\b")
 
 ENTER = """
@@ -89,14 +89,13 @@ for _ = 1, 100 * calls do
 end
 return {admitted, events - redis.call('LLEN', KEYS[1]), math.max(oldest + length - now, 0), wait}
 """
-"""Enter a window so many times for each call, or not at all: a list of microseconds, newest first.
+"""Enter a window with so many events for each call, all or none. The window is a list of
+microseconds, newest first.
 
-Return how many calls entered it, the events that remain after them, and two numbers of microseconds:
-until an event leaves, and until the next call could enter. -1 calls: something changed, and none did.
-
-What has left the window is removed a hundred at a time for each call, so that none takes long.
-
-A window in the future was left by a gateway with another time, and is dropped.
+Returns the number of calls that entered, the remaining events, and two numbers of microseconds:
+until an event leaves, and until the next call can enter. -1 calls: the change counter differs, and
+no call entered. Expired events are removed, at most a hundred for each call, so that no call takes
+long. A window in the future belongs to a gateway with another clock, and is dropped.
 """
 
 CHANGES = """
@@ -106,9 +105,9 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 return redis.call('INCRBY', KEYS[1], ARGV[2])
 """
-"""Add to the number of changes. A missing number begins at one that was never used before.
+"""Increase the change counter. A missing counter begins at a number that was never used before.
 
-The number expires every half minute on purpose: if a gateway stopped between a change and its
+The counter expires every half minute on purpose. If a gateway stops between a change and its
 announcement, no other gateway caches the old state for longer than that.
 """
 
@@ -122,23 +121,26 @@ class RedisRateLimiter:
     cache_seconds = float(CACHE_SECONDS)
 
     def __init__(self, url: str, password_file: Path | None, clock: Clock) -> None:
-        """Connect when needed. Raises ConfigError."""
+        """Connect at the first use. Raises ConfigError."""
         try:
             parts = urlsplit(url)
             if parts.password or "password" in parse_qs(parts.query):
-                raise ConfigError("redis_url: the password belongs into a file of its own")
+                raise ConfigError(
+                    "redis_url: remove the password from the URL and put it into"
+                    " redis_password_file"
+                )
             pool = BlockingConnectionPool.from_url(
                 url,
                 password=_password(password_file),
                 max_connections=MAX_CONNECTIONS,
                 timeout=TIMEOUT_SECONDS,
-                socket_timeout=None,  # whole exchanges have a timeout, which costs less
+                socket_timeout=None,  # whole exchanges have a timeout, which is cheaper
                 socket_connect_timeout=TIMEOUT_SECONDS,
-                driver_info=None,  # Redis 7.0 has no CLIENT SETINFO, and refuses rules that name it
+                driver_info=None,  # Redis 7.0 has no CLIENT SETINFO, and rejects ACL rules with it
             )
         except ValueError:
             raise ConfigError("redis_url: not a redis://, rediss:// or unix:// URL") from None
-        self._redis = Redis.from_pool(pool)  # closes the pool too
+        self._redis = Redis.from_pool(pool)  # also closes the pool
         self._enter = RedisScript(self._redis, ENTER, self._now, TIMEOUT_SECONDS)
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
@@ -147,9 +149,9 @@ class RedisRateLimiter:
         self._address = f"{parts.scheme}://{place}"
 
     async def open(self) -> None:
-        """Do once what requests do. Raises ConfigError for a server of which none would succeed.
+        """Try the commands of a request once. Raises ConfigError if none could ever succeed.
 
-        One that does not answer yet, or takes no writes now, may do so later.
+        A server that does not respond yet, or refuses writes now, may recover later.
         """
         try:
             told = await _in_time(self._redis.execute_command("HELLO"))  # type: ignore[no-untyped-call]
@@ -166,21 +168,21 @@ class RedisRateLimiter:
             )
 
     def _require_version(self, told: Any) -> None:
-        """Raise ConfigError if HELLO says that the server is too old."""
+        """Raise ConfigError if the HELLO response has a version that is too old."""
         pairs = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
         texts = {_text(name): _text(value) for name, value in pairs.items()}
         server, version = texts.get("server", ""), texts.get("version", "")
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if server == "redis" and numbers < LEAST_REDIS:
             raise ConfigError(
-                f"redis_url: {self._address} is Redis {version}, and pqkeep needs Valkey, or Redis"
+                f"redis_url: {self._address} is Redis {version}; pqkeep needs Valkey, or Redis"
                 f" {'.'.join(map(str, LEAST_REDIS))} or later"
             )
 
     async def count(
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
-        """Count events of a subject, if all may happen; return what there is of the limit."""
+        """Count all events of a subject or none; return the state of the limit."""
         try:
             if self._offset is None:
                 self._offset = await self._measure_offset()
@@ -210,20 +212,20 @@ class RedisRateLimiter:
         return None
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event likewise; return None, or the seconds until one may happen."""
+        """Count one event; return None, or the seconds until an event is allowed."""
         usage = await self.count(subject, limit, as_of)
         return usage.reset if usage.is_refused else None
 
     async def withdraw(self, subject: str) -> None:
-        """Take one event of a subject back: it does not count after all."""
+        """Take back one counted event of a subject."""
         await _available(_in_time(self._redis.lpop(WINDOW_KEY + subject)))
 
     async def changes(self) -> int:
-        """Return the number of changes of what gateways cache."""
+        """Return the change counter."""
         return await self._add_changes(0)
 
     async def announce_change(self) -> None:
-        """Invalidate what gateways have cached."""
+        """Make all gateways discard their cached look-ups."""
         if not is_rehearsal():
             await self._add_changes(1)
 
@@ -237,7 +239,7 @@ class RedisRateLimiter:
         return int(await _available(_in_time(self._changes(keys=[CHANGES_KEY], args=args))))
 
     async def _measure_offset(self) -> float:
-        """Return by how many seconds the server's time is ahead of the clock."""
+        """Return the seconds by which the server's time is ahead of the clock."""
         seconds, microseconds = await _in_time(self._redis.time())
         return float(seconds + microseconds / _MICROSECONDS - self._clock())
 
@@ -270,7 +272,7 @@ def _unavailable(error: Exception) -> UnavailableError:
 
 
 def problem_of(error: Exception) -> WriteProblem:
-    """Return what an error of the client, or an answer of the server, says."""
+    """Return the problem behind an error of the client or the server."""
     if isinstance(error, AuthenticationError):
         return WriteProblem.FORBIDDEN
     if isinstance(error, ResponseError):
@@ -280,25 +282,25 @@ def problem_of(error: Exception) -> WriteProblem:
 
 
 def _permanent_problem(error: Exception) -> str | None:
-    """Return what is wrong where another attempt would fail in the same way, in words."""
+    """Return a description of an error that retries cannot solve, or None."""
     text = f"{getattr(error, 'status_code', '')} {error}"
     causes = (error, error.__cause__, error.__context__)
     if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
         return (
-            "the server refuses the user or the password: look at the user in the address, and at"
-            " redis_password_file"
+            "the server rejects the user or the password: check the user in redis_url and the "
+            "file redis_password_file"
         )
     if problem_of(error) is WriteProblem.FORBIDDEN:
         return (
-            "the server's rules (ACL) do not let the user do what the gateway needs:"
-            " deploy/valkey.conf has the rules"
+            "the server's access rules (ACL) forbid a command that the gateway needs: use the "
+            "rules in deploy/valkey.conf"
         )
     if isinstance(error, ResponseError) and "unknown command" in text:
-        return f"the server is too old, or no Redis: {error}"
+        return f"the server is too old, or is not Redis: {error}"
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return "TLS failed: rediss:// is for a server with TLS, and its certificate must be trusted"
+        return "TLS failed: use rediss:// only for a server with TLS and a trusted certificate"
     if isinstance(error, InvalidResponse) or "Protocol error" in text:
-        return "what answers there is no Redis or Valkey, or has TLS, which is rediss://"
+        return "the server is not Redis or Valkey, or it uses TLS: then write rediss://"
     return None
 
 

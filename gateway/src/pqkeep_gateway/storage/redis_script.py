@@ -1,10 +1,9 @@
-"""A script in Redis or Valkey whose calls are combined: those of one moment are one message.
+"""A script in Redis or Valkey with batched calls.
 
-A call by itself costs a gateway more than all else that it does for a request. So the calls of one
-turn of the event loop share a message, those that are made while it is under way share the next one,
-and those of a message that are equal are one call of the script, which is told how many they are.
-The message goes over a connection that is kept, without the layers of the client's pipelines, which
-cost more than the rest of it.
+A single call would cost a gateway more than everything else in a request. So calls made in one
+event-loop turn are sent together. Calls made while a batch is in flight wait for the next one.
+Identical calls become one script call with a count. The batch uses a permanent connection without
+the client's pipelines, which would cost more than the rest.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from redis.asyncio import Connection, Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 MAX_CALLS = 256
-"""Calls in a message, which the server answers before it hears anybody else."""
+"""Calls in a batch. The server responds to all of them before it serves another client."""
 
 
 class _Call(NamedTuple):
@@ -30,15 +29,15 @@ class _Waiting(NamedTuple):
 
 
 class RedisScript:
-    """A script, to which each call counts once.
+    """A script with batched calls.
 
-    It gets two more arguments: the time when the message was sent, and how many calls it is for.
+    It gets two additional arguments: the time of sending, and the number of identical calls.
     """
 
     def __init__(
         self, redis: Redis, text: str, now: Callable[[], int], timeout_seconds: float
     ) -> None:
-        """Wait so long for the answer to a message. The client itself has no timeout for answers."""
+        """Take the time limit for a batch's response. The client itself has none."""
         self._redis = redis
         self._text = text
         self._now = now
@@ -51,11 +50,11 @@ class RedisScript:
     async def __call__(
         self, keys: tuple[str, ...], arguments: tuple[str | int, ...]
     ) -> tuple[Any, int]:
-        """Return the answer to all equal calls of a message, and which of them this is, from 0.
+        """Return the response to all identical calls of a batch, and this call's index among them.
 
-        Raises RedisError, OSError and TimeoutError: whether it was carried out is unknown then. A
-        message that fails is the failure of what waits behind it, too: a server that hangs would
-        have each message wait as long as the first one.
+        Raises RedisError, OSError and TimeoutError; it is then unknown whether the call was
+        executed. A failed batch also fails the calls that wait for the next one. Otherwise a
+        hanging server would delay each batch as long as the first.
         """
         response: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(_Call(keys, arguments), response))
@@ -64,7 +63,7 @@ class RedisScript:
         return await response
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Release the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
@@ -81,7 +80,7 @@ class RedisScript:
                     responses = await self._responses(
                         [(call, len(waiters)) for call, waiters in equal.items()]
                     )
-            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait raise it
+            except Exception as error:  # noqa: BLE001 - all waiting calls raise it
                 try:
                     await self.close()
                 finally:
@@ -93,7 +92,7 @@ class RedisScript:
             for waiters, response in zip(equal.values(), responses, strict=True):
                 for place, waiter in enumerate(waiters):
                     if waiter.done():
-                        continue  # who asked waits no more
+                        continue  # the caller was cancelled
                     if isinstance(response, ResponseError):
                         waiter.set_exception(response)
                     else:
@@ -102,7 +101,7 @@ class RedisScript:
     async def _responses(self, calls: Sequence[tuple[_Call, int]]) -> list[Any]:
         responses = await self._ask(calls)
         unknown = [n for n, response in enumerate(responses) if isinstance(response, NoScriptError)]
-        if unknown:  # the server has been started again, and has done nothing with these
+        if unknown:  # the server was restarted, and executed none of these
             await self._redis.script_load(self._text)
             again = await self._ask([calls[n] for n in unknown])
             for n, response in zip(unknown, again, strict=True):
@@ -126,7 +125,7 @@ class RedisScript:
         return responses
 
     async def _open(self) -> Connection:
-        """Return the connection, or another one if the server has hung up meanwhile."""
+        """Return the connection, or a new one if the server has closed it."""
         if self._connection is not None and await self._connection.can_read():
             await self.close()
         if self._connection is None:

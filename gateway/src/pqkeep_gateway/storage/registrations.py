@@ -25,19 +25,19 @@ from pqkeep_protocol.messages import Attribution
 
 
 class InvalidRegistrationTokenError(Exception):
-    """The token belongs to no registration, or to one that has expired or was used."""
+    """The registration of the token is unknown, expired or used."""
 
 
 class SqlRegistrations:
     """Unconfirmed registrations in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine, shards: Collection[str] = (DEFAULT_SHARD,)) -> None:
-        """Put new tenants into one of these shards."""
+        """Take the shards for new tenants."""
         self._engine = engine
         self._shards = shards
 
     async def add(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
-        """Store a registration with its mail; remove expired ones, and earlier ones for the address."""
+        """Store a registration with its mail; remove expired and earlier ones."""
         key = email_key(email)
         is_expired = REGISTRATIONS.c.expires_at_us <= microseconds(mail.created_at)
         is_replaced = sa.or_(REGISTRATIONS.c.email_key == key, is_expired)
@@ -53,7 +53,7 @@ class SqlRegistrations:
             await add_mail(connection, mail)
 
     async def is_valid(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a token's digest belongs to a pending registration."""
+        """Return whether there is a pending registration with a token digest."""
         query = sa.select(REGISTRATIONS).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
             return await authentic_row(connection, REGISTRATIONS, query) is not None
@@ -67,7 +67,7 @@ class SqlRegistrations:
         now: datetime,
         attribution: Attribution,
     ) -> Account:
-        """Use a registration up, and add the tenant and its owner, in one transaction.
+        """Use a registration once, and add the tenant and its owner, in one transaction.
 
         Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """

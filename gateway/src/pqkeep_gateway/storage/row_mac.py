@@ -1,7 +1,7 @@
-"""The MAC over what a row of the accounts database says, under a key from the pepper.
+"""The MAC of rows in the accounts database, under a key from the pepper.
 
-Rows are found by a digest of a credential, which says nothing of its owner. The MAC covers both, so
-that a row which somebody without the pepper has changed, copied or made up is as good as none.
+Rows are found by a credential's digest, which does not depend on the owner. The MAC covers both. So
+a row that was changed, copied or forged without the pepper is ignored.
 """
 
 import hmac
@@ -18,16 +18,17 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 ROW_KEY = "row_key"
-"""The execution option of an engine that has the key: 32 bytes."""
+"""The execution option of an engine with the key: 32 bytes."""
 MAC = "mac"
 """The column's name."""
 _COVERS = "covers"
 
 
 def mac_column(table: str, *covers: str) -> sa.Column[bytes]:
-    """Return the last column of a table, which an INSERT fills in by itself (32 bytes).
+    """Return the MAC column of a table (32 bytes), the last one, which an INSERT fills in.
 
-    ``covers``: the columns that the MAC is over. An UPDATE of one sets the MAC too, by ``mac_of``.
+    ``covers``: the columns that the MAC covers. An UPDATE of one must also set the MAC: see
+    ``mac_of``.
     """
 
     def of_insert(context: DefaultExecutionContext) -> bytes:
@@ -40,13 +41,13 @@ def mac_column(table: str, *covers: str) -> sa.Column[bytes]:
 
 
 def covered(table: sa.Table) -> tuple[str, ...]:
-    """Return the columns that a table's MAC is over."""
+    """Return the columns that a table's MAC covers."""
     columns: tuple[str, ...] = table.c[MAC].info[_COVERS]
     return columns
 
 
 def mac_of(connection: AsyncConnection, table: sa.Table, row: Mapping[str, object]) -> bytes:
-    """Return the MAC (32 bytes) of a row, by its columns' names."""
+    """Return the MAC (32 bytes) of a row, given by its columns' names."""
     key = connection.engine.get_execution_options()[ROW_KEY]
     return _mac(key, table.name, [row[name] for name in covered(table)])
 
@@ -54,7 +55,7 @@ def mac_of(connection: AsyncConnection, table: sa.Table, row: Mapping[str, objec
 def mac_after(
     connection: AsyncConnection, table: sa.Table, row: sa.Row[Any], changes: Mapping[str, object]
 ) -> bytes:
-    """Return the MAC (32 bytes) of a row that is in the database, after changes."""
+    """Return the MAC (32 bytes) of an existing row after changes."""
     return mac_of(connection, table, {**_values(table, row), **changes})
 
 
@@ -67,11 +68,11 @@ async def authentic_row(
 
 
 def is_authentic(connection: AsyncConnection, table: sa.Table, row: sa.Row[Any]) -> bool:
-    """Return whether a gateway wrote a row: the result of a query for all of a table's columns."""
+    """Return whether a gateway wrote a row, which must have all of the table's columns."""
     values = _values(table, row)
     try:
         is_valid = hmac.compare_digest(values[MAC], mac_of(connection, table, values))
-    except TypeError:  # SQLite stores a value of any type in any column
+    except TypeError:  # SQLite accepts values of any type in any column
         is_valid = False
     if not is_valid:
         _LOG.error(
@@ -93,7 +94,7 @@ def _mac(key: bytes, table: str, values: list[object]) -> bytes:
 
 
 def _encoded(value: object) -> bytes:
-    """Return a value in bytes, with its type: no two values have the same."""
+    """Return a value as bytes with its type; different values have different bytes."""
     match value:
         case None:
             return b""

@@ -34,8 +34,8 @@ SHARDS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("database_id", Uuid, nullable=True),
 )
-"""Every shard that a gateway's settings ever named. ``draining``: it takes no new tenants.
-``database_id``: which database its key services have, once one has said so."""
+"""Every shard that was ever in a gateway's settings. ``draining``: it accepts no new tenants.
+``database_id``: the database of its key services, once one has claimed it."""
 
 TENANTS = Table(
     "tenants",
@@ -56,8 +56,8 @@ TENANTS = Table(
     Column("shard", String(32), ForeignKey("shards.name"), nullable=False, index=True),
     Column("shard_state", String(16), nullable=False, default="serving"),
 )
-"""``folded_name``: the form in which names are compared; see pqkeep_gateway.tenancy.names.
-``shard_state``: ``moving`` while the tenant is on its way to another shard."""
+"""``folded_name``: the form in which names are compared; see pqkeep_gateway.storage.tenants.
+``shard_state``: ``moving`` while the tenant moves to another shard."""
 
 TENANT_SHARDS = Table(
     "tenant_shards",
@@ -66,8 +66,8 @@ TENANT_SHARDS = Table(
     Column("shard", String(32), ForeignKey("shards.name"), primary_key=True),
     Column("position", Integer, nullable=False),
 )
-"""The shards where a tenant that was moved has been, and is, from 0 on in the order in which it came
-to each of them first. Their logs have its records."""
+"""The shards of a tenant that was moved, past and present. Positions count from 0, in the order of
+its first arrival. Their logs have its records."""
 
 OPERATORS = Table(
     "operators",
@@ -91,7 +91,7 @@ OPERATOR_SESSIONS = Table(
     Column("source_address", String(64), nullable=False),
     mac_column("operator_sessions", "digest", "operator_digest", "created_at_us"),
 )
-"""``operator_digest``: of the credential that began it, with which it ends."""
+"""``operator_digest``: of the credential that began it. The session ends with that credential."""
 
 API_KEYS = Table(
     "api_keys",
@@ -122,7 +122,7 @@ API_KEYS = Table(
     ),
 )
 """``accepted_until_us``: for a rotated key, the end of its overlap with the new one. ``scopes``:
-JSON, and ``allowed_addresses``: networks with a space between them; null: no limit."""
+JSON. ``allowed_addresses``: networks, separated by spaces. null: no limit."""
 
 USAGE = Table(
     "usage",
@@ -131,7 +131,7 @@ USAGE = Table(
     Column("month", String(7), primary_key=True),
     Column("operations", Integer, nullable=False),
 )
-"""Successful operations of the tenants that have an allowance; ``month``: 2026-01, UTC."""
+"""Successful operations of tenants with a quota; ``month``: 2026-01, UTC."""
 
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys",
@@ -155,10 +155,8 @@ IDEMPOTENCY_KEYS = Table(
         "result",
     ),
 )
-"""What was created with an Idempotency-Key: a tenant, or an API key, derived again from ``salt``.
-
-``request``: the request's SHA-256. ``result``: of a billing request, as msgpack.
-"""
+"""The result of a request with an Idempotency-Key: a tenant, or an API key that is derived again
+from ``salt``. ``request``: the request's SHA-256. ``result``: of a billing request, as msgpack."""
 
 AUDIT_OUTBOX = Table(
     "audit_outbox",
@@ -170,11 +168,11 @@ AUDIT_OUTBOX = Table(
     Column("acknowledged_at_us", BigInteger, nullable=True),
     Column("shard", String(32), nullable=False, default=DEFAULT_SHARD),
 )
-"""Events not yet in the audit log, as msgpack; see pqkeep_protocol.audit.Event.
+"""Events that are not in the audit log yet, as msgpack; see pqkeep_protocol.audit.Event.
 
-``shard``: whose log they belong to: where the tenant was when it happened.
-``refusal``: why the log refused one for good; it is kept, and not sent again.
-``acknowledged_at_us``: when an operator said that it has been seen.
+``shard``: the shard of the tenant at the time of the event. ``refusal``: the reason why the log
+refused the event for good. It is kept, and not sent again. ``acknowledged_at_us``: the time when an
+operator acknowledged the refusal.
 """
 
 AUDIT_SINKS = Table(
@@ -185,9 +183,8 @@ AUDIT_SINKS = Table(
     Column("holder", Uuid, nullable=False),
     Column("held_until_us", BigInteger, nullable=False),
 )
-"""The last record of a shard's log that a sink has, and which gateway streams to it until when.
-
-``sink``: its address, with the shard's name after a number sign unless that is ``default``."""
+"""The last record of a shard's log that a sink has, and the lease of the gateway that streams to
+it. ``sink``: its address, followed by # and the shard's name unless that is ``default``."""
 
 USERS = Table(
     "users",
@@ -206,10 +203,8 @@ USERS = Table(
     Column("email_codes", Boolean, nullable=False, default=False),
     mac_column("users", "id", "tenant_id", "email", "email_key", "role"),
 )
-"""``email_key``: the address in lower case. ``last_totp_step``: the last one that was accepted.
-
-``password_hash``: of people who sign in by a provider only, NULL.
-"""
+"""``email_key``: the address in lower case. ``last_totp_step``: the last accepted step.
+``password_hash``: NULL for people who sign in only through a provider."""
 
 IDENTITIES = Table(
     "identities",
@@ -221,7 +216,7 @@ IDENTITIES = Table(
     mac_column("identities", "issuer", "subject", "user_id"),
     Index("ix_identities_user", "issuer", "user_id", unique=True),
 )
-"""Who somebody is at a provider of single sign-on."""
+"""The identities of users at single sign-on providers."""
 
 USED_SIGN_INS = Table(
     "used_sign_ins",
@@ -229,7 +224,7 @@ USED_SIGN_INS = Table(
     Column("digest", LargeBinary(32), primary_key=True),
     Column("expires_at_us", BigInteger, nullable=False, index=True),
 )
-"""States of single sign-on that have signed somebody in; see pqkeep_gateway.people.single_sign_on."""
+"""Used states of single sign-on; see pqkeep_gateway.people.single_sign_on."""
 
 SESSIONS = Table(
     "sessions",
@@ -264,15 +259,11 @@ SESSIONS = Table(
         "used_second_factor",
     ),
 )
-"""``exchanged_digest``: the refresh token that was exchanged last, for tokens that are derived from
-it and ``exchange_salt``, by the client with the digest ``exchange_client``.
-
-``reauthenticated_until_us``: until when the session may step up once, since its provider has asked
-the person again, in the browser whose cookie has ``reauthentication_digest``.
-
-``proof_until_us``: until when the browser whose cookie has ``proof_digest`` needs no other step-up,
-for what a proof covers.
-"""
+"""``exchanged_digest``: the last exchanged refresh token. Tokens can be derived again from it and
+``exchange_salt``, for the client with the digest ``exchange_client``. ``reauthenticated_until_us``:
+the end of the permission for one step-up after the provider has authenticated the person again, in
+the browser whose cookie has ``reauthentication_digest``. ``proof_until_us``: the end of the proof
+of identity for the browser whose cookie has ``proof_digest``."""
 
 SPENT_REFRESH_TOKENS = Table(
     "spent_refresh_tokens",
@@ -281,7 +272,7 @@ SPENT_REFRESH_TOKENS = Table(
     Column("session_id", Uuid, ForeignKey("sessions.id"), nullable=False, index=True),
     Column("expires_at_us", BigInteger, nullable=False),
 )
-"""Refresh tokens that were exchanged; using one again ends its session."""
+"""Exchanged refresh tokens. A second use ends the session."""
 
 KNOWN_NETWORKS = Table(
     "known_networks",
@@ -290,7 +281,7 @@ KNOWN_NETWORKS = Table(
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
     Column("last_sign_in_at_us", BigInteger, nullable=False),
 )
-"""Where somebody has signed in from; see pqkeep_gateway.people.known_networks."""
+"""Networks of earlier sign-ins; see pqkeep_gateway.storage.known_networks."""
 
 INVITATIONS = Table(
     "invitations",
@@ -339,7 +330,8 @@ STEP_UP_TOKENS = Table(
     Column("used_by_request", LargeBinary(32), nullable=True),
     mac_column("step_up_tokens", "digest", "user_id", "expires_at_us"),
 )
-"""``used_by_…``: the Idempotency-Key of the request that used it up, from which it is accepted again."""
+"""``used_by_…``: the Idempotency-Key of the request that used it. The same request may use it
+again."""
 
 CONTRACTS = Table(
     "contracts",
@@ -364,7 +356,7 @@ CONTRACTS = Table(
         postgresql_where=text("status != 'ended'"),
     ),
 )
-"""Subscriptions that were bought. Ended ones stay, so that a late notice cannot restart them."""
+"""Bought subscriptions. Ended ones are kept, so that a late notice cannot restart them."""
 
 INVOICES = Table(
     "invoices",
@@ -386,7 +378,7 @@ BILLING_NOTICES = Table(
     Column("id", String(255), primary_key=True),
     Column("received_at_us", BigInteger, nullable=False, index=True),
 )
-"""Identifiers of notices from an external provider that were applied; each is applied once."""
+"""Identifiers of applied notices from an external provider, so that each is applied once."""
 
 REGISTRATIONS = Table(
     "registrations",
@@ -397,7 +389,7 @@ REGISTRATIONS = Table(
     Column("expires_at_us", BigInteger, nullable=False),
     mac_column("registrations", "digest", "email", "email_key", "expires_at_us"),
 )
-"""Addresses somebody has signed up with and not yet confirmed."""
+"""Addresses of sign-ups that are not confirmed yet."""
 
 PASSWORD_RESETS = Table(
     "password_resets",
@@ -407,7 +399,7 @@ PASSWORD_RESETS = Table(
     Column("expires_at_us", BigInteger, nullable=False),
     mac_column("password_resets", "digest", "email_key", "expires_at_us"),
 )
-"""Also for addresses that no account has, so that both cases take equally long."""
+"""Includes addresses without an account, so that both cases take equally long."""
 
 OUTGOING_MAIL = Table(
     "outgoing_mail",
@@ -423,7 +415,7 @@ OUTGOING_MAIL = Table(
     Column("next_attempt_at_us", BigInteger, nullable=False, index=True),
     Column("attempts", Integer, nullable=False),
 )
-"""Mail not yet delivered; see pqkeep_gateway.outgoing_mail."""
+"""Undelivered mail; see pqkeep_gateway.outgoing_mail."""
 
 WRITE_PROBE = Table(
     PROBE_TABLE,
@@ -433,4 +425,4 @@ WRITE_PROBE = Table(
 )
 
 TABLES_OF_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
-"""Tables whose rows are deleted with their user."""
+"""Tables with rows that are deleted with their user."""

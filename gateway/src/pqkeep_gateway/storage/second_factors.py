@@ -19,7 +19,7 @@ from pqkeep_protocol.audit import Event
 
 
 class AlreadyEnrolledError(Exception):
-    """The account has an authenticator."""
+    """The account already has an authenticator."""
 
 
 class SqlSecondFactors:
@@ -29,7 +29,7 @@ class SqlSecondFactors:
         self._engine = engine
 
     async def save_enrollment(self, user: UserId, salt: bytes) -> None:
-        """Store the salt of an authenticator to be confirmed. Raises AlreadyEnrolledError."""
+        """Store the salt of an unconfirmed authenticator. Raises AlreadyEnrolledError."""
         begin = (
             sa.update(USERS)
             .where(USERS.c.id == user, USERS.c.has_mfa.is_(False))
@@ -47,11 +47,9 @@ class SqlSecondFactors:
         mail: OutgoingMail,
         audit_event: Event,
     ) -> bool:
-        """Put the authenticator with this salt into force, with recovery codes' digests.
+        """Put the authenticator with this salt into force, with the digests of recovery codes.
 
-        Ends other sessions of the user.
-
-        Returns False if it is not the one that waits to be confirmed.
+        Ends other sessions of the user. Returns False if another authenticator is to be confirmed.
         """
         user = principal.user
         is_enrolled = sa.and_(
@@ -103,7 +101,7 @@ class SqlSecondFactors:
     async def remove_recovery_code(
         self, user: UserId, digest: bytes, mail: OutgoingMail, audit_event: Event
     ) -> bool:
-        """Remove a recovery code; return whether it was there."""
+        """Remove a recovery code; return whether it existed."""
         delete = sa.delete(RECOVERY_CODES).where(
             RECOVERY_CODES.c.user_id == user, RECOVERY_CODES.c.digest == digest
         )
@@ -116,12 +114,12 @@ class SqlSecondFactors:
 
 
 MAX_CHALLENGES = 2 * MAX_NETWORKS
-"""Of a person, one a network: one more ends the oldest from a network that is not known. So whoever
-knows the password ends no sign-in that is begun where the person has signed in before."""
+"""Challenges per person, one for each network. Beyond it, the oldest one from an unknown network is
+removed. So an attacker with the password cannot end a sign-in from a known network."""
 
 
 class SqlChallenges:
-    """Challenges in the database, each with the last code sent. All raise UnavailableError."""
+    """Challenges in the database, with the last code sent. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -160,14 +158,14 @@ class SqlChallenges:
             await connection.execute(sa.insert(CHALLENGES), row)
 
     async def find(self, digest: bytes, now: datetime) -> UserId | None:
-        """Return whose pending challenge this is."""
+        """Return the user of a pending challenge, or None."""
         query = sa.select(CHALLENGES).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
             row = await authentic_row(connection, CHALLENGES, query)
         return None if row is None else UserId(row.user_id)
 
     async def remove(self, digest: bytes) -> bool:
-        """Remove a challenge; return whether it was there."""
+        """Remove a challenge; return whether it existed."""
         delete = sa.delete(CHALLENGES).where(CHALLENGES.c.digest == digest)
         async with transaction(self._engine) as connection:
             return (await connection.execute(delete)).rowcount == 1
@@ -200,7 +198,7 @@ class SqlChallenges:
     ) -> bool:
         """Count an attempt; remove the challenge and return True if the code is correct.
 
-        The attempt is counted first, so that concurrent guesses are not more than the limit.
+        The attempt is counted first, so that concurrent guesses cannot exceed the limit.
         """
         count = (
             sa.update(CHALLENGES)

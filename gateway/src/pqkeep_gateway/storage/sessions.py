@@ -39,11 +39,11 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
 EXCHANGES = Limit(60, 15 * MINUTE)
-"""Of a session's refresh token: each is kept for a week, to know it if it comes again."""
+"""Refresh tokens per session. Each is kept for a week, to detect its reuse."""
 
 
 GRACE = timedelta(seconds=10)
-"""How long a client that exchanged a refresh token may do so again, for the same answer."""
+"""The time in which a client may repeat an exchange and get the same response."""
 
 
 class SessionNotFoundError(Exception):
@@ -51,16 +51,16 @@ class SessionNotFoundError(Exception):
 
 
 class InvalidRefreshTokenError(Exception):
-    """The refresh token belongs to no session, or to one that has ended."""
+    """The session of the refresh token is unknown or has ended."""
 
 
 class RefreshTokenReusedError(InvalidRefreshTokenError):
-    """The refresh token was exchanged before; its session has been ended."""
+    """The refresh token was exchanged before, so its session has been ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDigests:
-    """Both tokens as they are stored, and when each expires."""
+    """The stored digests of both tokens, with their expiry."""
 
     access: bytes = field(repr=False)
     access_expires_at: datetime
@@ -70,7 +70,7 @@ class TokenDigests:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A refresh token that a client exchanges for two tokens derived from it and a salt."""
+    """A client's exchange of a refresh token for two tokens derived from it and a salt."""
 
     spent: bytes = field(repr=False)
     client: bytes = field(repr=False)
@@ -83,7 +83,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a person sees of one of their sessions."""
+    """A session, as its person sees it."""
 
     id: SessionId
     user: UserId
@@ -92,11 +92,11 @@ class Session:
     source_address: str
     used_second_factor: bool = False
     user_agent: str = ""
-    """The printable part of what the client called itself at the sign-in."""
+    """The printable part of the client's User-Agent at the sign-in."""
 
 
 MAX_SESSIONS = 100
-"""Of a person: one more ends the one that was refreshed least recently."""
+"""Sessions per person. One more ends the session with the oldest refresh."""
 SECOND = 1_000_000
 """Microseconds."""
 
@@ -151,7 +151,7 @@ class SqlSessions:
             await add_audit_event(connection, *audit_events)
 
     async def find(self, access: bytes, now: datetime) -> SessionPrincipal | None:
-        """Return the principal for an access token's digest."""
+        """Return the principal of an access token's digest, or None."""
         query = (
             sa.select(
                 SESSIONS,
@@ -188,10 +188,10 @@ class SqlSessions:
     async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:
         """Replace both tokens of the session with this refresh token, in one conditional UPDATE.
 
-        Returns the salt of the exchange that is in force: this one, or the latest, if the same
-        client exchanged the same token within GRACE. No token is valid beyond the session's
-        lifetime. Raises InvalidRefreshTokenError, TooManyAttemptsError; RefreshTokenReusedError
-        after ending the session.
+        Returns the salt of the exchange in force: this one, or the latest one if the same client
+        exchanged the same token within GRACE. No token outlives the session's lifetime. Raises
+        InvalidRefreshTokenError, TooManyAttemptsError; RefreshTokenReusedError after ending the
+        session.
         """
         now_us, digests = microseconds(now), exchange.digests
         ends_at_us = SESSIONS.c.created_at_us + lifetime // MICROSECOND
@@ -250,7 +250,10 @@ class SqlSessions:
 async def _require_seldom(
     connection: AsyncConnection, session: SessionId, exchange: Exchange
 ) -> None:
-    """Raise TooManyAttemptsError, which undoes the exchange, if a session has had too many of late."""
+    """Raise TooManyAttemptsError if a session has had too many exchanges recently.
+
+    The error rolls the exchange back.
+    """
     since_us = microseconds(exchange.digests.refresh_expires_at) - EXCHANGES.seconds * SECOND
     recent = sa.select(sa.func.count(), sa.func.min(SPENT_REFRESH_TOKENS.c.expires_at_us)).where(
         SPENT_REFRESH_TOKENS.c.session_id == session,
@@ -264,7 +267,7 @@ async def _require_seldom(
 async def _save_spent(
     connection: AsyncConnection, session: SessionId, exchange: Exchange, now_us: int
 ) -> None:
-    """Store a refresh token that was exchanged, and remove what has expired."""
+    """Store an exchanged refresh token, and remove expired ones."""
     row = {
         "digest": exchange.spent,
         "session_id": session,
@@ -279,7 +282,7 @@ async def _save_spent(
 
 
 async def _end_session_of_spent(connection: AsyncConnection, exchange: Exchange) -> bool:
-    """End the session that a spent refresh token belonged to; return whether there was one."""
+    """End the session of an exchanged refresh token; return whether it existed."""
     query = (
         sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id)
         .join(SPENT_REFRESH_TOKENS, SPENT_REFRESH_TOKENS.c.session_id == SESSIONS.c.id)

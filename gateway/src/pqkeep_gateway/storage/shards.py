@@ -1,4 +1,4 @@
-"""Shards and which tenants they have, in SQL."""
+"""Shards and their tenants, in SQL."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -35,7 +35,7 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 PLACEMENT = (TENANTS.c.shard, TENANTS.c.shard_state)
-"""The columns that say where a tenant is."""
+"""The columns of a tenant's placement."""
 _COUNTED = sa.select(sa.func.count()).where(
     TENANTS.c.shard == SHARDS.c.name, TENANTS.c.status != TenantStatus.DELETED
 )
@@ -44,20 +44,20 @@ _MOVING = _COUNTED.where(TENANTS.c.shard_state == MOVING).scalar_subquery()
 
 
 class SqlShards:
-    """Where tenants are, as the operator's commands change it. Raises UnavailableError."""
+    """Placements of tenants in shards. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def find(self, tenant: TenantId) -> Placement:
-        """Return where a tenant is, or will be: ``default`` for an unknown one."""
+        """Return a tenant's placement; ``default`` for an unknown tenant."""
         query = sa.select(*PLACEMENT).where(TENANTS.c.id == tenant)
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         return HERE if row is None else placement_of(row)
 
     async def visited(self, tenant: TenantId) -> Sequence[str]:
-        """Return the shards whose logs have a tenant's records, in the order of its coming there."""
+        """Return the shards with a tenant's records, in the order of its arrival."""
         query = sa.select(TENANT_SHARDS.c.shard).where(TENANT_SHARDS.c.tenant_id == tenant)
         async with read_transaction(self._engine) as connection:
             found = await connection.execute(query.order_by(TENANT_SHARDS.c.position))
@@ -65,7 +65,7 @@ class SqlShards:
         return shards or ((await self.find(tenant)).shard,)
 
     async def list(self) -> Sequence[StoredShard]:
-        """Return all shards that ever were, by name."""
+        """Return all shards that ever existed, by name."""
         columns = (SHARDS.c.name, SHARDS.c.draining, _COUNT, _MOVING)
         async with read_transaction(self._engine) as connection:
             found = await connection.execute(sa.select(*columns).order_by(SHARDS.c.name))
@@ -75,7 +75,7 @@ class SqlShards:
             ]
 
     async def tenants_in(self, shard: str) -> Sequence[TenantId]:
-        """Return the tenants of a shard, oldest first, but for deleted ones."""
+        """Return the tenants of a shard, oldest first, without deleted ones."""
         query = sa.select(TENANTS.c.id).where(
             TENANTS.c.shard == shard, TENANTS.c.status != TenantStatus.DELETED
         )
@@ -84,9 +84,9 @@ class SqlShards:
             return tuple(map(TenantId, found.scalars()))
 
     async def begin_move(self, tenant: TenantId) -> str:
-        """Have the tenant's requests refused; return the shard it is in. Raises TenantNotFoundError.
+        """Refuse the tenant's requests from now on; return its shard. Raises TenantNotFoundError.
 
-        Changes nothing where it is being moved already.
+        Changes nothing if the tenant is already being moved.
         """
         is_it = TENANTS.c.id == tenant
         async with transaction(self._engine) as connection:
@@ -98,9 +98,9 @@ class SqlShards:
         return found
 
     async def end_move(self, tenant: TenantId, source: str, target: str) -> None:
-        """Have the tenant served, in the shard where it is now; only if it was moved from that one.
+        """Serve the tenant again, in the target shard; only if it is being moved from the source.
 
-        Source and target are the same where it stays. Raises ShardNotFoundError.
+        Source and target are equal if the tenant stays. Raises ShardNotFoundError.
         """
         is_moving = (
             TENANTS.c.id == tenant,
@@ -120,7 +120,7 @@ class SqlShards:
             raise ShardNotFoundError from None
 
     async def set_draining(self, shard: str, *, draining: bool) -> None:
-        """Put no new tenants into a shard, or do again. Raises ShardNotFoundError."""
+        """Set whether a shard accepts new tenants. Raises ShardNotFoundError."""
         change = sa.update(SHARDS).where(SHARDS.c.name == shard).values(draining=draining)
         async with transaction(self._engine) as connection:
             changed = await connection.execute(change)
@@ -128,10 +128,10 @@ class SqlShards:
             raise ShardNotFoundError
 
     async def remove(self, shard: str, audit_event: Event, *, leaves_records: bool) -> int:
-        """Forget that tenants have records in a drained shard; return how many have.
+        """Forget that tenants have records in a drained shard; return their number.
 
-        Raises ShardInUseError where that is any, unless their records may be left, and where the
-        shard takes tenants, has some, or events wait for its log. Raises ShardNotFoundError.
+        Raises ShardInUseError if there are any, unless ``leaves_records``; also if the shard
+        accepts tenants, has some, or events wait for its log. Raises ShardNotFoundError.
         """
         is_it = SHARDS.c.name == shard
         has_records = TENANT_SHARDS.c.shard == shard
@@ -144,17 +144,17 @@ class SqlShards:
             AUDIT_OUTBOX.c.shard == shard, AUDIT_OUTBOX.c.refusal.is_(None)
         )
         async with transaction(self._engine) as connection:
-            # FOR UPDATE: a tenant that is being put there is counted
+            # FOR UPDATE: also counts a tenant that is being placed there
             row = (
                 await connection.execute(sa.select(SHARDS).where(is_it).with_for_update())
             ).one_or_none()
             if row is None:
                 raise ShardNotFoundError
             if not row.draining:
-                raise ShardInUseError("it takes new tenants: run pqkeepd shard drain first")
+                raise ShardInUseError("it accepts new tenants: run pqkeepd shard drain first")
             counted = _COUNTED.where(is_it)
             if tenants := (await connection.execute(counted)).scalar_one():
-                raise ShardInUseError(f"tenants are in it ({tenants}): run pqkeepd shard drain")
+                raise ShardInUseError(f"it has tenants ({tenants}): run pqkeepd shard drain")
             if events := (await connection.execute(waiting)).scalar_one():
                 raise ShardInUseError(
                     f"events ({events}) wait for its log: start a gateway and its key service"
@@ -163,8 +163,8 @@ class SqlShards:
             if left and not leaves_records:
                 raise ShardInUseError(
                     f"its log has records of tenants that were moved ({left}): export it (pqkeep"
-                    f" audit export --shard {shard} --after 0), and give --leave-records, which has these"
-                    " tenants shown the records of their other shards only"
+                    f" audit export --shard {shard} --after 0), then add --leave-records: afterwards these"
+                    " tenants see only the records of their other shards"
                 )
             await connection.execute(sa.delete(TENANT_SHARDS).where(has_records))
             await add_audit_event(connection, audit_event)
@@ -178,7 +178,7 @@ class SqlShards:
                 await insert_if_absent(connection, SHARDS, row)
 
     async def claim_database(self, shard: str, database: UUID) -> UUID:
-        """Note which database a shard has, unless that is noted; return what is noted.
+        """Store a shard's database id unless it has one; return the stored id.
 
         Raises UnavailableError.
         """
@@ -211,9 +211,9 @@ def placement_of(row: Any) -> Placement:
 
 
 async def place(connection: AsyncConnection, shards: Collection[str], wanted: str | None) -> str:
-    """Return the shard of a new tenant: the wanted one, or that of these with the fewest tenants.
+    """Return the shard of a new tenant: the wanted one, or the one with the fewest tenants.
 
-    Raises ShardNotFoundError, ShardFullError; UnavailableError where none takes new tenants.
+    Raises ShardNotFoundError, ShardFullError; UnavailableError if no shard accepts new tenants.
     """
     query = sa.select(SHARDS.c.name).where(SHARDS.c.name.in_(shards), SHARDS.c.draining.is_(False))
     if wanted is not None:

@@ -18,10 +18,10 @@ from pqkeep_protocol.messages import Idempotency
 
 
 class Grant(NamedTuple):
-    """What a session's row says of a proof, or of a reauthentication at the provider."""
+    """A session's proof, or its reauthentication at the provider."""
 
     digest: bytes
-    """32 bytes, over ``until`` too: a row with another end has no valid digest."""
+    """32 bytes. It covers ``until``, so a row with another end is invalid."""
     until: datetime
 
 
@@ -39,7 +39,7 @@ class SqlStepUpTokens:
         expires_at: datetime,
         audit_event: Event,
     ) -> None:
-        """Store a token and, if there is one, the session's proof.
+        """Store a token and, if given, the session's proof.
 
         Removes the user's expired tokens. Raises UserNotFoundError.
         """
@@ -67,11 +67,11 @@ class SqlStepUpTokens:
             await add_audit_event(connection, audit_event)
 
     async def find_proof(self, session: SessionId) -> Grant | None:
-        """Return a session's proof, which may have expired."""
+        """Return a session's proof, which can be expired, or None."""
         return await self._grant(session, SESSIONS.c.proof_digest, SESSIONS.c.proof_until_us)
 
     async def find_reauthentication(self, session: SessionId) -> Grant | None:
-        """Return a session's reauthentication at its provider, which may have expired."""
+        """Return a session's reauthentication at its provider, which can be expired, or None."""
         columns = SESSIONS.c.reauthentication_digest, SESSIONS.c.reauthenticated_until_us
         return await self._grant(session, *columns)
 
@@ -85,7 +85,7 @@ class SqlStepUpTokens:
         return None if row is None else Grant(row[0], time_of(row[1]))
 
     async def use_reauthentication(self, session: SessionId, digest: bytes, now: datetime) -> bool:
-        """Use up a session's reauthentication at its provider, in one conditional UPDATE.
+        """Use a session's reauthentication once, in one conditional UPDATE.
 
         Returns whether it had one with this digest.
         """
@@ -124,7 +124,7 @@ class SqlStepUpTokens:
             await connection.execute(release.values(is_reserved=False))
 
     async def use_up(self, digest: bytes, idempotency: Idempotency | None) -> None:
-        """Remove a token, or keep it for repetitions of the request until it expires."""
+        """Remove a token, or keep it until it expires for repetitions of the request."""
         is_token = STEP_UP_TOKENS.c.digest == digest
         statement: sa.Update | sa.Delete = sa.delete(STEP_UP_TOKENS).where(is_token)
         if idempotency is not None:
@@ -139,9 +139,9 @@ class SqlStepUpTokens:
     async def was_used_by(
         self, user: UserId, digest: bytes, idempotency: Idempotency, now: datetime
     ) -> bool:
-        """Return whether a user's token was used up by a request, and has not expired.
+        """Return whether a request used a user's token, which has not expired.
 
-        Raises IdempotencyKeyReusedError if it was another request with the same Idempotency-Key.
+        Raises IdempotencyKeyReusedError for another request with the same Idempotency-Key.
         """
         query = sa.select(STEP_UP_TOKENS).where(
             STEP_UP_TOKENS.c.digest == digest,

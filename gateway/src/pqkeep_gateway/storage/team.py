@@ -27,7 +27,7 @@ ROLE_IS: Mapping[Role, AuditEvent] = {
     Role.DEVELOPER: AuditEvent.ROLE_IS_DEVELOPER,
     Role.VIEWER: AuditEvent.ROLE_IS_VIEWER,
 }
-"""What is recorded of a member who is given a role."""
+"""The audit event of a member's new role."""
 
 
 class MemberNotFoundError(Exception):
@@ -39,7 +39,7 @@ class NotPermittedError(Exception):
 
 
 class OwnersOnlyError(Exception):
-    """Only owners and the operator decide about owners."""
+    """Only owners and operators can change owners."""
 
 
 class LastOwnerError(Exception):
@@ -47,16 +47,16 @@ class LastOwnerError(Exception):
 
 
 class MemberStatus(StrEnum):
-    """Whether a member can do anything but enroll a second factor."""
+    """Whether a member has full access, or must enroll a second factor first."""
 
     ACTIVE = "active"
     MUST_ENROLL = "must_enroll"
-    """The tenant requires a second factor that they do not have yet."""
+    """The tenant requires a second factor that the member does not have yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One person, as administrators see them."""
+    """A person, as administrators see them."""
 
     user: User
     status: MemberStatus
@@ -66,12 +66,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Every member's role, at one moment."""
+    """The roles of all members at one moment."""
 
     roles: Mapping[UserId, Role]
 
     def require_authority(self, by: Principal, *roles: Role | None) -> None:
-        """Raise unless a principal may decide about members with these roles, old and new.
+        """Raise unless a principal may change members with these roles, old and new.
 
         Raises NotPermittedError, OwnersOnlyError.
         """
@@ -82,9 +82,9 @@ class Team:
             raise OwnersOnlyError
 
     def require_change(self, by: Principal, member: UserId, to: Role | None) -> None:
-        """Raise unless a member may be given a role, or removed (None). Everybody may leave.
+        """Raise unless a member may get a role, or be removed (None). Every member may leave.
 
-        Raises what ``require_authority`` raises, MemberNotFoundError, LastOwnerError.
+        Raises the errors of ``require_authority``, MemberNotFoundError, LastOwnerError.
         """
         role = self.roles.get(member)
         is_leaving = by.user == member and to is None
@@ -96,7 +96,7 @@ class Team:
             raise LastOwnerError
 
     def is_last_owner(self, member: UserId) -> bool:
-        """Return whether the team would have no owner without a member."""
+        """Return whether the member is the only owner."""
         return [user for user, role in self.roles.items() if role is Role.OWNER] == [member]
 
 
@@ -109,7 +109,7 @@ class SqlTeam:
     async def list_members(
         self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
     ) -> Page[Member]:
-        """Return members, the first to join first; with a part of their e-mail address, if given.
+        """Return members by joining date; optionally those with a text in their e-mail address.
 
         Raises PositionNotFoundError.
         """
@@ -127,7 +127,10 @@ class SqlTeam:
         by: Principal,
         audit_events: Sequence[Event],
     ) -> Member:
-        """Change a member's role, under the team's lock. Raises what Team.require_change raises."""
+        """Change a member's role, under the team's lock.
+
+        Raises the errors of Team.require_change.
+        """
         is_member = USERS.c.id == member
         async with transaction(self._engine) as connection:
             team = await lock_team(connection, tenant)
@@ -139,9 +142,9 @@ class SqlTeam:
     async def remove_member(
         self, tenant: TenantId, member: UserId, by: Principal, audit_events: Sequence[Event]
     ) -> None:
-        """Delete a user with everything of theirs, under the team's lock.
+        """Delete a user with all of their data, under the team's lock.
 
-        Raises what Team.require_change raises.
+        Raises the errors of Team.require_change.
         """
         async with transaction(self._engine) as connection:
             team = await lock_team(connection, tenant)
@@ -158,7 +161,7 @@ _MEMBERS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USER
 
 
 async def lock_team(connection: AsyncConnection, tenant: TenantId) -> Team:
-    """Return a team whose present members cannot change until the transaction ends."""
+    """Return a team whose current members cannot change until the transaction ends."""
     query = (
         sa.select(USERS.c.id, USERS.c.role)
         .where(USERS.c.tenant_id == tenant)

@@ -9,16 +9,16 @@ from pqkeep_protocol.keys import TenantId
 
 
 async def lock_tenant(connection: AsyncConnection, tenant: TenantId) -> None:
-    """Let one transaction at a time change what belongs to a tenant.
+    """Allow only one transaction at a time to change a tenant's data.
 
-    Inserting rows that refer to the tenant does not wait for it (``FOR NO KEY UPDATE``).
+    Inserts of rows that refer to the tenant do not wait (``FOR NO KEY UPDATE``).
     """
     query = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant)
     await connection.execute(query.with_for_update(key_share=True))
 
 
 async def lock_tenant_to_add(connection: AsyncConnection, tenant: TenantId) -> None:
-    """Lock a tenant that gets something new. Raises TenantNotFoundError where it was deleted meanwhile."""
+    """Lock a tenant before an addition. Raises TenantNotFoundError if it was deleted."""
     await lock_tenant(connection, tenant)
     query = sa.select(TENANTS.c.status).where(TENANTS.c.id == tenant)
     status = (await connection.execute(query)).scalar_one_or_none()

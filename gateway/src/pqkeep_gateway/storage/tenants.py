@@ -32,11 +32,11 @@ from pqkeep_protocol.messages import Idempotency
 MAX_NAME = 255
 """Code points in NFC."""
 _MAX_GIVEN = 4 * MAX_NAME
-"""Code points in any form: at most four are one in NFC, and sorting many marks takes quadratic time."""
+"""Code points in any form: at most four become one in NFC. The limit keeps normalisation fast."""
 _MAJOR_CATEGORIES = frozenset("LMNPS")
 """Letters, marks, numbers, punctuation, symbols."""
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-"""Formatting characters that some scripts spell words with."""
+"""Formatting characters that some scripts need for spelling."""
 _LAST_SPACE = 0x3000
 _SPACES = "".join(
     chr(code) for code in range(_LAST_SPACE + 1) if unicodedata.category(chr(code)) == "Zs"
@@ -44,10 +44,10 @@ _SPACES = "".join(
 
 
 def normalized_name(text: str) -> str:
-    """Return a name as it is stored: in NFC, without spaces and joiners around it.
+    """Return a name in its stored form: NFC, without spaces and joiners around it.
 
-    Raises ValueError for a text without a visible character, of more than MAX_NAME code
-    points, or with anything but letters, marks, numbers, punctuation, symbols, joiners and spaces.
+    Raises ValueError for a text without a visible character, of more than MAX_NAME code points, or
+    with anything except letters, marks, numbers, punctuation, symbols, joiners and spaces.
     """
     given = text.strip(_SPACES + _JOINERS)
     if len(given) > _MAX_GIVEN:
@@ -59,10 +59,10 @@ def normalized_name(text: str) -> str:
 
 
 def folded_name(name: str) -> str:
-    """Return the form in which names are compared, and parts of them are looked for.
+    """Return the form for comparing and searching names.
 
-    Names are the same if they differ in case, composition, joiners, or the kind and number of
-    spaces only (canonical caseless matching, Unicode 15, D145).
+    Names are equal if they differ only in case, composition, joiners, or the kind and number of
+    spaces (canonical caseless matching, Unicode 15, D145).
     """
     folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
     shown = "".join(
@@ -74,7 +74,7 @@ def folded_name(name: str) -> str:
 
 
 def name_key(name: str) -> bytes:
-    """Return what is the same of names that are the same: a SHA-256 (32 bytes)."""
+    """Return the same SHA-256 (32 bytes) for equal names."""
     return hashlib.sha256(folded_name(name).encode()).digest()
 
 
@@ -90,39 +90,39 @@ class Tenant:
 
     id: TenantId
     name: str
-    """As ``names.normalized_name`` returns it."""
+    """In the form of ``normalized_name``."""
     entitlements: Entitlements
     status: TenantStatus
     created_at: datetime
     updated_at: datetime
     deletion_at: datetime | None = None
-    """When a suspended tenant is deleted; it stays after that."""
+    """The time of its deletion, planned or past."""
     requires_mfa: bool = False
-    """Whether it wants a second factor of its people, which not every plan includes."""
+    """Whether it requires a second factor. This has no effect on plans without the feature."""
     shard: str = DEFAULT_SHARD
-    """Whose key service has its keys."""
+    """The shard whose key service has its keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantChange:
-    """The fields of a tenant to change; None: unchanged."""
+    """The fields to change; None: unchanged."""
 
     tier: Tier | None = None
     subscription: Subscription | None = None
     status: TenantStatus | None = None
     requests_per_minute: int | Literal["plan"] | None = None
-    """A rate limit of the tenant's own; "plan": the plan's."""
+    """The tenant's own rate limit; "plan": that of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantFilter:
-    """Which tenants are asked for; None: whichever."""
+    """The requested tenants; None: no condition."""
 
     name: str | None = None
-    """A part of the name, as ``names.folded_name`` compares."""
+    """A part of the name, compared by ``folded_name``."""
     status: TenantStatus | None = None
     exact_name: str | None = None
-    """The name, as ``names.name_key`` compares."""
+    """The whole name, compared by ``name_key``."""
 
 
 EVERY_TENANT = TenantFilter()
@@ -134,9 +134,9 @@ class TenantPage:
 
     tenants: tuple[Tenant, ...]
     total: int
-    """How many tenants there are."""
+    """The number of tenants."""
     has_more: bool
-    """Whether there are tenants behind this page."""
+    """Whether there are tenants after this page."""
 
 
 class NameTakenError(Exception):
@@ -144,7 +144,7 @@ class NameTakenError(Exception):
 
 
 class DeletionScheduledError(Exception):
-    """The tenant's status does not change while its deletion is scheduled."""
+    """A tenant's status cannot change while its deletion is scheduled."""
 
 
 ENTITLEMENTS = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
@@ -155,7 +155,7 @@ class SqlTenants:
     """Tenants in the database. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine, shards: Collection[str] = (DEFAULT_SHARD,)) -> None:
-        """Put new tenants into one of these shards."""
+        """Take the shards for new tenants."""
         self._engine = engine
         self._shards = shards
 
@@ -166,9 +166,9 @@ class SqlTenants:
         idempotency: Idempotency | None = None,
         shard: str | None = None,
     ) -> Tenant:
-        """Store a new tenant in a shard, or in that with the fewest tenants.
+        """Store a new tenant in a shard; None: the one with the fewest tenants.
 
-        A repeated Idempotency-Key returns what was stored first. Raises NameTakenError,
+        A repeated Idempotency-Key returns the first result. Raises NameTakenError,
         IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
         """
         earlier = await self._find_earlier(tenant, idempotency)
@@ -185,7 +185,7 @@ class SqlTenants:
                         connection, idempotency, tenant.created_at, tenant_id=tenant.id
                     )
         except sa.exc.IntegrityError:
-            # The name is taken: perhaps by the same request, sent twice concurrently.
+            # The name is taken, perhaps by a concurrent copy of this request.
             earlier = await self._find_earlier(tenant, idempotency)
             if earlier is None:
                 raise NameTakenError from None
@@ -207,7 +207,10 @@ class SqlTenants:
         after: TenantId | None = None,
         only: TenantFilter = EVERY_TENANT,
     ) -> TenantPage:
-        """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
+        """Return tenants, oldest first: at most ``limit``, after one.
+
+        Raises TenantNotFoundError.
+        """
         columns = TENANTS.c
         is_asked = tuple(_conditions(only))
         query = sa.select(TENANTS).where(*is_asked).order_by(columns.created_at_us, columns.id)
@@ -233,9 +236,9 @@ class SqlTenants:
         now: datetime,
         audit_events: Sequence[Event],
     ) -> Tenant:
-        """Change the named fields only. Raises TenantNotFoundError, DeletionScheduledError.
+        """Change the given fields only. Raises TenantNotFoundError, DeletionScheduledError.
 
-        Another tier or subscription ends the contract that was bought.
+        A change of tier or subscription ends a bought contract.
         """
         is_tenant = TENANTS.c.id == tenant
         values: dict[str, object] = {
@@ -270,7 +273,7 @@ class SqlTenants:
             await add_audit_event(connection, audit_event)
 
     async def _find_earlier(self, tenant: Tenant, idempotency: Idempotency | None) -> Tenant | None:
-        """Return the tenant that was created with the same Idempotency-Key before."""
+        """Return the tenant that the same Idempotency-Key created, or None."""
         if idempotency is None:
             return None
         async with read_transaction(self._engine) as connection:
@@ -301,7 +304,7 @@ def _conditions(only: TenantFilter) -> Iterator[sa.ColumnElement[bool]]:
 
 
 async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
-    """Insert a tenant. A name that is taken raises sqlalchemy.exc.IntegrityError."""
+    """Insert a tenant. A taken name raises sqlalchemy.exc.IntegrityError."""
     row = {
         "id": tenant.id,
         "name": tenant.name,
@@ -324,7 +327,10 @@ def entitlements_of(row: Any) -> Entitlements:
 
 
 def requires_mfa(row: Any) -> bool:
-    """Return whether a tenant requires a second factor: a row with the columns MFA_REQUIREMENT."""
+    """Return whether a tenant requires a second factor.
+
+    ``row`` has the columns MFA_REQUIREMENT.
+    """
     return bool(row.requires_mfa) and entitlements_of(row).plan in WITH_REQUIRED_MFA
 
 

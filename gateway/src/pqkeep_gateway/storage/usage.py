@@ -9,14 +9,14 @@ from pqkeep_protocol.keys import TenantId
 
 
 class SqlUsage:
-    """How many operations each tenant has used in a month. All raise UnavailableError."""
+    """Counts each tenant's operations in a month. All methods raise UnavailableError."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Use an open database."""
+        """Take an open database."""
         self._engine = engine
 
     async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
-        """Count operations, all or none, in one step; none if the allowance has not as many left."""
+        """Count operations, all or none, in one step; return False if the quota has fewer left."""
         row = {"tenant_id": tenant, "month": month, "operations": 0}
         more = (
             _of(tenant, month)
@@ -31,13 +31,13 @@ class SqlUsage:
         return counted.rowcount == 1
 
     async def release(self, tenant: TenantId, month: str, operations: int) -> None:
-        """Count so many operations less: they did not succeed."""
+        """Subtract so many failed operations."""
         release = _of(tenant, month).where(USAGE.c.operations >= operations)
         async with transaction(self._engine) as connection:
             await connection.execute(release.values(operations=USAGE.c.operations - operations))
 
     async def used(self, tenant: TenantId, month: str) -> int:
-        """Return how many operations were counted."""
+        """Return the number of counted operations."""
         query = sa.select(USAGE.c.operations).where(
             USAGE.c.tenant_id == tenant, USAGE.c.month == month
         )

@@ -30,7 +30,7 @@ from pqkeep_protocol.keys import TenantId
 
 
 class AccountChangedError(Exception):
-    """Since the password was checked, it or a second factor was changed, or the user removed."""
+    """The password, a second factor or the user changed since the password was checked."""
 
 
 class EmailTakenError(Exception):
@@ -38,7 +38,7 @@ class EmailTakenError(Exception):
 
 
 class UserNotFoundError(Exception):
-    """No such user."""
+    """The user does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user, and what is needed to authenticate them."""
+    """A user with the data for their authentication."""
 
     user: User
     password_hash: str | None = field(repr=False)
-    """None: they have never had a password, and sign in by a provider."""
+    """None: the user has never had a password, and signs in through a provider."""
     totp_salt: bytes | None = field(default=None, repr=False)
     has_mfa: bool = False
     """Whether an authenticator app is enrolled and confirmed."""
     email_codes: bool = False
-    """Whether they chose to be sent a code at each sign-in; without effect with an app."""
+    """Whether the user chose a code by e-mail at each sign-in; without effect with an app."""
     must_have_mfa: bool = False
-    """Whether their tenant requires a second factor."""
+    """Whether the user's tenant requires a second factor."""
 
 
 def email_key(email: str) -> str:
@@ -83,7 +83,7 @@ class SqlUsers:
         self._engine = engine
 
     async def find_by_email(self, email: str) -> Account | None:
-        """Return who has an e-mail address, ignoring case."""
+        """Return the account with an e-mail address, ignoring case, or None."""
         if not email.isascii():
             return None
         return await self._find(USERS.c.email_key == email_key(email))
@@ -98,7 +98,7 @@ class SqlUsers:
     async def save_rehashed_password(self, account: Account, password_hash: str) -> bool:
         """Replace the hash of an unchanged password, in one conditional UPDATE.
 
-        Returns False if the stored hash is not the account's any more.
+        Returns False if the stored hash is no longer the account's.
         """
         is_unchanged = sa.and_(
             USERS.c.id == account.user.id, USERS.c.password_hash == account.password_hash
@@ -110,7 +110,7 @@ class SqlUsers:
     async def save_password(
         self, user: UserId, password_hash: str, mail: OutgoingMail, audit_event: Event
     ) -> None:
-        """Store a new password and end every session, challenge and password reset of the user."""
+        """Store a new password; end all sessions, challenges and password resets of the user."""
         async with transaction(self._engine) as connection:
             await save_password(connection, user, mail.to, password_hash)
             await add_mail(connection, mail)
@@ -119,7 +119,7 @@ class SqlUsers:
     async def save_email_codes(
         self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event, *, wanted: bool
     ) -> None:
-        """Store whether the user is sent a code at each sign-in; end their other sessions."""
+        """Store whether the user gets a code at each sign-in; end their other sessions."""
         user = principal.user
         update = sa.update(USERS).where(USERS.c.id == user).values(email_codes=wanted)
         async with transaction(self._engine) as connection:
@@ -139,7 +139,7 @@ ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USER
 
 
 async def add_user(connection: AsyncConnection, user: User, password_hash: str | None) -> None:
-    """Insert a user. An address that is taken raises sqlalchemy.exc.IntegrityError."""
+    """Insert a user. A taken address raises sqlalchemy.exc.IntegrityError."""
     row = {
         "id": user.id,
         "tenant_id": user.tenant,
@@ -165,7 +165,7 @@ async def save_password(
 
 
 async def save_role(connection: AsyncConnection, user: UserId, role: Role) -> None:
-    """Change the role of a user who is locked. Raises UserNotFoundError."""
+    """Change the role of a locked user. Raises UserNotFoundError."""
     is_user = USERS.c.id == user
     row = await authentic_row(connection, USERS, sa.select(USERS).where(is_user))
     if row is None:
@@ -205,11 +205,11 @@ def account_of(row: sa.Row[Any]) -> Account:
 
 
 AT_ONCE = 1_000
-"""Sessions of one statement, whose parameters have a bound on a server."""
+"""Sessions per statement: a server limits the number of parameters."""
 
 
 async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[bool]) -> bool:
-    """Delete sessions with their spent tokens; return whether there were any."""
+    """Delete sessions with their exchanged tokens; return whether there were any."""
     query = sa.select(SESSIONS.c.id).where(condition).with_for_update()
     ids = list((await connection.execute(query)).scalars())
     for first in range(0, len(ids), AT_ONCE):
@@ -221,7 +221,7 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
 
 
 async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
-    """End every session of a user but one, and step-ups proved by factors that may be gone."""
+    """End all sessions of a user but one, and step-ups whose factors may be gone."""
     await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
     is_session = SESSIONS.c.id == session
     forget = (

@@ -1,1 +1,1 @@
-"""Tenants, their API keys and their plans. Rules only: no web framework, no database."""
+"""Rules for tenants, their API keys and their plans, without a web framework or a database."""

@@ -29,7 +29,7 @@ class NewApiKey:
 
 
 class ExpiryPassedError(Exception):
-    """The API key would have expired before anybody used it."""
+    """The API key's expiry is in the past."""
 
 
 class ApiKeys:
@@ -46,7 +46,7 @@ class ApiKeys:
         overlap: timedelta,
         clock: Clock,
     ) -> None:
-        """Take how long a rotated API key is still accepted.
+        """Take the time for which a rotated API key is still accepted.
 
         ``announce_change`` is called after each change.
         """
@@ -68,9 +68,10 @@ class ApiKeys:
         limits: ApiKeyLimits = UNLIMITED,
         within: ApiKeyLimits = UNLIMITED,
     ) -> NewApiKey:
-        """Create an API key, within the limits of who asks.
+        """Create an API key, within the caller's own limits.
 
-        Raises BeyondOwnLimitsError, ExpiryPassedError, QuotaReachedError, IdempotencyKeyReusedError.
+        Raises BeyondOwnLimitsError, ExpiryPassedError, QuotaReachedError,
+        IdempotencyKeyReusedError.
         """
         within.check_covers(limits)
         plaintext, draft = self._draft(tenant.id, idempotency_key, name, limits)
@@ -81,9 +82,9 @@ class ApiKeys:
         return self._new_api_key(tenant.id, plaintext, draft, stored, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version: MAX_LISTED, the valid ones and the newest others.
+        """Return a tenant's API keys by version: MAX_LISTED, the valid ones and the newest others.
 
-        An overlap that is over is not shown.
+        A past overlap is not shown.
         """
         now = date_of(self._clock())
         return tuple(
@@ -104,13 +105,12 @@ class ApiKeys:
         changes: ApiKeyLimits = UNLIMITED,
         within: ApiKeyLimits = UNLIMITED,
     ) -> tuple[NewApiKey, int | None]:
-        """Replace a version (None: the newest active) by a new API key.
+        """Replace a version (None: the newest active one) with a new API key.
 
-        The old one is accepted for the overlap (None: the installation's). The new one has its name
-        and its limits, but for what is changed. ``within`` are the limits of who asks: an API key's
-        own, which is then the one that is replaced. Returns the new one, and the version it
-        replaced. Raises BeyondOwnLimitsError, ExpiryPassedError, AlreadyRotatedError,
-        IdempotencyKeyReusedError.
+        The old key is accepted for the overlap (None: the installation's). The new key has its name
+        and limits, except for the changes. ``within`` has the caller's own limits: an API key can
+        replace only itself. Returns the new key, and the replaced version. Raises
+        BeyondOwnLimitsError, ExpiryPassedError, AlreadyRotatedError, IdempotencyKeyReusedError.
         """
         within.check_covers(within.with_changes(changes))
         plaintext, draft = self._draft(tenant, idempotency_key, name, changes)
@@ -126,7 +126,7 @@ class ApiKeys:
         return self._new_api_key(tenant, plaintext, draft, stored, idempotency_key), stored.revoked
 
     async def revoke(self, tenant: TenantId, version: int, attribution: Attribution) -> ApiKey:
-        """Accept a version no longer, at once. Raises ApiKeyNotFoundError."""
+        """Revoke a version immediately. Raises ApiKeyNotFoundError."""
         now = date_of(self._clock())
         try:
             revoked = await self._store.revoke(tenant, version, now, attribution)
@@ -136,7 +136,7 @@ class ApiKeys:
         return revoked
 
     async def count_valid(self, tenant: TenantId) -> int:
-        """Return how many API keys count against the plan's quota."""
+        """Return the number of API keys that count against the plan's quota."""
         return await self._store.count(tenant, valid_at=date_of(self._clock()))
 
     def _draft(
@@ -162,7 +162,7 @@ class ApiKeys:
         stored: StoredApiKey,
         idempotency_key: IdempotencyKey | None,
     ) -> NewApiKey:
-        if stored.salt != draft.salt:  # by an earlier request
+        if stored.salt != draft.salt:  # an earlier request created it
             plaintext = self._plaintext(tenant, stored.salt, idempotency_key)
         self._lookups.accept(self._pepper.digest(plaintext))
         return NewApiKey(stored.metadata, plaintext)
@@ -172,7 +172,7 @@ class ApiKeys:
     ) -> str:
         """Return a random API key, or the one derived from an Idempotency-Key and a salt.
 
-        So a repeated request gets the same API key, though no plaintext is stored.
+        So a repeated request gets the same API key, although no plaintext is stored.
         """
         if idempotency_key is None:
             return new_credential(CredentialKind.API_KEY)

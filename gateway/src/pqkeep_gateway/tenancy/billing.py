@@ -1,6 +1,6 @@
-"""Subscriptions: the interface of billing providers and stores, and the built-in provider.
+"""Subscriptions: the interface of billing providers, and the built-in provider.
 
-The built-in provider takes no money: it changes the tier at once and adds an invoice.
+The built-in provider collects no payments: it changes the tier immediately and adds an invoice.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
 SETTLE_SECONDS = 5.0
-"""How often contracts whose period is over are settled."""
+"""The period of settling contracts with an expired period."""
 _GATEWAY = Attribution("", "gateway", "")
 
 
@@ -36,11 +36,11 @@ class NotSubscribedError(Exception):
 
 
 class PaymentTimeoutError(Exception):
-    """The payment provider did not answer in time; the request may have had its effect."""
+    """The payment provider did not respond in time; the request may have taken effect."""
 
 
 class PaymentProviderError(Exception):
-    """The payment provider refused, or gave an answer that is not understood."""
+    """The payment provider refused, or sent an invalid response."""
 
 
 class InvalidNoticeSignatureError(Exception):
@@ -48,7 +48,7 @@ class InvalidNoticeSignatureError(Exception):
 
 
 class InvalidNoticeError(Exception):
-    """The notice is authentic but not understood; the provider will repeat it."""
+    """The notice is authentic but has an unknown format; the provider will repeat it."""
 
 
 class BillingProvider(Protocol):
@@ -59,13 +59,13 @@ class BillingProvider(Protocol):
 
     @property
     def sold(self) -> frozenset[Tier]:
-        """The tiers that tenants can subscribe to themselves."""
+        """The tiers on sale to tenants."""
         ...
 
     async def check_out(
         self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
     ) -> BillingResult:
-        """Subscribe to a tier, change to it, or undo a cancellation.
+        """Subscribe to a tier, change the tier, or undo a cancellation.
 
         Raises AlreadySubscribedError, BilledElsewhereError, IdempotencyKeyReusedError.
         """
@@ -74,7 +74,7 @@ class BillingProvider(Protocol):
     async def cancel(
         self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
     ) -> BillingResult:
-        """Let the subscription end with its period.
+        """Cancel the subscription at the end of its period.
 
         Raises NotSubscribedError, BilledElsewhereError, IdempotencyKeyReusedError.
         """
@@ -82,7 +82,7 @@ class BillingProvider(Protocol):
 
 
 class BuiltInBilling:
-    """The BillingProvider of every installation. It ends and renews the contracts it has sold."""
+    """The BillingProvider of every installation. It ends and renews its own contracts."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class BuiltInBilling:
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Take the prices of all tiers, and those that are sold.
+        """Take the prices of all tiers, and the tiers on sale.
 
         ``announce_change`` is called after each change.
         """
@@ -106,7 +106,7 @@ class BuiltInBilling:
 
     @property
     def sold(self) -> frozenset[Tier]:
-        """The tiers that tenants can subscribe to themselves."""
+        """The tiers on sale to tenants."""
         return self._sold
 
     async def check_out(
@@ -122,7 +122,7 @@ class BuiltInBilling:
     async def cancel(
         self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
     ) -> BillingResult:
-        """Let the subscription end with its period."""
+        """Cancel the subscription at the end of its period."""
 
         def change(old: Contract | None, now: datetime) -> Change | None:
             if old is None:
@@ -132,11 +132,11 @@ class BuiltInBilling:
         return await self._change(tenant, change, attribution, key)
 
     async def run(self) -> None:
-        """Settle contracts whose period is over, until cancelled."""
+        """Settle contracts with an expired period, until cancelled."""
         await repeat(self.settle_due, SETTLE_SECONDS)
 
     async def settle_due(self) -> None:
-        """End or renew every contract whose period is over."""
+        """End or renew every contract with an expired period."""
         for contract in await self._store.list_due(self._now()):
             await self._settle(contract)
 
@@ -147,7 +147,7 @@ class BuiltInBilling:
         attribution: Attribution,
         key: IdempotencyKey | None,
     ) -> BillingResult:
-        """Change a tenant's running contract; repeat if another request changes it first.
+        """Change a tenant's running contract; try again if another request changes it first.
 
         ``change_of`` returns None for no change.
         """
@@ -155,7 +155,7 @@ class BuiltInBilling:
         while True:
             now = self._now()
             old = await self._store.find_running(tenant)
-            # After ``old``, so that the request which created it is found.
+            # Must follow ``old``, to find the request that created it.
             earlier = await self._store.find_result(idempotency, now)
             if earlier is not None:
                 await self._audit_delivery.deliver()

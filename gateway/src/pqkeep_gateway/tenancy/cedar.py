@@ -1,8 +1,8 @@
-"""The policy table, evaluated at start from Cedar policies.
+"""The policy table, evaluated from Cedar policies at start.
 
-The policies are the files ``policies/*.cedar``, for people to read. There are finitely many
-questions, so each is asked once, before the first request: a request costs a look-up, and a
-policy that is wrong, or says nothing about some question, is found when the process starts.
+The policies are in ``policies/*.cedar``, readable for people. The number of questions is finite, so
+each is evaluated once before the first request. A request costs only a look-up, and a wrong or
+incomplete policy prevents the start.
 """
 
 import json
@@ -21,14 +21,14 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.settings import ConfigError, read_text
 
 MAX_NAME = 128
-"""Characters of the names of the policies that decided; an audit record holds no more."""
+"""The longest policy name in an audit record, in characters."""
 
 
 def build(grants: Plans, directory: Path | None = None) -> Policy:
-    """Ask every question. An operator's own policies, in a directory, stand beside ours.
+    """Evaluate every question. An operator's own policies in a directory supplement ours.
 
-    Raises ConfigError if a policy is not valid, has no name of its own, fails on a question, or
-    if there is a question that no policy answers.
+    Raises ConfigError if a policy is invalid, has no unique name or fails on a question, or if no
+    policy decides a question.
     """
     ours = files(__package__).joinpath("policies")
     schema = ours.joinpath("pqkeep.cedarschema").read_text()
@@ -51,26 +51,26 @@ def _own(directory: Path | None) -> list[str]:
         return []
     found = {path: read_text(path, "policy") for path in sorted(directory.glob("*.cedar"))}
     if not found:
-        raise ConfigError(f"there are no policies (*.cedar) in {directory}")
+        raise ConfigError(f"policy_directory: {directory} has no policies (*.cedar)")
     for path, text in found.items():
         if not _policies(text, str(path)):
-            raise ConfigError(f"there is no policy in {path}")
+            raise ConfigError(f"policy_directory: {path} has no policy")
     return list(found.values())
 
 
 def _policies(text: str, where: str) -> Mapping[str, Any]:
-    """Return the policies by what Cedar calls them."""
+    """Return the policies by Cedar's identifiers."""
     try:
         read: Mapping[str, Mapping[str, Any]] = json.loads(cedarpy.policies_to_json_str(text))
     except ValueError as error:
         raise ConfigError(f"{where} cannot be read: {error}") from None
     if read["templates"]:
-        raise ConfigError(f"{where}: a template decides nothing, a forbid neither")
+        raise ConfigError(f"{where}: policy templates are not supported; write each policy in full")
     return read["staticPolicies"]
 
 
 def _names(text: str, schema: str) -> Mapping[str, str]:
-    """Return the policies' names by what Cedar calls them, after checking them all."""
+    """Return the policies' names by Cedar's identifiers, after validation."""
     policies = _policies(text, "the policies")
     validation = cedarpy.validate_policies(text, schema)
     if not validation.validation_passed:
@@ -78,9 +78,9 @@ def _names(text: str, schema: str) -> Mapping[str, str]:
         raise ConfigError(f"the policies are not valid: {problems}")
     names = {key: policy.get("annotations", {}).get("id") for key, policy in policies.items()}
     if not all(names.values()) or len(set(names.values())) < len(names):
-        raise ConfigError('every policy needs a name of its own: @id("…")')
+        raise ConfigError('every policy needs a unique name: add @id("…")')
     if not all(map(str.isprintable, names.values())):
-        raise ConfigError("a policy's name has a character that cannot be printed")
+        raise ConfigError("a policy's name has an unprintable character")
     return names
 
 
@@ -92,7 +92,7 @@ def _decision(
         raise ConfigError(f"a policy fails on {asked}")
     policy = " and ".join(sorted(names[key] for key in response.diagnostics.reasons))
     if not policy:
-        raise ConfigError(f"no policy says anything about {asked}")
+        raise ConfigError(f"no policy decides {asked}")
     if len(policy) > MAX_NAME:
         raise ConfigError(f"the names of the policies about {asked} are too long")
     return Allowed(policy) if response.decision is cedarpy.Decision.Allow else Denied(policy)

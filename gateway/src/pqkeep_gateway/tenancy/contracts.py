@@ -1,7 +1,7 @@
-"""Contracts: the rules of a subscription's lifecycle, without I/O.
+"""The rules of a subscription's lifecycle, without I/O.
 
-A contract is renewed at the end of each period until it is cancelled, and then ends with its period.
-Each rule takes a contract and returns a Change: the next value, and its invoice.
+A contract is renewed at the end of each period until it is cancelled, and then ends with its
+period. Each rule takes a contract and returns a Change: the next value, and its invoice.
 """
 
 from calendar import monthrange
@@ -22,7 +22,7 @@ from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 
 CURRENCY = "usd"
-"""Of the prices in the plans file."""
+"""The currency of the prices in the plans file."""
 
 SUBSCRIBE: Mapping[Tier, AuditEvent] = {
     Tier.STARTER: AuditEvent.SUBSCRIBE_STARTER,
@@ -31,20 +31,20 @@ SUBSCRIBE: Mapping[Tier, AuditEvent] = {
     Tier.ENTERPRISE: AuditEvent.SUBSCRIBE_ENTERPRISE,
     Tier.ENTERPRISE_PLUS: AuditEvent.SUBSCRIBE_ENTERPRISE_PLUS,
 }
-"""The audit event of subscribing to each tier that is sold."""
+"""The audit event of subscribing to each tier on sale."""
 
 Prices = Mapping[Tier, int]
-"""What a month of each tier costs, in cents."""
+"""The monthly price of each tier, in cents."""
 
 
 class AlreadySubscribedError(Exception):
-    """The tenant subscribes to the tier already."""
+    """The tenant already has this tier."""
 
 
 def buy(
     old: Contract | None, tenant: TenantId, tier: Tier, prices: Prices, now: datetime
 ) -> Change:
-    """Subscribe to a tier, change to it, or undo a cancellation.
+    """Subscribe to a tier, change the tier, or undo a cancellation.
 
     Raises AlreadySubscribedError, BilledElsewhereError.
     """
@@ -60,7 +60,7 @@ def buy(
 
 
 def cancel(old: Contract, now: datetime) -> Change:
-    """Let a contract end with its period. Raises BilledElsewhereError."""
+    """Cancel a contract at the end of its period. Raises BilledElsewhereError."""
     _require_billed_here(old)
     return Change(
         old, replace(_next(old, now), cancel_at_period_end=True), AuditEvent.CANCEL_SUBSCRIPTION
@@ -70,7 +70,7 @@ def cancel(old: Contract, now: datetime) -> Change:
 def settle(old: Contract, prices: Prices, now: datetime) -> Change:
     """End a cancelled contract, or begin the period that contains the present.
 
-    Whole periods that passed while nobody could use or cancel anything are not billed.
+    Complete periods of an outage of all gateways are not billed.
     """
     if old.cancel_at_period_end:
         return Change(
@@ -89,13 +89,13 @@ def apply_notice(
 ) -> Change | None:
     """Apply an external provider's report of a contract; None: it changes nothing.
 
-    ``known`` is the same contract as it is stored, ``running`` the tenant's running one. An ended
-    contract stays ended, and a report older than the last one is ignored. A newer contract
+    ``known`` is the stored value of the same contract, ``running`` the tenant's running one. An
+    ended contract remains ended, and a report older than the last one is ignored. A newer contract
     replaces the running one, an older one does not.
     """
     if known is None:
         if reported.status is ContractStatus.ENDED:
-            # Stored, so that a late, older report does not start it.
+            # Stored, so that a late and older report cannot start it.
             return Change(None, reported, AuditEvent.END_SUBSCRIPTION)
         if running is not None and running.external_id and running.started_at > reported.started_at:
             return None
@@ -129,7 +129,7 @@ def _begin(tenant: TenantId, tier: Tier, price: int, now: datetime) -> Change:
 
 
 def _change_tier(old: Contract, tier: Tier, price: int, now: datetime) -> Change:
-    """Change at once, and invoice the pro-rata difference for the rest of the period, rounded down."""
+    """Change immediately; invoice the pro-rata difference for the period, rounded down."""
     new = replace(_next(old, now), tier=tier, price_cents=price, cancel_at_period_end=False)
     left, whole = old.period_end - now, old.period_end - old.period_start
     difference = (price - old.price_cents) * left // whole
@@ -141,7 +141,7 @@ def _next(old: Contract, now: datetime) -> Contract:
 
 
 def _difference(old: Contract, new: Contract) -> AuditEvent:
-    """Return the audit event of a change that an external provider reports."""
+    """Return the audit event of a change reported by an external provider."""
     if new.status is ContractStatus.ENDED:
         return AuditEvent.END_SUBSCRIPTION
     if new.status is not old.status:

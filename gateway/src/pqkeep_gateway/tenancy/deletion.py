@@ -1,9 +1,9 @@
-"""Offboarding: a suspended tenant is deleted at a time that an operator set, unless it is cancelled.
+"""Offboarding: a suspended tenant is deleted at a scheduled time, unless this is cancelled.
 
-The key service waits, and destroys the tenant's private keys: it keeps the time, which nothing that
-is written here can bring forward. The tenant's row follows what the key service says. Once no private
-key is left, the tenant's people, API keys and invitations end in one transaction. Its records stay:
-the audit log, invoices, and the tenant with its name.
+The key service keeps the time, which no change of this database can bring forward. It then destroys
+the tenant's private keys. The tenant's row follows the key service's state. When no private key is
+left, the tenant's people, API keys and invitations are deleted in one transaction. Its records
+remain: the audit log, invoices, and the tenant with its name.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,12 +35,12 @@ DEFAULT_DAYS = 7
 MAX_DAYS = 90
 AT_ONCE = 100
 RETRY_SECONDS = 5.0
-"""How often rows and key services are compared."""
+"""The period of comparing rows with key services."""
 GATEWAY = Attribution("", "gateway", "", "tenant-deletion")
 
 
 class Deletions:
-    """Schedules the deletion of tenants, and ends those whose private keys are destroyed."""
+    """Schedules the deletion of tenants, and completes it when their private keys are destroyed."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Deletions:
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Take what to call when API keys have ended."""
+        """Take the function to call when API keys have ended."""
         self._store = store
         self._shards = shards
         self._announce_change = announce_change
@@ -59,13 +59,14 @@ class Deletions:
         self._cancelled: set[TenantId] = set()
         """Seen as cancelled by the comparison before: a request that cancels is done by the next."""
         self._answering: set[int] = set()
-        """The key services that answered when they were asked last, by their place among all."""
+        """The indexes of key services that responded to the last request."""
 
     async def schedule(self, tenant: TenantId, days: int, attribution: Attribution) -> Tenant:
-        """Have a suspended tenant deleted after so many days, or more if the key service waits longer.
+        """Schedule the deletion of a suspended tenant in so many days.
 
-        A time that is set already stays. Raises NotSuspendedError, TenantNotFoundError,
-        BilledElsewhereError, and KeyServiceError: the key service is told later then.
+        The key service may have a longer minimum. A time that is already set remains. Raises
+        NotSuspendedError, TenantNotFoundError, BilledElsewhereError, and KeyServiceError: then the
+        key service is informed later.
         """
         at = self._now() + timedelta(days=days)
         scheduled = event(
@@ -77,9 +78,9 @@ class Deletions:
         return await self._follow(tenant, found)
 
     async def cancel(self, tenant: TenantId, attribution: Attribution) -> Tenant:
-        """Let a tenant stay, suspended as it is.
+        """Cancel a scheduled deletion; the tenant remains suspended.
 
-        Raises NoDeletionError, TenantNotFoundError, and KeyServiceError: nothing is cancelled then.
+        Raises NoDeletionError, TenantNotFoundError, and KeyServiceError: then nothing is cancelled.
         """
         await self._store.require_scheduled(tenant)
         try:
@@ -94,14 +95,14 @@ class Deletions:
         return changed
 
     async def run(self) -> None:
-        """Compare rows and key services again and again, until cancelled."""
+        """Compare rows with key services repeatedly, until cancelled."""
         await repeat(self.compare, RETRY_SECONDS)
 
     async def compare(self) -> None:
-        """Tell the key services what rows say and they do not know, and have rows follow them.
+        """Send new deletions to the key services, and update rows from the key services' states.
 
-        A row says whether a tenant is to be deleted, its key service when and how far that is. One
-        tenant that fails holds no other up.
+        A row decides whether a tenant is to be deleted; its key service decides the time and the
+        progress. A failure of one tenant does not delay others.
         """
         known: dict[TenantId, Destruction] = {}
         for number, key_service in enumerate(self._shards.all):
@@ -122,7 +123,10 @@ class Deletions:
                 )
 
     def _note_failure(self, number: int, error: KeyServiceError) -> None:
-        """Log that a key service does not answer: once in an outage, and not before it has once."""
+        """Log that a key service does not respond.
+
+        It is logged once per outage, and only after an earlier response.
+        """
         if number in self._answering:
             self._answering.remove(number)
             _LOG.warning("a key service does not say what it destroys", error=str(error))
@@ -130,7 +134,7 @@ class Deletions:
     async def _compare_all(
         self, key_service: KeyService, known: dict[TenantId, Destruction]
     ) -> None:
-        """Note what a key service destroys, and have it keep what no row says is to be deleted."""
+        """Collect a key service's scheduled destructions, and cancel those without a row."""
         after: TenantId | None = None
         has_more = True
         while has_more:

@@ -1,4 +1,4 @@
-"""Named operators: each has a credential of their own, and the audit log has their name."""
+"""Named operators: each has their own credential, and their name in the audit log."""
 
 import hmac
 import re
@@ -30,21 +30,22 @@ _is_name = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}").fullmatch
 
 
 class Operators:
-    """Adds, rotates and removes operators, beside gateways that run."""
+    """Adds, rotates and removes operators, even while gateways run."""
 
     def __init__(self, store: SqlOperators, pepper: Pepper) -> None:
         self._store = store
         self._pepper = pepper
 
     async def list(self) -> tuple[Operator, ...]:
-        """Return all operators, by name."""
+        """Return all operators by name."""
         return await self._store.list()
 
     async def add(self, name: str) -> str:
         """Add an operator; return the credential, which is not stored. Raises OperatorError."""
         if not _is_name(name):
             raise OperatorError(
-                "a name is 1 to 32 of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"
+                "the name must be 1 to 32 characters of a-z, 0-9, '.', '_' and '-', the first "
+                "a letter or digit"
             )
         credential = new_credential(CredentialKind.OPERATOR)
         if not await self._store.add(
@@ -65,7 +66,7 @@ class Operators:
         return credential
 
     async def rotate(self, name: str) -> str:
-        """Give an operator a new credential instead of the old one. Raises OperatorError."""
+        """Replace an operator's credential with a new one. Raises OperatorError."""
         credential = new_credential(CredentialKind.OPERATOR)
         digest = self._pepper.digest(credential)
         rotated = _event(AuditEvent.ROTATE_OPERATOR, name)
@@ -74,12 +75,12 @@ class Operators:
         return credential
 
     async def remove(self, name: str) -> None:
-        """Accept an operator's credential no longer. Raises OperatorError."""
+        """Revoke an operator's credential. Raises OperatorError."""
         if not await self._store.remove(name, _event(AuditEvent.REMOVE_OPERATOR, name)):
             raise OperatorError(_NOBODY)
 
 
-_NOBODY = "there is no operator of this name: pqkeepd operator list shows their names"
+_NOBODY = "no operator has this name: pqkeepd operator list shows their names"
 
 
 def _event(operation: AuditEvent, name: str) -> Event:
@@ -87,7 +88,7 @@ def _event(operation: AuditEvent, name: str) -> Event:
 
 
 SEEN_EVERY = timedelta(minutes=1)
-"""How exactly it is stored when a session was used last."""
+"""The precision of a session's stored last use."""
 
 
 class OperatorSessions:
@@ -103,7 +104,7 @@ class OperatorSessions:
         operator: bytes | None,
         clock: Clock,
     ) -> None:
-        """Take the digest of the credential of the operator without a name (32 bytes), if any."""
+        """Take the credential digest (32 bytes) of the operator without a name, if any."""
         self._store = store
         self._authenticator = authenticator
         self._lookups = lookups
@@ -115,7 +116,7 @@ class OperatorSessions:
     async def begin(
         self, credential: str, attribution: Attribution
     ) -> tuple[OperatorPrincipal, str]:
-        """Begin a session; return whose it is, and its token.
+        """Begin a session; return its principal and its token.
 
         Raises UnknownCredentialError, TooManyUnknownCredentialsError.
         """
@@ -138,7 +139,7 @@ class OperatorSessions:
         return principal, token
 
     async def find(self, token: str, source_address: str) -> OperatorPrincipal | None:
-        """Return whose session a token opens.
+        """Return the operator of a session token, or None.
 
         Raises TooManyUnknownCredentialsError, UnavailableError.
         """
@@ -147,7 +148,7 @@ class OperatorSessions:
         return await self._lookups.find(self._pepper.digest(token), source_address, self._look_up)
 
     async def end(self, token: str, attribution: Attribution) -> None:
-        """End the session that a token opens, if there is one.
+        """End the session of a token, if it exists.
 
         Raises TooManyUnknownCredentialsError.
         """

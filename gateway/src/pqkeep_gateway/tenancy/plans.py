@@ -1,4 +1,4 @@
-"""What each tier includes: plans.toml, overridden by the operator's own file."""
+"""The terms of each tier: plans.toml, overridden by the operator's own file."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -18,22 +18,22 @@ Unlimited = Literal["unlimited"]
 
 
 class PlanTerms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one tier includes."""
+    """The terms of one tier."""
 
     monthly_price_usd: Annotated[int, Meta(ge=0)]
     """US dollars a month; for the enterprise tiers the minimum."""
     self_service: bool
     """Whether tenants can subscribe to it themselves."""
     requests_per_minute: AtLeastOne
-    """How many requests a tenant may make in any 60 seconds."""
+    """The most requests of a tenant in any 60 seconds."""
     operations_per_month: AtLeastOne | Unlimited
-    """How many operations with keys may succeed in a calendar month (UTC)."""
+    """The most successful key operations in a calendar month (UTC)."""
     pqc_keys: AtLeastOne | Unlimited
-    """How many active PQC keys a tenant may have, of all algorithms together."""
+    """The most active PQC keys of a tenant, for all algorithms together."""
     api_keys: AtLeastOne
-    """How many active API keys a tenant may have."""
+    """The most active API keys of a tenant."""
     algorithms: frozenset[Algorithm]
-    """The algorithms that may encrypt and sign. Every plan may decrypt and verify with all."""
+    """The algorithms for encryption and signing. Every plan can decrypt and verify with all."""
     key_wrap: bool
     """Whether symmetric keys can be wrapped. Every plan may unwrap."""
 

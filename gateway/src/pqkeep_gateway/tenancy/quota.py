@@ -1,4 +1,4 @@
-"""How much in a month: the allowance of operations that some plans have."""
+"""The monthly quota of operations, which some plans have."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -17,20 +17,20 @@ _LOG = logger(__name__)
 T = TypeVar("T")
 
 COUNTED = USES
-"""Operations with keys. Managing keys is free, so that nobody puts a rotation off."""
+"""Counted operations with keys. Key management is free, so that rotations are not postponed."""
 
 
 class QuotaUsedUpError(Exception):
-    """The month's allowance is used up."""
+    """The monthly quota is used up."""
 
 
 class Quotas:
-    """Counts operations that succeed, for the tiers that have an allowance."""
+    """Counts successful operations for tiers with a quota."""
 
     def __init__(
         self, usage: SqlUsage, operations: Mapping[Tier, int | None], clock: Clock
     ) -> None:
-        """Take the tiers' operations a month; None: any number, which are not counted."""
+        """Take each tier's operations per month; None: unlimited and not counted."""
         self._usage = usage
         self._operations = operations
         self._clock = clock
@@ -41,10 +41,11 @@ class Quotas:
         operation: Operation,
         work: Callable[[], Awaitable[T]],
     ) -> T:
-        """Do a piece of work and count one operation, unless it fails. Raises QuotaUsedUpError.
+        """Do work that counts as one operation, unless it fails. Raises QuotaUsedUpError.
 
-        It is reserved before and released after a failure, so that many at once never exceed the
-        allowance. A gateway that is killed in between leaves one too many counted.
+        The operation is reserved first and released after a failure. So concurrent work never
+        exceeds the quota. A gateway that is killed in between leaves one operation too many
+        counted.
         """
         if self._quota(principal, operation) is None:
             return await work()
@@ -61,9 +62,9 @@ class Quotas:
         many: int,
         work: Callable[[], Awaitable[tuple[T, int]]],
     ) -> T:
-        """Do a piece of work that is so many operations, and count those that it says succeeded.
+        """Do work that counts as several operations; count those that succeeded.
 
-        Raises QuotaUsedUpError before anything is done, if there are not as many left.
+        Raises QuotaUsedUpError, before any work, if the quota has fewer left.
         """
         quota = self._quota(principal, operation)
         if quota is None:
@@ -80,18 +81,18 @@ class Quotas:
         return result
 
     async def used(self, tenant: TenantId, entitlements: Entitlements) -> tuple[int, int] | None:
-        """Return how much is used of the month's allowance, and it; None where there is none."""
+        """Return the used part of the monthly quota, and the quota; None without a quota."""
         quota = self._operations[entitlements.effective_tier]
         if quota is None:
             return None
         return await self._usage.used(tenant, self._month()), quota
 
     def counts(self, principal: TenantPrincipal, operation: Operation) -> bool:
-        """Return whether an operation is counted against the month's allowance."""
+        """Return whether an operation counts against the monthly quota."""
         return self._quota(principal, operation) is not None
 
     def _quota(self, principal: TenantPrincipal, operation: Operation) -> int | None:
-        """Return a tenant's operations a month; None where this one is not counted."""
+        """Return a tenant's monthly quota; None if this operation is not counted."""
         if operation not in COUNTED:
             return None
         return self._operations[principal.entitlements.effective_tier]

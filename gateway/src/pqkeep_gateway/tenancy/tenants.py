@@ -19,7 +19,7 @@ from pqkeep_protocol.messages import Attribution
 
 
 class Tenants:
-    """Creates and changes tenants, and invalidates what gateways have cached of them."""
+    """Creates and changes tenants, and invalidates the gateways' caches."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Tenants:
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,
     ) -> None:
-        """Take what to call after each change."""
+        """Take the function to call after each change."""
         self._store = store
         self._announce_change = announce_change
         self._audit_delivery = audit_delivery
@@ -40,7 +40,7 @@ class Tenants:
         idempotency_key: IdempotencyKey | None = None,
         shard: str | None = None,
     ) -> Tenant:
-        """Create a tenant in a shard, or in that with the fewest tenants.
+        """Create a tenant in a shard; None: the one with the fewest tenants.
 
         Raises NameTakenError, IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
         """
@@ -53,7 +53,7 @@ class Tenants:
     async def require_mfa(
         self, tenant: TenantId, attribution: Attribution, *, required: bool
     ) -> None:
-        """Require a second factor of a tenant's people, or no longer, with immediate effect."""
+        """Require a second factor for a tenant's people, or stop requiring it, immediately."""
         changed = event(
             attribution,
             tenant,
@@ -65,7 +65,7 @@ class Tenants:
     async def change(
         self, tenant: TenantId, change: TenantChange, attribution: Attribution
     ) -> Tenant:
-        """Change a tenant, at once and everywhere.
+        """Change a tenant, immediately and in all gateways.
 
         Raises TenantNotFoundError, DeletionScheduledError.
         """
@@ -107,7 +107,7 @@ _SET_TIER: Mapping[Tier, AuditEvent] = {
 
 
 def _events(change: TenantChange) -> Iterator[tuple[AuditEvent, str]]:
-    """Return the audit events of a change, each with the policy that it puts into force."""
+    """Yield the audit events of a change, each with the policy that takes effect."""
     if change.tier is not None:
         yield _SET_TIER[change.tier], ""
     if change.subscription is Subscription.ENDED:
