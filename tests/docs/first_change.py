@@ -26,7 +26,10 @@ def copy_repository(folder: Path) -> None:
 
 
 def apply(folder: Path) -> list[str]:
-    """Make the page's edits; return the files that changed. Raises ValueError where a place is not found once."""
+    """Make the edits of the page that are not there yet; return their files.
+
+    Raises ValueError for a place that the file has not exactly once.
+    """
     text = PAGE.read_text()
     changed = []
     for name, content in NEW.findall(text):
@@ -39,8 +42,10 @@ def apply(folder: Path) -> list[str]:
         old = "".join(line[1:] for line in lines if line[0] != "+")
         new = "".join(line[1:] for line in lines)
         before = (folder / name).read_text()
+        changed.append(name)
+        if f"\n{new}" in f"\n{before}":
+            continue  # a tree in which the page was followed
         if (found := f"\n{before}".count(f"\n{old}")) != 1:
             raise ValueError(f"{name} has this {found} times:\n{old}")
         (folder / name).write_text(f"\n{before}".replace(f"\n{old}", f"\n{new}")[1:])
-        changed.append(name)
     return list(dict.fromkeys(changed))
