@@ -186,8 +186,8 @@ def test_a_password_file_for_a_group_reaches_the_driver(mounted: Path) -> None:
 def test_a_file_of_somebody_elses(secret: Path) -> None:
     """A file of another user's is refused, to root too, unless that user is expected."""
     os.chown(secret, 12_345, -1)
-    assert "it belongs to another user (12345); this process runs as user 0" in refusal(secret)
-    assert "it belongs to another user (12345)" in refusal(secret, also_owned_by=54_321)
+    assert "it belongs to user 12345, but this process runs as user 0" in refusal(secret)
+    assert "it belongs to user 12345, " in refusal(secret, also_owned_by=54_321)
     assert read_secret_file(secret, "pepper", also_owned_by=12_345) == SECRET
 
 

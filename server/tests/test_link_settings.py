@@ -66,7 +66,7 @@ def test_a_link_that_the_other_end_would_refuse(
     (other,) = set(Role) - {role}
     strange = other_ca.identity(role)
     for identity, problem in (
-        (link_ca.identity(role, uris=[other]), "expected one URI"),
+        (link_ca.identity(role, uris=[other]), "as the only URI"),
         (link_ca.identity(role, days=-1), "has expired"),
         (Identity(role, strange.certificate, strange.key, link_ca.folder / "ca.pem"), "issuer"),
     ):

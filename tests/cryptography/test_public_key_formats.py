@@ -214,26 +214,26 @@ def test_pem_has_text_around_it_and_white_space_in_it(text: str) -> None:
     [
         (PEM[:-30], "without its end"),
         (PEM.replace(END, "-----END CERTIFICATE-----"), "without its end"),
-        (PEM * 2, "2 blocks of PEM (a public key): send one"),
+        (PEM * 2, "2 PEM blocks (a public key): send one"),
         (
             PEM + PEM.replace("PUBLIC KEY", "CERTIFICATE"),
-            "2 blocks of PEM (a certificate, a public",
+            "2 PEM blocks (a certificate, a public",
         ),
         (PEM + PEM.replace("PUBLIC", "PRIVATE"), "a private key (PKCS#8): do not send it"),
         (PEM.replace("PUBLIC", "PRIVATE"), "a private key (PKCS#8): do not send it"),
         (PEM.replace("PUBLIC", "ENCRYPTED PRIVATE"), "an encrypted private key (PKCS#8)"),
-        (PEM.replace("PUBLIC", "RSA PRIVATE"), "a private key of RSA"),
+        (PEM.replace("PUBLIC", "RSA PRIVATE"), "an RSA private key"),
         (PEM.replace("PUBLIC", "ML-DSA PRIVATE"), "a private key: do not"),
         (PEM.replace("PUBLIC KEY", "CERTIFICATE REQUEST"), "a certificate request (PKCS#10)"),
         (PEM.replace("PUBLIC KEY", "X509 CRL"), "a list of revoked certificates"),
-        (PEM.replace("PUBLIC KEY", "SOMETHING"), "a block that is not known here"),
-        (PEM.replace("\nM", "\n*"), "something else than base64"),
-        (PEM.replace("\nM", "\n\u0661"), "something else than base64"),
+        (PEM.replace("PUBLIC KEY", "SOMETHING"), "an unknown block"),
+        (PEM.replace("\nM", "\n*"), "content that is not base64"),
+        (PEM.replace("\nM", "\n\u0661"), "content that is not base64"),
         (BEGIN, "without its end"),
         (f"{BEGIN} {END}", "not the DER of a public key"),
         ("", "not PEM"),
-        ("-----BEGIN " * 5_000, "2500 blocks"),
-        (f"{BEGIN}\n" * 2_000, "2000 blocks"),
+        ("-----BEGIN " * 5_000, "2500 PEM blocks"),
+        (f"{BEGIN}\n" * 2_000, "2000 PEM blocks"),
     ],
 )
 def test_what_pem_is_instead_is_named(text: str, named: str) -> None:
@@ -315,14 +315,14 @@ def _elsewhere() -> Iterator[tuple[bytes, str]]:
         ),
         "an encrypted private key (PKCS#8)",
     )
-    for traditional, name in ((curve, "EC (SEC 1)"), (modulus, "RSA (PKCS#1)")):
+    for traditional, name in ((curve, "EC private key (SEC 1)"), (modulus, "RSA private key (PKCS#1)")):
         form = PrivateFormat.TraditionalOpenSSL
         yield (
             traditional.private_bytes(Encoding.DER, form, NoEncryption()),
-            f"private key of {name}",
+            f"an {name}: do not send it",
         )
     old_form = PublicFormat.PKCS1
-    yield modulus.public_key().public_bytes(Encoding.DER, old_form), "a public key of RSA (PKCS#1)"
+    yield modulus.public_key().public_bytes(Encoding.DER, old_form), "an RSA public key (PKCS#1)"
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     yield request.sign(curve, SHA256()).public_bytes(Encoding.DER), "a certificate request"
     ml_dsa = MLDSA65PrivateKey.generate()
@@ -338,7 +338,7 @@ def _elsewhere() -> Iterator[tuple[bytes, str]]:
         identifier = der(SEQUENCE, der(0x06, bytes.fromhex("60864801650304" + number)))
         yield der(SEQUENCE, identifier + der(BIT_STRING, bytes(33))), f"a public key of {name}"
     unknown = der(SEQUENCE, der(0x06, b"\x2a\x03"))
-    yield der(SEQUENCE, unknown + der(BIT_STRING, b"\0")), "an algorithm that is not known here"
+    yield der(SEQUENCE, unknown + der(BIT_STRING, b"\0")), "an unknown algorithm"
     yield b"\x30\x80\0\0", "not the DER"
     yield b"", "not the DER"
 
@@ -370,22 +370,22 @@ def test_a_jwk_is_read_with_and_without_other_members() -> None:
         ({"kty": "RSA", "n": "AA", "d": "AA"}, "a private key: do not send it"),
         ({"kty": "EC"}, "key type EC"),
         ({"kty": "oct"}, "key type oct"),
-        ({"kty": "<b>"}, "no JWK of type AKP"),
+        ({"kty": "<b>"}, "not a JWK of type AKP"),
         ({"kty": None, "keys": []}, "a JWK Set: send one"),
-        ({"kty": None}, "no JWK of type AKP"),
-        ({"kty": []}, "no JWK of type AKP"),
+        ({"kty": None}, "not a JWK of type AKP"),
+        ({"kty": []}, "not a JWK of type AKP"),
         ({"alg": "ML-DSA-44"}, "a JWK of ML-DSA-44"),
         ({"alg": "ML-KEM-768"}, "a JWK of ML-KEM-768"),
-        ({"alg": None}, "an algorithm that has none here"),
-        ({"alg": {}}, "an algorithm that has none here"),
+        ({"alg": None}, "an algorithm without a JWK form here"),
+        ({"alg": {}}, "an algorithm without a JWK form here"),
         ({"pub": None}, "not base64url"),
         ({"pub": 1}, "not base64url"),
         ({"pub": "AA=="}, "not base64url"),
         ({"pub": "A"}, "not base64url"),
         ({"pub": "\u0661"}, "not base64url"),
         ({"pub": "AB"}, "not base64url"),
-        ({"pub": "AA"}, "1 bytes of a key, not 1,952"),
-        ({"alg": "ML-DSA-87"}, "1,952 bytes of a key, not 2,592"),
+        ({"pub": "AA"}, "a key of 1 bytes, not 1,952"),
+        ({"alg": "ML-DSA-87"}, "a key of 1,952 bytes, not 2,592"),
     ],
 )
 def test_what_a_jwk_is_instead_is_named(members: dict[str, object], named: str) -> None:

@@ -191,7 +191,7 @@ CASES = {
     "nothing listens": Case(
         lambda _, role: f"postgresql://{role}@{HOST}:9/{PROVISIONED[role]}",
         _nothing,
-        (f"nothing answers at {HOST}:9", "start the server"),
+        (f"nothing listens at {HOST}:9", "start the server"),
         is_permanent=False,
     ),
     "no such host": Case(

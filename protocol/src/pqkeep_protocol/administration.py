@@ -1,4 +1,4 @@
-"""Requests of an operator's command to the key service."""
+"""Administration requests: what the operator's commands send to the key service."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,23 +18,23 @@ class RootKeys(Result, frozen=True, kw_only=True, tag="root-keys"):
     """The progress of a rotation of the root key."""
 
     in_use: tuple[int, ...]
-    """Ids of the root keys that private keys are sealed under, or may be, in order."""
+    """Ids of the root keys that may still seal private keys, in order."""
     remaining: Count
-    """Keys that are not wholly under the newest yet: a private key or the MAC."""
+    """Keys with a private key or a MAC that is not yet under the newest root key."""
     damaged: Count
-    """How many of them are not what was stored."""
+    """How many of the remaining keys are damaged: they differ from what was stored."""
 
 
 class ReloadRootKeys(Request[RootKeys], frozen=True, kw_only=True, tag="reload-root-keys"):
-    """Read the settings again, and use the root keys they name.
+    """Read the settings again, and use the root keys that they name.
 
-    The tenant is INSTALLATION. Errors: UNAVAILABLE if the root keys are not the right ones; the key
-    service's log says why, and nothing is changed.
+    The tenant is INSTALLATION. Errors: UNAVAILABLE if the root keys are wrong. Then nothing
+    changes, and the key service's log has the reason.
     """
 
 
 class NewestBackup(Result, frozen=True, kw_only=True, tag="newest-backup"):
-    """The newest backup that was announced: the parts of its number, and when it was made."""
+    """The newest announced backup: the two parts of its number, and its time."""
 
     generation: Count
     records: Count
@@ -43,10 +43,10 @@ class NewestBackup(Result, frozen=True, kw_only=True, tag="newest-backup"):
 
 
 class AnnounceBackup(Request[NewestBackup], frozen=True, kw_only=True, tag="announce-backup"):
-    """Note that a backup is complete, unless a newer one is noted already.
+    """Note a complete backup, unless a newer one is noted already.
 
-    The tenant is INSTALLATION. Errors: RECORD_NOT_FOUND if it cannot be a backup of what the key
-    service has: its log is another one or has fewer records, or the time has not come.
+    The tenant is INSTALLATION. Errors: RECORD_NOT_FOUND if the backup cannot be of this database:
+    it has another log id, more records than the log, or a time in the future.
     """
 
     log_id: UUID
@@ -57,13 +57,13 @@ class AnnounceBackup(Request[NewestBackup], frozen=True, kw_only=True, tag="anno
 
 
 Generation = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-"""How often a tenant was moved between shards, with this time."""
+"""The number of a tenant's move between shards, counted from 1."""
 
 BundleDigest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """SHA-256 of a bundle."""
 
 BUNDLE_PART = 1024 * 1024
-"""Bytes in each part of a bundle but the last."""
+"""Bytes in each part of a bundle. The last part can be shorter."""
 MAX_BUNDLE = 64 * BUNDLE_PART
 """Bytes in a bundle: some 20,000 key versions."""
 
@@ -72,36 +72,36 @@ PartNumber = Annotated[int, Meta(ge=0, lt=MAX_BUNDLE // BUNDLE_PART)]
 
 
 class MoveRefusal(StrEnum):
-    """Why a step of a tenant's move is refused. Nothing was changed."""
+    """Why a step of a tenant's move is refused. A refused step changes nothing."""
 
     NO_TRANSFER_KEY = "no-transfer-key"
     """The key service's settings name no transfer_key_file."""
     SAME_SHARD = "same-shard"
-    """The tenant is to move to the shard that it would leave."""
+    """The tenant is already in the target shard."""
     OTHER_TARGET = "other-target"
-    """The tenant is on its way to another shard than that."""
+    """The tenant is already moving to another shard."""
     BUSY = "busy"
-    """The tenant's calls did not end in time, or its keys are being changed."""
+    """The tenant's calls did not end in time, or a key change is in progress."""
     INTERRUPTED = "interrupted"
-    """The key service lost its database after the step had begun, and has it again."""
+    """The key service lost its database during the step, and has reconnected since."""
     DAMAGED = "damaged"
-    """Something that is stored for the tenant is not what was stored; the key service's log says what."""
+    """A stored row of the tenant is damaged. The key service's log names it."""
     TOO_LARGE = "too-large"
-    """The tenant has more than MAX_BUNDLE."""
+    """The tenant's bundle would be larger than MAX_BUNDLE."""
     NOT_MOVING = "not-moving"
-    """The tenant has not left this shard, or has left it in another move."""
+    """The tenant has not left this shard, or left it in another move."""
     BUNDLE_INVALID = "bundle-invalid"
-    """Not a whole bundle as a shard of this installation made it."""
+    """The data is not a complete bundle from a shard of this installation."""
     BUNDLE_MISDIRECTED = "bundle-misdirected"
-    """A bundle for another shard, or of another tenant."""
+    """The bundle is for another shard or another tenant."""
     BUNDLE_OUTDATED = "bundle-outdated"
-    """The tenant has been moved since that bundle was made."""
+    """The tenant was moved again after this bundle was made."""
     TENANT_IS_HERE = "tenant-is-here"
-    """This shard has keys of the tenant already."""
+    """This shard already has keys of the tenant."""
     RECEIPT_INVALID = "receipt-invalid"
-    """Not the receipt, or the renunciation, of the shard that the tenant was to move to, for what left."""
+    """The receipt or renunciation is not the target shard's, or not for this bundle."""
     HAS_ARRIVED = "has-arrived"
-    """The tenant has arrived at the other shard, so that its move cannot be cancelled."""
+    """The tenant has arrived at the target shard: its move cannot be cancelled."""
 
 
 class MoveRefused(Result, frozen=True, kw_only=True, tag="move-refused"):
@@ -111,9 +111,9 @@ class MoveRefused(Result, frozen=True, kw_only=True, tag="move-refused"):
 
 
 class Receipt(Struct, frozen=True, array_like=True, kw_only=True):
-    """The statement of a shard that it has what was in a bundle, durably, or never will.
+    """A shard's statement that it has stored a bundle durably, or that it will never take it.
 
-    Which of the two, the key of its MAC says.
+    The MAC's key distinguishes a receipt from a renunciation.
     """
 
     tenant: TenantId
@@ -122,11 +122,11 @@ class Receipt(Struct, frozen=True, array_like=True, kw_only=True):
     generation: Generation
     sha256: BundleDigest
     mac: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """HMAC-SHA-256 of everything else, under a key that only key services can derive."""
+    """HMAC-SHA-256 of the other fields, under a key that only key services can derive."""
 
 
 class ExportedTenant(Result, frozen=True, kw_only=True, tag="exported-tenant"):
-    """A tenant that has left: what is in its bundle, and where it goes."""
+    """A tenant that has left: its target shard, and the contents of its bundle."""
 
     source: ShardName
     target: ShardName
@@ -137,14 +137,14 @@ class ExportedTenant(Result, frozen=True, kw_only=True, tag="exported-tenant"):
     keys: Count
     """Key versions in the bundle."""
     finished: bool
-    """Whether the source has had the receipt."""
+    """Whether the source shard has the receipt."""
 
 
 class ExportTenant(Request[ExportedTenant], frozen=True, kw_only=True, tag="export-tenant"):
-    """Seal all that is kept for a tenant into a bundle, and refuse its calls from then on.
+    """Seal everything stored for a tenant into a bundle, and refuse the tenant's calls from now on.
 
-    Asked again, it says the same. Errors: UNAVAILABLE; whether the tenant has left is unknown then,
-    and its calls are refused until it is known.
+    A repeated request returns the same result. Errors: UNAVAILABLE, which leaves open whether the
+    tenant has left. Its calls are refused until that is known.
     """
 
     target: ShardName
@@ -164,18 +164,18 @@ class ReadBundle(Request[BundlePart], frozen=True, kw_only=True, tag="read-bundl
 
 
 class ImportProgress(Result, frozen=True, kw_only=True, tag="import-progress"):
-    """The part that is needed next, or the receipt."""
+    """The number of the next part to send, or the receipt."""
 
     part: Count
     receipt: Receipt | None
 
 
 class ImportTenant(Request[ImportProgress], frozen=True, kw_only=True, tag="import-tenant"):
-    """Bring a part of a bundle, each after the one before; the last one makes the tenant this shard's.
+    """Send one part of a bundle, in order. The last part completes the import.
 
-    A bundle that was received is answered with its receipt, whichever part is brought; a part without
-    data only asks, also before there is a bundle: it is refused where the tenant could not arrive.
-    Errors: UNAVAILABLE; whether the tenant has arrived is unknown then, and asking again tells.
+    If the bundle is already imported, any part returns the receipt. A part without data is a query:
+    it returns the progress, or is refused if the tenant could not arrive.
+    Errors: UNAVAILABLE, which leaves open whether the tenant has arrived. Repeat the request then.
     """
 
     sha256: BundleDigest
@@ -189,21 +189,21 @@ class MoveFinished(Result, frozen=True, kw_only=True, tag="move-finished"):
 
 
 class FinishMove(Request[MoveFinished], frozen=True, kw_only=True, tag="finish-move"):
-    """Destroy the bundle that a receipt is for. Asked again, it says the same."""
+    """Destroy a received bundle at the source shard. A repeated request returns the same result."""
 
     receipt: Receipt
 
 
 class Renounced(Result, frozen=True, kw_only=True, tag="renounced"):
-    """The shard's statement that it does not have what is in a bundle, and will never take it."""
+    """The shard's statement that it does not have a bundle, and will never take it."""
 
     renunciation: Receipt
 
 
 class RenounceTenant(Request[Renounced], frozen=True, kw_only=True, tag="renounce-tenant"):
-    """Never take a tenant by this move. Asked again, it says the same.
+    """Promise never to import a tenant by this move. A repeated request returns the same result.
 
-    Errors: UNAVAILABLE; whether it is renounced is unknown then, and asking again tells.
+    Errors: UNAVAILABLE, which leaves open whether the promise is stored. Repeat the request then.
     """
 
     source: ShardName
@@ -212,35 +212,35 @@ class RenounceTenant(Request[Renounced], frozen=True, kw_only=True, tag="renounc
 
 
 class MoveCancelled(Result, frozen=True, kw_only=True, tag="move-cancelled"):
-    """The tenant has come back, or what its move was if that is not proved to be possible."""
+    """The result of a cancellation. If the tenant is not back, it names the move that goes on."""
 
     cancelled: bool
-    """Whether the tenant is here again. Otherwise the bundle was handed out, and the other shard may
-    have it: nothing was changed."""
+    """Whether the tenant is back. If not, nothing changed: the bundle was handed out, and the
+    target shard may have it."""
     target: ShardName
     generation: Generation
     sha256: BundleDigest
 
 
 class CancelMove(Request[MoveCancelled], frozen=True, kw_only=True, tag="cancel-move"):
-    """Take a tenant back that has left, where the other shard cannot have it.
+    """Take back a tenant that has left, if the target shard cannot have it.
 
-    That is so if the bundle was never handed out, or by the other shard's renunciation. Errors:
-    UNAVAILABLE; whether the tenant is back is unknown then, and asking again tells.
+    That is certain if the bundle was never handed out, or with the target shard's renunciation.
+    Errors: UNAVAILABLE, which leaves open whether the tenant is back. Repeat the request then.
     """
 
     renunciation: Receipt | None = None
 
 
 class Moves(Result, frozen=True, kw_only=True, tag="moves"):
-    """The tenants whose bundles are still here, and the shard's name."""
+    """This shard's name, and the tenants that left but have a bundle here."""
 
     shard: ShardName
     tenants: tuple[TenantId, ...]
 
 
 class ListMoves(Request[Moves], frozen=True, kw_only=True, tag="list-moves"):
-    """List moves away from here that are not finished. The tenant is INSTALLATION."""
+    """List unfinished moves away from this shard. The tenant is INSTALLATION."""
 
 
 AnyMoveRequest = (

@@ -1,4 +1,4 @@
-"""The algorithms and operations that exist, as closed tables.
+"""The closed tables of algorithms and operations.
 
 Enum values are what clients send (``Kyber768``); member names are the standards' names
 (``ML_KEM_768``). Adding an algorithm is a row here, a file in the key service's ``crypto/`` and
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a key pair is for."""
+    """The two kinds of key pairs."""
 
     KEM = "kem"
     SIGNATURE = "signature"
@@ -67,7 +67,7 @@ READING = frozenset(
         Operation.VERIFY_MU,
     }
 )
-"""Operations on what a key has produced: allowed on every plan, and with retired keys."""
+"""Operations that read a key's earlier output. Every plan allows them, and so do retired keys."""
 
 _KEM = frozenset(
     {
@@ -97,16 +97,16 @@ ON_KEYRINGS = frozenset(
         Operation.LIST_KEYRINGS,
     }
 )
-"""Operations on keyrings. They concern no algorithm."""
+"""Operations on keyrings. They have no algorithm."""
 
 ON_TENANTS = frozenset({Operation.SCHEDULE_DESTRUCTION, Operation.CANCEL_DESTRUCTION})
-"""Operations on all keys of a tenant. They concern no algorithm."""
+"""Operations on all keys of a tenant. They have no algorithm."""
 
 LISTING = frozenset({Operation.LIST_KEYS, Operation.LIST_PUBLIC_KEYS})
-"""Operations that may concern all algorithms at once."""
+"""Operations that may cover all algorithms at once."""
 
 LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS - ON_TENANTS
-"""Operations on the key itself: every algorithm has them."""
+"""Operations on the key itself. Every algorithm supports them."""
 
 
 class Algorithm(StrEnum):
@@ -128,11 +128,11 @@ ALIASES: Mapping[str, Algorithm] = {
     "ML-KEM-768": Algorithm.ML_KEM_768,
     "ML-DSA-65": Algorithm.ML_DSA_65,
 }
-"""Other names that requests may use: the standards', where the wire value is an older one."""
+"""Aliases that requests may use: the standard's name where the wire value is an older name."""
 
 
 class HashAlgorithm(StrEnum):
-    """The hash functions whose digests can be signed."""
+    """Hash functions that the hash-signing operations accept."""
 
     SHA_256 = "SHA-256"
     SHA_384 = "SHA-384"
@@ -147,18 +147,18 @@ DIGEST_SIZE: Mapping[HashAlgorithm, int] = {
 """Bytes in a digest."""
 
 SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
-"""Bytes in a key that can be wrapped."""
+"""Sizes in bytes of keys that can be wrapped."""
 
 MU_SIZE = 64
 """Bytes in an external mu (FIPS 204, algorithm 7, line 6)."""
 
 MAX_CONTEXT = 255
-"""Bytes in the context of a signature (FIPS 204 and 205)."""
+"""The longest context of a signature, in bytes (FIPS 204 and 205)."""
 RESERVED_CONTEXT = b"pqkeep/"
-"""How contexts begin that only pqkeep itself signs with."""
+"""The prefix of signature contexts that only pqkeep itself uses."""
 
 MAX_ASSOCIATED_DATA = 64 * 1024
-"""Bytes that a ciphertext can be bound to."""
+"""The longest associated data of a ciphertext, in bytes."""
 
 BOX_OVERHEAD = 28
 """Bytes that AES-256-GCM adds to a plaintext: nonce (12) and tag (16)."""

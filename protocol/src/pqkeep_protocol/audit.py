@@ -1,6 +1,6 @@
-"""Requests about the audit log. They leave no record, except for the events of RecordEvents.
+"""Requests about the audit log. Only RecordEvents adds records to it.
 
-The tenant of a request is the one whose records are asked for; INSTALLATION is all of them.
+A request returns the records of its tenant. INSTALLATION stands for all tenants.
 """
 
 from enum import StrEnum
@@ -14,17 +14,17 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, PRINTABLE, KeyringName, SomeVe
 from pqkeep_protocol.messages import KeyPosition, Request, Result
 
 MAX_PAGE = 500
-"""Records, checkpoints or events in one message: with their proofs they fit into a frame."""
+"""Records, checkpoints or events in one message. With their proofs they fit into one frame."""
 
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class Event(Struct, frozen=True, array_like=True, kw_only=True):
-    """Something the gateway did or refused. ``audit_events.gateway_operation`` says what is allowed."""
+    """Something the gateway did or refused. ``audit_events.gateway_operation`` checks it."""
 
     id: UUID
-    """The event's id: an event that is sent again is not recorded again."""
+    """The event's id. An event that is sent twice is recorded once."""
     at_us: Natural
     """When it happened, in microseconds since 1970."""
     tenant: TenantId
@@ -37,16 +37,16 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     source_address: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
     policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     keyring: KeyringName | None = None
-    """None for what concerns no keyring."""
+    """None if the event has no keyring."""
 
 
 class EventRefusal(StrEnum):
-    """Why an event is not recorded. It is final: the event is refused again however often it is sent."""
+    """Why an event is not recorded. The refusal is final: sending the event again does not help."""
 
     NOT_AN_EVENT = "not-an-event"
-    """The gateway records no such operation with such an outcome."""
+    """The gateway never records this operation with this outcome."""
     OUT_OF_TIME = "out-of-time"
-    """``at_us`` is too far in the past or in the future."""
+    """``at_us`` is too far in the past or the future."""
 
 
 class RefusedEvent(Struct, frozen=True, array_like=True):
@@ -57,7 +57,7 @@ class RefusedEvent(Struct, frozen=True, array_like=True):
 
 
 class Recorded(Result, frozen=True, kw_only=True, tag="recorded"):
-    """The events are in the log, durably, except for the refused ones."""
+    """The events are durably in the log, except for the refused ones."""
 
     refused: tuple[RefusedEvent, ...] = ()
 
@@ -65,18 +65,18 @@ class Recorded(Result, frozen=True, kw_only=True, tag="recorded"):
 class RecordEvents(Request[Recorded], frozen=True, kw_only=True, tag="record-events"):
     """Record events of the gateway. The tenant is INSTALLATION; each event names its own.
 
-    Errors: UNAVAILABLE; whether any was recorded is unknown then.
+    Errors: UNAVAILABLE, which leaves open whether an event was recorded.
     """
 
     events: Annotated[tuple[Event, ...], Meta(max_length=MAX_PAGE)]
 
 
 class Records(Result, frozen=True, kw_only=True, tag="records"):
-    """One page of records, each as the JSON text that its leaf is the hash of."""
+    """One page of records. Each is the JSON text that was hashed into its leaf."""
 
     lines: tuple[bytes, ...]
     next: Natural | None
-    """The id from which to go on, exclusive; a page can be empty and still have one."""
+    """The id after which the next page starts. A page can be empty and still have one."""
 
 
 class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records"):
@@ -84,23 +84,24 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
 
     after: Natural | None = None
     before: Natural | None = None
-    """Ids, exclusive."""
+    """Ids; the bounds themselves are not included."""
     newest_first: bool = False
     since_us: Natural | None = None
     until_us: Natural | None = None
-    """Microseconds since 1970: from, and before."""
+    """Microseconds since 1970; ``since_us`` is included, ``until_us`` is not."""
     operation: Annotated[str, Meta(max_length=32)] | None = None
     keyring: KeyringName | None = None
     algorithm: Algorithm | None = None
     key_version: SomeVersion | None = None
     outcome: Annotated[str, Meta(max_length=32)] | None = None
-    """REFUSED is every refusal."""
+    """REFUSED matches every refusal."""
     principal: Annotated[str, Meta(max_length=254)] | None = None
-    """As a record has it, an API key's without its name too; or the name of an API key or operator."""
+    """The principal as recorded, with or without an API key's name; or the name of an API key or
+    operator alone."""
     source_address: Annotated[str, Meta(max_length=64)] | None = None
     request_id: Annotated[str, Meta(max_length=128)] | None = None
     page_views: bool = True
-    """Whether to list what ``audit_events.PAGE_VIEWS`` says people's pages read."""
+    """Whether to include ``audit_events.PAGE_VIEWS``: reads by people's portal pages."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
@@ -109,7 +110,7 @@ class Proof(Struct, frozen=True, array_like=True):
 
     line: bytes
     path: tuple[Digest, ...]
-    """Empty also if the log is damaged, and there is no proof."""
+    """Also empty if the log is damaged and has no proof."""
 
 
 class Proofs(Result, frozen=True, kw_only=True, tag="proofs"):
@@ -119,7 +120,7 @@ class Proofs(Result, frozen=True, kw_only=True, tag="proofs"):
 
 
 class ProveRecords(Request[Proofs], frozen=True, kw_only=True, tag="prove-records"):
-    """Prove that records after an id are in the tree of the first ``size``; one, or a page.
+    """Prove that the records after an id are in the tree of the first ``size`` records.
 
     Errors: RECORD_NOT_FOUND if the tree is larger than the log.
     """
@@ -130,11 +131,11 @@ class ProveRecords(Request[Proofs], frozen=True, kw_only=True, tag="prove-record
 
 
 MAX_EXPORTED = 2_000
-"""Records in one message of an export: there are fewer where they would fill a frame."""
+"""Records in one message of an export. Large records make a message shorter, to fit a frame."""
 
 
 class ExportRecords(Request[Records], frozen=True, kw_only=True, tag="export-records"):
-    """List everybody's records after an id, up to the first ``size``, by id and without proofs.
+    """List all tenants' records after an id, up to the first ``size``, by id and without proofs.
 
     Errors: RECORD_NOT_FOUND if the log is smaller.
     """
@@ -145,13 +146,13 @@ class ExportRecords(Request[Records], frozen=True, kw_only=True, tag="export-rec
 
 
 class Subtrees(Result, frozen=True, kw_only=True, tag="subtrees"):
-    """The complete subtrees of a tree, the largest first: what leaves are appended to."""
+    """A tree's complete subtrees, the largest first: the state to which new leaves are appended."""
 
     hashes: tuple[Digest, ...]
 
 
 class GetSubtrees(Request[Subtrees], frozen=True, kw_only=True, tag="get-subtrees"):
-    """Return the complete subtrees of the tree of the first ``size``.
+    """Return the complete subtrees of the tree of the first ``size`` records.
 
     Errors: RECORD_NOT_FOUND if the log is smaller, or damaged.
     """
@@ -160,7 +161,7 @@ class GetSubtrees(Request[Subtrees], frozen=True, kw_only=True, tag="get-subtree
 
 
 class Checkpoint(Struct, frozen=True, array_like=True, kw_only=True):
-    """Size and root of the log at a time, signed by the key service."""
+    """A signed size and root of the log at one time."""
 
     log_id: UUID
     size: Natural
@@ -181,13 +182,13 @@ class ListCheckpoints(Request[Checkpoints], frozen=True, kw_only=True, tag="list
     """List checkpoints larger than a size, or the newest one of each algorithm."""
 
     after: Natural | None
-    """None: the newest ones."""
+    """None returns the newest ones."""
     algorithm: Algorithm | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 100
 
 
 class NewCheckpoint(Result, frozen=True, kw_only=True, tag="new-checkpoint"):
-    """A new checkpoint, which is stored."""
+    """A new checkpoint, already stored."""
 
     checkpoint: Checkpoint
 
@@ -205,9 +206,9 @@ class Consistency(Result, frozen=True, kw_only=True, tag="consistency"):
 
 
 class ProveConsistency(Request[Consistency], frozen=True, kw_only=True, tag="prove-consistency"):
-    """Prove that the tree of one size grew into that of another.
+    """Prove that the tree of one size is a prefix of the tree of another.
 
-    Errors: RECORD_NOT_FOUND unless ``first <= second``, and both are in the log.
+    Errors: RECORD_NOT_FOUND unless ``first <= second`` and the log has both sizes.
     """
 
     first: Natural
@@ -215,17 +216,17 @@ class ProveConsistency(Request[Consistency], frozen=True, kw_only=True, tag="pro
 
 
 class ProveSuccessions(Request[Proofs], frozen=True, kw_only=True, tag="prove-successions"):
-    """Prove the records by which the log continues others, in the tree of the first ``size``.
+    """Prove the records that link this log to its predecessors, in the tree of the first ``size``.
 
-    There is one for each restore from a backup. Errors: RECORD_NOT_FOUND if the tree is larger than
-    the log.
+    Each restore from a backup adds one. Errors: RECORD_NOT_FOUND if the tree is larger than the
+    log.
     """
 
     size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class AuditKey(Struct, frozen=True, array_like=True):
-    """A key that checkpoints are verified with."""
+    """A public key that verifies checkpoints."""
 
     algorithm: Algorithm
     version: SomeVersion
@@ -233,7 +234,7 @@ class AuditKey(Struct, frozen=True, array_like=True):
 
 
 class AuditKeys(Result, frozen=True, kw_only=True, tag="audit-keys"):
-    """All keys that ever signed checkpoints, and the log's id."""
+    """The log's id, and all keys that have ever signed its checkpoints."""
 
     log_id: UUID
     keys: tuple[AuditKey, ...]
@@ -242,7 +243,7 @@ class AuditKeys(Result, frozen=True, kw_only=True, tag="audit-keys"):
 
 
 class ListAuditKeys(Request[AuditKeys], frozen=True, kw_only=True, tag="list-audit-keys"):
-    """List the keys that checkpoints are verified with."""
+    """List the public keys that verify checkpoints."""
 
 
 class Note(Result, frozen=True, kw_only=True, tag="note"):
@@ -252,18 +253,18 @@ class Note(Result, frozen=True, kw_only=True, tag="note"):
 
 
 class GetNote(Request[Note], frozen=True, kw_only=True, tag="get-note"):
-    """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND where there is none."""
+    """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND if there is none."""
 
 
 class Usage(Result, frozen=True, kw_only=True, tag="usage"):
-    """How often a key version was used, and when last; refusals do not count."""
+    """The number of uses of a key version, and the last one. Refusals do not count."""
 
     uses: Natural
     last_used_us: Natural | None
 
 
 class GetUsage(Request[Usage], frozen=True, kw_only=True, tag="get-usage"):
-    """Count the uses of a key version. Errors: KEY_NOT_FOUND."""
+    """Return the usage of a key version. Errors: KEY_NOT_FOUND."""
 
     keyring: KeyringName = DEFAULT_KEYRING
     algorithm: Algorithm
@@ -271,11 +272,11 @@ class GetUsage(Request[Usage], frozen=True, kw_only=True, tag="get-usage"):
 
 
 MAX_USAGE_LISTED = 10_000
-"""Key versions in one message: less than a quarter of a frame."""
+"""Key versions in one message. They take less than a quarter of a frame."""
 
 
 class KeyVersionUsage(Struct, frozen=True, array_like=True):
-    """How often a key version was used, and when last (microseconds since 1970)."""
+    """The number of uses of a key version, and the last one (microseconds since 1970)."""
 
     algorithm: Algorithm
     version: SomeVersion
@@ -284,40 +285,40 @@ class KeyVersionUsage(Struct, frozen=True, array_like=True):
 
 
 class UsageList(Result, frozen=True, kw_only=True, tag="usage-list"):
-    """Key versions that were used, by algorithm, then version."""
+    """Used key versions, by algorithm, then version."""
 
     usage: tuple[KeyVersionUsage, ...]
     total: Natural
-    """How many there are, on all pages."""
+    """The number on all pages."""
     has_more: bool
 
 
 class ListUsage(Request[UsageList], frozen=True, kw_only=True, tag="list-usage"):
-    """List a keyring's key versions that were ever used, archived ones too."""
+    """List a keyring's key versions that were ever used, including archived ones."""
 
     keyring: KeyringName = DEFAULT_KEYRING
     algorithm: Algorithm | None
     after: KeyPosition | None = None
-    """The last key of the page before."""
+    """The last key of the previous page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_USAGE_LISTED)] = MAX_USAGE_LISTED
 
 
 REFUSED = "refused"
-"""In place of an operation: whatever was refused."""
+"""Stands for every refusal, in place of an operation."""
 
 
 class OperationCount(Struct, frozen=True, array_like=True):
-    """How often an operation succeeded in some hours, or how much was refused in them."""
+    """The number of successes of one operation in one bucket of hours, or of all refusals in it."""
 
     hour: Natural
-    """The first of the hours, counted from 1970."""
+    """The bucket's first hour, counted from 1970."""
     operation: str
     """An Operation, or REFUSED."""
     count: Natural
 
 
 class OperationCounts(Result, frozen=True, kw_only=True, tag="operation-counts"):
-    """What happened in buckets of some hours each, in any order; nothing is left out but zeros."""
+    """The counts of all buckets, in any order. Zeros are left out."""
 
     counts: tuple[OperationCount, ...]
 
@@ -328,7 +329,7 @@ class CountOperations(Request[OperationCounts], frozen=True, kw_only=True, tag="
     since_hour: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     """Counted from 1970."""
     hours: Annotated[int, Meta(ge=1, le=24)]
-    """In each bucket; a day's begins at midnight UTC."""
+    """Hours in a bucket. A bucket of 24 hours begins at midnight UTC."""
 
 
 AnyAuditRequest = (

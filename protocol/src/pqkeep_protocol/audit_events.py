@@ -1,7 +1,7 @@
-"""What a record of the audit log can say was done: closed lists, which docs/audit.md explains.
+"""The closed lists of operations and outcomes in the audit log. docs/audit.md explains them.
 
-The gateway records what is in AuditEvent, and its refusals of an Operation. The key service refuses
-every other name from it, and records each Operation and its own KeyServiceEvent itself.
+The gateway records its AuditEvents, and its refusals of an Operation. The key service refuses every
+other name from the gateway. It records each Operation and its own KeyServiceEvents itself.
 """
 
 import re
@@ -12,7 +12,7 @@ from pqkeep_protocol.algorithms import Operation
 
 
 class Outcome(StrEnum):
-    """How something ended that was not refused. A refusal's outcome is an ErrorKind or ERR_* code."""
+    """Outcomes other than a refusal. A refusal's outcome is an ErrorKind or an ERR_* code."""
 
     SUCCESS = "success"
     BEGUN = "begun"
@@ -22,26 +22,27 @@ class Outcome(StrEnum):
 
 
 class KeyServiceEvent(StrEnum):
-    """Events of the key service that are no Operation."""
+    """Events of the key service that are not an Operation."""
 
     ROTATE_ROOT_KEY = "rotate-root-key"
-    """BEGUN, a SUCCESS for each key that is sealed again, COMPLETED."""
+    """BEGUN, a SUCCESS for each resealed key, COMPLETED."""
     CONTINUE_LOG = "continue-log"
-    """The first record of a log that continues another; see ``keyservice/succession.py``."""
+    """The first record of a log that succeeds another; see ``keyservice/succession.py``."""
     DESTROY_TENANT = "destroy-tenant"
-    """BEGUN when the time of a tenant's destruction has come; COMPLETED when no private key is left."""
+    """BEGUN when a tenant's destruction is due; COMPLETED when its last private key is gone."""
     TENANT_MOVED_OUT = "tenant-moved-out"
-    """A SUCCESS for each key and keyring that leaves, BEGUN; HANDED_OUT before the bundle can be read,
-    COMPLETED once the other shard has it. CANCELLED in the other shard's log: it takes it no more."""
+    """A SUCCESS for each key and keyring that leaves, then BEGUN; HANDED_OUT before the bundle can
+    be read; COMPLETED once the target shard has it. In the target's log, CANCELLED is a
+    renunciation."""
     TENANT_MOVED_IN = "tenant-moved-in"
-    """A SUCCESS for each key and keyring that arrives, COMPLETED; see ``ledger/moves.py``."""
+    """A SUCCESS for each key and keyring that arrives, then COMPLETED; see ``ledger/moves.py``."""
 
 
 class AuditEvent(StrEnum):
     """Events of the gateway.
 
-    A refusal is recorded under the name of what was refused, which is why endpoints that only read
-    are here. Those that use keys are recorded, and refused, under the name of their Operation.
+    A refusal is recorded under the name of the refused action, so read-only endpoints are here too.
+    Endpoints that use keys are recorded and refused under their Operation's name.
     """
 
     # Operators
@@ -182,19 +183,19 @@ class AuditEvent(StrEnum):
 
 
 PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS})
-"""What pages read with a person's session. Successes of people are called page views."""
+"""What portal pages read with a person's session. A person's successes here are page views."""
 PERSON = "user:"
-"""How the principal of a signed-in person begins."""
+"""The prefix of a signed-in person's principal."""
 API_KEY = "api-key:"
-"""How the principal of an API key begins; its version follows, and after a slash its name."""
+"""The prefix of an API key's principal. The key's version follows, then a slash and its name."""
 OPERATOR = "operator:"
-"""How the principal of an operator with a name begins."""
+"""The prefix of a named operator's principal."""
 
 GatewayOperation = AuditEvent | Operation
-"""What the gateway can record: an event of its own, or that it refused an operation with keys."""
+"""What the gateway can record: its own events, and its refusals of key operations."""
 
 RecordedOperation = GatewayOperation | KeyServiceEvent
-"""Everything that can stand in a record."""
+"""Every operation that a record can name."""
 
 _BY_NAME: Mapping[str, GatewayOperation] = {
     **{event.value: event for event in AuditEvent},
@@ -204,9 +205,9 @@ _is_code = re.compile(r"ERR(_[A-Z]+)+_[0-9]{3}").fullmatch
 
 
 def gateway_operation(name: str, outcome: str) -> GatewayOperation | None:
-    """Return what the gateway says was done; None where it cannot have done that.
+    """Return the recorded operation of a name and outcome, or None if the gateway cannot record it.
 
-    Operations with keys succeed in the key service only: the gateway can refuse them, by a code.
+    Only the key service records a key operation's success. The gateway records its refusals.
     """
     operation = _BY_NAME.get(name)
     is_own_success = outcome == Outcome.SUCCESS and isinstance(operation, AuditEvent)

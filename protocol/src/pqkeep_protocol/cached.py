@@ -1,4 +1,4 @@
-"""What is slow to find out, found out once at a time and not too often, however often it is asked for."""
+"""A cache for values that are slow to look up: one look-up at a time, and not too often."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,15 +11,15 @@ _LOG = logger(__name__)
 T = TypeVar("T")
 
 START_SECONDS = 10.0
-"""How long a part may take to answer for the first time before that is logged."""
+"""How long a part may take for its first response before that is logged."""
 
 
 class Cached(Generic[T]):
-    """A value that is looked up when somebody asks and the last one is older than ``seconds``.
+    """A value that ``get`` looks up again once it is older than ``seconds``.
 
-    Nobody waits longer than ``wait_seconds`` for a look-up: they get ``otherwise``, and it goes on,
-    as the only one. So something that hangs is asked once. That it has no value, or has one again,
-    is logged once; that it has none yet, after ten seconds.
+    A caller waits at most ``wait_seconds`` for a look-up, and then gets ``otherwise``. The look-up
+    goes on, and no second one starts beside it. A lost and a regained value are logged once. A value
+    that is still missing is logged after START_SECONDS.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class Cached(Generic[T]):
         seconds: float,
         wait_seconds: float,
     ) -> None:
-        """Take what looks it up; if that raises an exception, the value is ``otherwise``.
+        """Take the look-up. If it raises an exception, the value is ``otherwise``.
 
-        The name says in the log what is looked up.
+        ``name`` stands for the value in the log.
         """
         self._name = name
         self._problem = ""
@@ -58,7 +58,7 @@ class Cached(Generic[T]):
         timeout = max(0.0, self._deadline - now)
         done, _ = await asyncio.wait([self._task], timeout=timeout)
         if not done:
-            self._log("no answer in time")
+            self._log("no response in time")
             return self._otherwise
         return self._value
 
@@ -66,7 +66,7 @@ class Cached(Generic[T]):
         try:
             self._value = await self._find()
             self._log("")
-        except Exception as error:  # noqa: BLE001 - whatever failed, there is no value
+        except Exception as error:  # noqa: BLE001 - any failure means that there is no value
             self._value = self._otherwise
             self._log(type(error).__name__)
         finally:
@@ -74,14 +74,14 @@ class Cached(Generic[T]):
             self._task = None
 
     def _is_starting(self) -> bool:
-        """Return whether the part has never answered, and was first asked a short time ago."""
+        """Return whether the part has never responded, and its first look-up is recent."""
         now = asyncio.get_running_loop().time()
         if self._starts_until is None:
             self._starts_until = now + START_SECONDS
         return now < self._starts_until
 
     def _log(self, problem: str) -> None:
-        """Log a change of state. Of an error only the class: its text may have what is secret."""
+        """Log a change of state. An error's text may hold a secret, so only its class is logged."""
         if problem and self._is_starting():
             return
         if not problem:

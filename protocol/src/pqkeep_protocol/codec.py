@@ -1,7 +1,7 @@
 """Frames between the two processes: a 4-byte big-endian length, then one msgpack array.
 
-The decoder returns frames or raises ProtocolError and nothing else, for any input. A frame whose
-length is over MAX_FRAME is refused before its body is read. Only FramedConnection does I/O.
+For any input the decoder returns frames or raises ProtocolError. It refuses a frame longer than
+MAX_FRAME before it reads the body. Only FramedConnection does I/O.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from pqkeep_protocol.messages import (
 from pqkeep_protocol.metrics import GetMetrics, Metrics
 
 MAX_FRAME = 4 * 1024 * 1024
-"""Bytes in one frame: 128 signatures of the largest algorithm, or a body of 4 MiB without its base64."""
+"""Bytes in a frame: 128 of the largest signatures, or a 4 MiB body after base64 decoding."""
 
 MAX_IN_FLIGHT = 1024
-"""Calls without an answer on one connection; the next is refused with OVERLOADED."""
+"""Calls in flight on one connection. The next one is refused with OVERLOADED."""
 
 _LENGTH = 4
 _READ_AHEAD = 256 * 1024
@@ -43,11 +43,11 @@ class ProtocolError(Exception):
 
 
 class Call(Struct, frozen=True, array_like=True, tag="call"):
-    """Requests one operation. Each call is answered by one Answer or one Refusal."""
+    """Requests one operation. One Answer or one Refusal follows."""
 
     id: int
     timeout_ms: int
-    """Time left. Relative, so that the two machines' clocks need not agree."""
+    """The remaining time. It is relative: the clocks of two machines may differ."""
     attribution: Attribution
     request: (
         AnyRequest
@@ -60,11 +60,11 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
-    """Checks that the peer is alive. Answered by a Pong."""
+    """Checks that the peer is alive. A Pong follows."""
 
     id: int
     asks_database: bool = False
-    """Whether the Pong says which database it is."""
+    """Whether the Pong names the database."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag="answer"):
@@ -77,22 +77,22 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
-    """The reason why there is no result."""
+    """The reason for a missing result."""
 
     id: int
     kind: ErrorKind
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):
-    """Answers a Ping."""
+    """The response to a Ping."""
 
     id: int
     shard: ShardName = DEFAULT_SHARD
-    """Whose key service answers."""
+    """The shard of the key service."""
     epoch: int = 1
-    """The epoch in which the key service serves; 0 where it does not serve now."""
+    """The fencing token of the key service; 0 if it is not active."""
     database: UUID | None = None
-    """Which database the key service has, if that was asked for and is known."""
+    """The id of the key service's database, if the Ping asks for it and it is known."""
 
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
@@ -106,7 +106,7 @@ RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
         | GetMetrics
     )
 }
-"""The result type of each request, from its base class, for checking answers."""
+"""The result type of each request, from its base class. It checks responses."""
 
 ToKeyService = Call | Ping
 ToGateway = Answer | Refusal | Pong
@@ -118,7 +118,7 @@ _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 def encode(frame: ToKeyService | ToGateway) -> bytearray:
-    """Return the frame with its length in front. Raises ProtocolError if it is too large."""
+    """Return the frame after its length. Raises ProtocolError if it is too large."""
     buffer = bytearray(_LENGTH)
     _ENCODER.encode_into(frame, buffer, _LENGTH)
     length = len(buffer) - _LENGTH
@@ -129,7 +129,7 @@ def encode(frame: ToKeyService | ToGateway) -> bytearray:
 
 
 class FrameDecoder(Generic[Frame]):
-    """Decodes a stream of bytes into frames, in a buffer that grows with the largest of them."""
+    """Decodes a stream of bytes into frames. The buffer grows with the largest frame."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Frame]) -> None:
         """Decode frames of one direction: TO_KEY_SERVICE or TO_GATEWAY."""
@@ -142,11 +142,11 @@ class FrameDecoder(Generic[Frame]):
         return self._buffer[self._filled :]
 
     def close(self) -> None:
-        """Give the buffer back, for good."""
+        """Release the buffer for good."""
         self._buffer = memoryview(b"")
 
     def filled(self, size: int) -> Iterator[Frame]:
-        """Yield the frames that ``size`` new bytes in the space complete."""
+        """Yield the frames that are complete after ``size`` new bytes in the buffer."""
         self._filled += size
         start = needed = 0
         try:
@@ -162,7 +162,7 @@ class FrameDecoder(Generic[Frame]):
                 try:
                     frame = self._decoder.decode(self._buffer[body:start])
                 except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-                    # Not chained: the library's message can quote what it read.
+                    # Not chained: the library's message can quote the data.
                     raise ProtocolError("not a frame") from None
                 yield frame
         finally:
@@ -174,14 +174,14 @@ class FrameDecoder(Generic[Frame]):
 
 
 Accepts = Callable[[asyncio.Transport], bool]
-"""Decides whether a peer is one to exchange frames with."""
+"""Decides whether to exchange frames with a peer."""
 
 
 class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     """Passes every frame to ``on_frame``, and the end of the connection, once, to ``on_lost``.
 
-    An invalid frame ends the connection, and ``on_lost`` gets the ProtocolError; otherwise it gets
-    the transport's error, if there was one. Sending on a connection that has ended does nothing.
+    An invalid frame ends the connection, and ``on_lost`` gets the ProtocolError. Otherwise it gets
+    the transport's error, if there is one. Sending on an ended connection does nothing.
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     ) -> None:
         """Receive frames of one direction, TO_KEY_SERVICE or TO_GATEWAY, from an accepted peer.
 
-        Without ``reads_while_blocked`` nothing is read from a peer that does not read what was
-        sent to it. Only one end of a connection may be so, or both could wait for each other.
+        Without ``reads_while_blocked`` it stops reading from a peer that does not read. Only one
+        end of a connection may do that: otherwise both could wait for each other.
         """
         self._decoder = FrameDecoder(decoder)
         self._on_frame = on_frame
@@ -220,13 +220,13 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
             self._outgoing.append(data)
 
     def close(self) -> None:
-        """End the connection after what is queued."""
+        """End the connection after the queued frames."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now, without what is queued."""
+        """End the connection now, and drop the queued frames."""
         self._outgoing.clear()
         if self._transport is not None:
             self._transport.abort()

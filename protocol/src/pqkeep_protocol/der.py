@@ -1,7 +1,7 @@
-"""DER, as far as keys and certificates need it, and the names of what else is found in their place.
+"""A DER reader for keys and certificates, and names for other documents in their place.
 
-It reads one encoding only: definite lengths in their shortest form. It says what a document is
-without repeating any of it.
+It reads one encoding only: definite lengths in their shortest form. It names a document without
+repeating any of its content.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ INTEGER, BIT_STRING, OCTET_STRING, OBJECT_IDENTIFIER, SEQUENCE = 0x02, 0x03, 0x0
 _LONG_FORM = 0x80
 _MAX_LENGTH_BYTES = 4
 _MAX_ELEMENTS = 64
-"""Of one sequence. Keys and certificates have under ten."""
+"""Elements in one sequence. Keys and certificates have under ten."""
 _CERTIFICATE_PARTS = 6
 _RSA_PRIVATE_PARTS = 9
 _VERSION_TAG = 0xA0
@@ -58,20 +58,20 @@ _ALGORITHMS: Mapping[str, str] = {
     "2b06010505070622": "XMSS",
     "2b06010505070623": "XMSS-MT",
 }
-"""By the contents of the object identifier."""
+"""By the content of the object identifier."""
 
 
 class DerError(ValueError):
-    """The data is not DER. Says nothing of the data."""
+    """The data is not DER. The message repeats none of it."""
 
 
 class Element(NamedTuple):
-    """One element."""
+    """One DER element."""
 
     tag: int
     content: memoryview
     whole: memoryview
-    """With tag and length."""
+    """Tag, length and content."""
 
 
 def der(tag: int, content: bytes) -> bytes:
@@ -84,19 +84,19 @@ def der(tag: int, content: bytes) -> bytes:
 
 
 def elements(data: memoryview) -> Sequence[Element]:
-    """Return the elements that data consists of. Raises DerError."""
-    found: list[Element] = []
+    """Return the elements of the data, in order. Raises DerError."""
+    parsed: list[Element] = []
     while data:
-        if len(found) == _MAX_ELEMENTS:
+        if len(parsed) == _MAX_ELEMENTS:
             raise DerError("too many elements")
         element = _first(data)
-        found.append(element)
+        parsed.append(element)
         data = data[len(element.whole) :]
-    return found
+    return parsed
 
 
 def only(data: memoryview, tag: int) -> memoryview:
-    """Return the content of data that is one element of a tag, and nothing more. Raises DerError."""
+    """Return the content of the only element, which must have this tag. Raises DerError."""
     element = _first(data)
     if element.tag != tag or len(element.whole) != len(data):
         raise DerError("another element")
@@ -122,40 +122,40 @@ def _first(data: memoryview) -> Element:
 
 
 def algorithm_in(identifier: memoryview) -> str:
-    """Return the name of an AlgorithmIdentifier's content, or that it is not known. Raises DerError."""
+    """Return the name of an AlgorithmIdentifier's algorithm. Raises DerError."""
     first = _first(identifier)
     if first.tag != OBJECT_IDENTIFIER:
         raise DerError("another element")
-    return _ALGORITHMS.get(bytes(first.content).hex(), "an algorithm that is not known here")
+    return _ALGORITHMS.get(bytes(first.content).hex(), "an unknown algorithm")
 
 
 def certified_key(data: memoryview) -> memoryview:
-    """Return the SubjectPublicKeyInfo of a certificate (RFC 5280). Raises DerError for another thing.
+    """Return the SubjectPublicKeyInfo of a certificate (RFC 5280), which is not verified.
 
-    Nothing of the certificate is checked: it is only where the key is.
+    Raises DerError if the data is not a certificate.
     """
     parts = elements(only(data, SEQUENCE))
-    if [each.tag for each in parts] != [SEQUENCE, SEQUENCE, BIT_STRING]:
+    if [part.tag for part in parts] != [SEQUENCE, SEQUENCE, BIT_STRING]:
         raise DerError("no certificate")
     signed = elements(parts[0].content)
     if signed and signed[0].tag == _VERSION_TAG:
         signed = signed[1:]
-    tags = [each.tag for each in signed[:_CERTIFICATE_PARTS]]
+    tags = [part.tag for part in signed[:_CERTIFICATE_PARTS]]
     if tags != [INTEGER, SEQUENCE, SEQUENCE, SEQUENCE, SEQUENCE, SEQUENCE]:
         raise DerError("no certificate")
     return signed[_CERTIFICATE_PARTS - 1].whole
 
 
 def form_of(data: memoryview) -> str:
-    """Return what a DER document is, by name, or "" where it is nothing that is known."""
+    """Return the name of a DER document's kind, or "" if it is unknown."""
     try:
         return _form_of(elements(only(data, SEQUENCE)))
     except DerError:
         return ""
 
 
-def _form_of(parts: Sequence[Element]) -> str:  # noqa: PLR0911 - a form a line
-    tags = [each.tag for each in parts]
+def _form_of(parts: Sequence[Element]) -> str:  # noqa: PLR0911 - one form per line
+    tags = [part.tag for part in parts]
     if tags == [SEQUENCE, BIT_STRING]:
         return f"a public key of {algorithm_in(parts[0].content)}"
     if tags[:3] == [INTEGER, SEQUENCE, OCTET_STRING]:
@@ -167,11 +167,11 @@ def _form_of(parts: Sequence[Element]) -> str:  # noqa: PLR0911 - a form a line
         is_request = len(signed) < _CERTIFICATE_PARTS and signed[:1] and signed[0].tag == INTEGER
         return "a certificate request (PKCS#10)" if is_request else "a certificate"
     if tags[:2] == [INTEGER, OCTET_STRING]:
-        return "a private key of EC (SEC 1)"
+        return "an EC private key (SEC 1)"
     if len(tags) >= _RSA_PRIVATE_PARTS and set(tags) == {INTEGER}:
-        return "a private key of RSA (PKCS#1)"
+        return "an RSA private key (PKCS#1)"
     if tags == [INTEGER, INTEGER]:
-        return "a public key of RSA (PKCS#1), or a signature of ECDSA"
+        return "an RSA public key (PKCS#1), or an ECDSA signature"
     if tags == [OBJECT_IDENTIFIER, _VERSION_TAG]:
         return "a message or a list of certificates (PKCS#7)"
     return ""

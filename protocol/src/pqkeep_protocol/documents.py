@@ -1,11 +1,11 @@
-"""Decodes JSON and TOML that others wrote: whatever it is, it is decoded or refused.
+"""Decodes JSON and TOML from outside. Any input is decoded or refused.
 
-msgspec raises RecursionError for deep nesting, which is no ValueError; a name of many parts in TOML
+msgspec raises RecursionError for deep nesting, which is not a ValueError. A TOML name of many parts
 costs time and memory that grow with the square of their number.
 
-Which characters names and texts may have is here too, on every version of Python the same. Each has
-the characters of one version of Unicode. A code point without a character there may have a visible
-one in a later version: what one version takes, all of them take.
+This module also decides which characters names and texts may have, the same on every version of
+Python. Each Python has the characters of one version of Unicode. A code point that is unassigned
+there may be a visible character in a later version. So unassigned code points are accepted.
 """
 
 import re
@@ -15,15 +15,15 @@ from typing import TypeVar
 import msgspec
 
 _NEVER_SHOWN = frozenset({0x2065, *range(0xFFF0, 0xFFF9)})
-"""Reserved for characters that are not shown (Unicode 15, 5.21)."""
+"""Code points reserved for invisible characters (Unicode 15, 5.21)."""
 _BEYOND = 0xE0000
-"""Plane 14 has formatting characters, and the two after it are private."""
+"""Plane 14 has formatting characters; planes 15 and 16 are for private use."""
 
 
 def is_newer(character: str) -> bool:
-    """Return whether a visible character may be assigned there by a later version of Unicode.
+    """Return whether a later version of Unicode may assign a visible character here.
 
-    Noncharacters never are.
+    It never assigns noncharacters.
     """
     if unicodedata.category(character) != "Cn":
         return False
@@ -34,23 +34,25 @@ def is_newer(character: str) -> bool:
 
 def is_printable(text: str) -> bool:
     """Return whether a text is printable, or may be in a later version of Unicode."""
-    return text.isprintable() or all(each.isprintable() or is_newer(each) for each in text)
+    return text.isprintable() or all(
+        character.isprintable() or is_newer(character) for character in text
+    )
 
 
 T = TypeVar("T")
 
 MAX_PARTS = 16
-"""Parts of a name in TOML, a.b.c."""
+"""Parts of a TOML name: a.b.c has three."""
 _PART = r"(?:[A-Za-z0-9_-]++|\"(?:[^\"\\\n]|\\.)*+\"|'[^'\n]*+')"
 _TOO_MANY_PARTS = re.compile(rf"(?<![^\s.\[{{,]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_PARTS}}}")
 
 
 class MalformedDocumentError(ValueError):
-    """A document is not what it should be. The message repeats no value of it."""
+    """A document does not have the expected form. The message repeats none of its values."""
 
 
 def decode_json(data: bytes | str | msgspec.Raw, kind: type[T]) -> T:
-    """Return what a JSON document says. Raises MalformedDocumentError."""
+    """Return a decoded JSON document. Raises MalformedDocumentError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -58,7 +60,7 @@ def decode_json(data: bytes | str | msgspec.Raw, kind: type[T]) -> T:
 
 
 def decode_toml(text: str, kind: type[T]) -> T:
-    """Return what a TOML document says. Raises MalformedDocumentError, which names the line."""
+    """Return a decoded TOML document. Raises MalformedDocumentError, which names the line."""
     if _TOO_MANY_PARTS.search(text):
         raise MalformedDocumentError(f"a name has more than {MAX_PARTS} parts")
     try:
@@ -66,4 +68,4 @@ def decode_toml(text: str, kind: type[T]) -> T:
     except (msgspec.MsgspecError, ValueError) as error:
         raise MalformedDocumentError(str(error)) from None
     except RecursionError:
-        raise MalformedDocumentError("it is nested too deeply") from None
+        raise MalformedDocumentError("the document is nested too deeply") from None

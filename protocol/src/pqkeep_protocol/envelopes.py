@@ -1,9 +1,9 @@
-"""The header of an envelope: which key a ciphertext is for (docs/cryptography.md).
+"""The header of an envelope: it names the key of a ciphertext (docs/cryptography.md).
 
     envelope = "pqk1." || base64url(header || blob), without padding
     header   = algorithm (1) || key version (4) || length of the name (1) || keyring
 
-The key service binds the blob to it. Reading it needs no cryptography.
+The key service binds the blob to the header. Reading a header needs no cryptography.
 """
 
 import re
@@ -25,7 +25,7 @@ NUMBERS: Mapping[Algorithm, int] = {
     Algorithm.X_WING: 2,
     Algorithm.ML_KEM_1024: 3,
 }
-"""How a header names the algorithms, as the headers of local files do."""
+"""The algorithms' numbers in a header, the same as in the headers of local files."""
 MAX_HEADER = 6 + 64
 """Bytes of the longest header."""
 
@@ -47,18 +47,21 @@ class Header:
     keyring: KeyringName = DEFAULT_KEYRING
 
     def encoded(self) -> bytes:
-        """Return its bytes: at most MAX_HEADER."""
+        """Return the header's bytes: at most MAX_HEADER."""
         name = self.keyring.encode("ascii")
         fixed = bytes((NUMBERS[self.algorithm],)) + self.version.to_bytes(4, "big")
         return fixed + bytes((len(name),)) + name
 
     def bound(self) -> bytes:
-        """Return what stands before the caller's associated data."""
+        """Return the bytes that precede the caller's associated data."""
         return PREFIX.encode("ascii") + self.encoded()
 
 
 def read_header(data: bytes) -> Header:
-    """Return the header that data begins with; it has one encoding. Raises InvalidHeaderError."""
+    """Return the header at the start of the data. A header has one encoding only.
+
+    Raises InvalidHeaderError.
+    """
     if len(data) < _FIXED_SIZE:
         raise InvalidHeaderError
     algorithm = _ALGORITHMS.get(data[0])

@@ -1,6 +1,6 @@
-"""The closed set of reasons why the key service refuses a request.
+"""The closed set of reasons for which the key service refuses a request.
 
-A kind says what the caller can do about it, never why the cryptography failed. The gateway maps
+A kind tells the caller how to react. It never tells why the cryptography failed. The gateway maps
 kinds to HTTP statuses and ``ERR_*`` codes.
 """
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 
 
 class ErrorKind(StrEnum):
-    """Why there is no result."""
+    """Why a request has no result."""
 
     KEY_NOT_FOUND = "key-not-found"
-    """No such key version, or one whose status does not allow the operation."""
+    """The key version does not exist, or its status does not allow the operation."""
     TARGET_NOT_FOUND = "target-not-found"
-    """There is no active key to re-encrypt to."""
+    """Re-encryption has no active target key."""
     KEY_EXISTS = "key-exists"
     """The algorithm already has an active key."""
     KEYRING_NOT_FOUND = "keyring-not-found"
@@ -23,52 +23,52 @@ class ErrorKind(StrEnum):
     TENANT_MOVED = "tenant-moved"
     """The tenant's keys are in another shard, or on their way to one."""
     PURPOSE_DENIED = "purpose-denied"
-    """The keyring's keys are not for that."""
+    """The keyring's purposes do not include the operation."""
     TARGET_PURPOSE_DENIED = "target-purpose-denied"
-    """The keys of the keyring to re-encrypt to are not for that."""
+    """The purposes of the keyring to re-encrypt to do not include the operation."""
     SCOPE_DENIED = "scope-denied"
-    """The public key is of one of the tenant's keyrings, and the caller may not use that keyring."""
+    """The public key belongs to a keyring of the tenant that the caller's scopes exclude."""
     NO_PURPOSE = "no-purpose"
-    """None of the keyring's purposes is for keys of the algorithm."""
+    """No purpose of the keyring fits the algorithm."""
     IMPORT_KEY_NOT_FOUND = "import-key-not-found"
-    """No such import key, or it was used, or its time is over."""
+    """The import key does not exist, was used, or has expired."""
     KEY_QUOTA_REACHED = "key-quota-reached"
     VERSION_LIMIT_REACHED = "version-limit-reached"
-    """The key has as many versions as a key may have."""
+    """The key has the maximum number of versions."""
     KEY_STATUS = "key-status"
-    """The lifecycle has no such step from the key's status."""
+    """The key's status does not allow this lifecycle step."""
     IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused"
-    """The Idempotency-Key belongs to another request."""
+    """The Idempotency-Key was used for another request."""
     RECORD_NOT_FOUND = "record-not-found"
-    """The audit log has no such record, or is not that large."""
+    """The audit log has no such record, or is smaller than the request says."""
     UNSUPPORTED = "unsupported"
-    """The algorithm has no such operation, or the socket takes no such request."""
+    """The algorithm has no such operation, or the socket does not accept the request."""
     ALGORITHM_MISMATCH = "algorithm-mismatch"
     """The ciphertext belongs to a key of another algorithm."""
     INVALID_PUBLIC_KEY = "invalid-public-key"
-    """The public key that the caller brought is none of the algorithm's."""
+    """The caller's public key is not a valid key of the algorithm."""
     PRIVATE_KEY_MALFORMED = "private-key-malformed"
-    """What was unwrapped is no private key in a form that is known."""
+    """The unwrapped data is not a private key in a known format."""
     PRIVATE_KEY_ALGORITHM = "private-key-algorithm"
-    """The private key is another algorithm's."""
+    """The private key is for another algorithm."""
     PRIVATE_KEY_WITHOUT_SEED = "private-key-without-seed"
-    """The private key is in its expanded form only."""
+    """The private key is present only in its expanded form."""
     PRIVATE_KEY_CONTRADICTION = "private-key-contradiction"
-    """Its seed does not belong to its expanded key, its public key or its other half."""
+    """The seed does not match the expanded key, the public key or the other half of the pair."""
     DECRYPTION_FAILED = "decryption-failed"
     VERIFICATION_FAILED = "verification-failed"
     TOO_LARGE = "too-large"
-    """The request does not fit into a frame. Raised by the key service's clients only."""
+    """The request does not fit into a frame. Only the key service's clients raise it."""
     OVERLOADED = "overloaded"
-    """Too many requests in flight; nothing was done."""
+    """Too many requests are in flight. Nothing was done."""
     STANDBY = "standby"
-    """This key service does not serve now, another one may; nothing was done. Clients with several
-    addresses try the next, and raise UNAVAILABLE where none serves."""
+    """This key service is a standby. Nothing was done. Clients with several addresses try the next
+    one, and raise UNAVAILABLE if none is active."""
     UNAVAILABLE = "unavailable"
-    """Stopping, out of reach, or the audit log cannot be written."""
+    """The key service stops or is unreachable, or the audit log cannot be written."""
     DEADLINE_EXCEEDED = "deadline-exceeded"
     BAD_RESPONSE = "bad-answer"
-    """The key service sent an invalid answer. Raised by its clients only."""
+    """The key service sent an invalid response. Only its clients raise it."""
     INTERNAL = "internal"
 
 
@@ -76,6 +76,6 @@ class KeyServiceError(Exception):
     """A refused request. Raised by the key service and by its clients."""
 
     def __init__(self, kind: ErrorKind) -> None:
-        """Carry the kind and nothing that the request held."""
+        """Carry the kind, and nothing of the request."""
         super().__init__(kind.value)
         self.kind = kind

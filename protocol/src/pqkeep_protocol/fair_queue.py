@@ -1,4 +1,4 @@
-"""A bounded queue before a few slots, fair between subjects: tenants, or source addresses."""
+"""A bounded queue for a few slots, fair between subjects (tenants or source addresses)."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -10,7 +10,7 @@ Slot = TypeVar("Slot")
 
 
 class QueueFullError(Exception):
-    """Too many wait, and no subject has more of them than this one."""
+    """The queue is full, and no subject has more waiting than this one."""
 
 
 class QueueTimeoutError(Exception):
@@ -20,9 +20,9 @@ class QueueTimeoutError(Exception):
 class FairQueue(Generic[Subject, Slot]):
     """Hands out slots round-robin by subject.
 
-    No subject holds more than ``per_subject`` slots at once. If more than ``max_waiting`` would
-    wait, one of the subject with the most is refused, the one that came last: a subject that has
-    fewer waiting than another is never refused.
+    No subject holds more than ``per_subject`` slots at once. If more than ``max_waiting`` wait, the
+    subject with the most loses its newest. So a subject with fewer waiting than another is never
+    refused.
     """
 
     def __init__(self, slots: Iterable[Slot], *, per_subject: int, max_waiting: int) -> None:
@@ -34,13 +34,13 @@ class FairQueue(Generic[Subject, Slot]):
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slot."""
+        """The number of callers that wait for a slot."""
         return sum(map(len, self._waiting.values()))
 
     async def acquire(self, subject: Subject, deadline: float | None = None) -> Slot:
-        """Return a slot as soon as the subject may have one; ``release`` it afterwards.
+        """Return a slot as soon as the subject may have one. ``release`` it afterwards.
 
-        The deadline is in the event loop's time. Raises QueueFullError, QueueTimeoutError.
+        The deadline is in the event loop's time. Raises QueueFullError or QueueTimeoutError.
         """
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(subject, deque()).append(future)
@@ -55,7 +55,7 @@ class FairQueue(Generic[Subject, Slot]):
                 raise QueueTimeoutError from None
             raise
         finally:
-            del future  # its exception has this frame, and those of what waits for the slot
+            del future  # its exception refers to this frame and to those of its callers
 
     def release(self, subject: Subject, slot: Slot) -> None:
         """Take a slot back."""
@@ -65,7 +65,7 @@ class FairQueue(Generic[Subject, Slot]):
         self._assign()
 
     def _assign(self) -> None:
-        """Hand free slots to those who wait, one subject after the other."""
+        """Hand free slots to waiting callers, one subject after the other."""
         for subject in tuple(self._waiting):
             queue = self._waiting[subject]
             while queue and queue[0].done():
@@ -78,7 +78,7 @@ class FairQueue(Generic[Subject, Slot]):
                 del self._waiting[subject]
 
     def _refuse_one_too_many(self, subject: Subject) -> None:
-        """Refuse the last of the longest queue if too many wait; of equal ones, the subject's."""
+        """Refuse the newest of the longest queue if too many wait; of equals, the subject's."""
         if self.waiting <= self._max_waiting:
             return
         own = self._waiting[subject]

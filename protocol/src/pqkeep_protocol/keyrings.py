@@ -1,4 +1,4 @@
-"""Keyrings: what a tenant says about one, and what its keys may be used for."""
+"""Keyrings: their settings, and the purposes of their keys."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.keys import PRINTABLE, KeyringName
 
 MAX_KEYRINGS = 256
-"""How many keyrings a tenant has, ``default`` among them."""
+"""The most keyrings a tenant can have, including ``default``."""
 MAX_DESCRIPTION = 256
 MAX_LABELS = 20
 MAX_LABEL_VALUE = 128
@@ -21,7 +21,7 @@ LABEL_NAME = r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"
 
 
 class KeyPurpose(StrEnum):
-    """What keys can be used for."""
+    """What a keyring's keys may be used for."""
 
     ENCRYPT = "encrypt"
     DECRYPT = "decrypt"
@@ -50,17 +50,17 @@ PURPOSE_OF: Mapping[Operation, KeyPurpose] = {
     Operation.VERIFY_HASH: KeyPurpose.VERIFY,
     Operation.VERIFY_MU: KeyPurpose.VERIFY,
 }
-"""The purpose that a keyring must have for an operation. Every use of a key has one."""
+"""The purpose that a keyring needs for each operation that uses a key."""
 
 
 class KeyringPatterns(Struct, frozen=True, array_like=True):
-    """Keyrings by name, and by how their names begin."""
+    """A set of keyrings, by names and by prefixes of names."""
 
     names: tuple[str, ...] = ()
     beginnings: tuple[str, ...] = ()
 
     def match(self, keyring: KeyringName) -> bool:
-        """Return whether a keyring is one of them."""
+        """Return whether a keyring is in the set."""
         return keyring in self.names or keyring.startswith(self.beginnings)
 
 
@@ -75,7 +75,7 @@ Labels = Annotated[
 Purposes = Annotated[tuple[KeyPurpose, ...], Meta(min_length=1, max_length=len(ALL_PURPOSES))]
 """In the order of ``KeyPurpose``, each once."""
 Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]
-"""0: never."""
+"""0 means never."""
 
 
 class KeyringInfo(Struct, frozen=True, array_like=True):
@@ -86,8 +86,8 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     labels: Labels = {}
     purposes: Purposes = ALL_PURPOSES
     rotation_days: Days = 0
-    """After how many days an active key is rotated by itself."""
+    """The age in days at which an active key is rotated automatically; 0 for never."""
     archive_after_days: Days = 0
-    """After how many days a retired key version is archived by itself."""
+    """The days after which a retired key version is archived automatically; 0 for never."""
     created_at: datetime | None = None
-    """None for ``default``, which nobody created."""
+    """None for ``default``, which exists from the start."""

@@ -1,4 +1,4 @@
-"""Identity, status and public half of a key: all that the gateway knows of it."""
+"""A key's identity, status and public half: everything the gateway knows of it."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,49 +10,49 @@ from msgspec import Meta, Struct
 
 from pqkeep_protocol.algorithms import READING, USES, Algorithm, Operation
 
-# A shard is a key service with its own database, keys and audit log, and has some tenants.
+# A shard is a key service with its own database, keys, audit log and tenants.
 SHARD_NAME = r"\A[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z"
 """The pattern of a shard's name: 1 to 32 characters."""
 
 ShardName = Annotated[str, Meta(pattern=SHARD_NAME)]
 
 DEFAULT_SHARD: Final = "default"
-"""The shard that every installation has. It has the records of what concerns no tenant."""
+"""The shard that every installation has. Its log has the records that belong to no tenant."""
 
 TenantId = NewType("TenantId", UUID)
 KeyVersion = NewType("KeyVersion", int)
 
 INSTALLATION = TenantId(UUID(int=0))
-"""The owner of what belongs to no tenant: checkpoint keys, and the operator's records."""
+"""The owner of checkpoint keys and of operators' records, which belong to no tenant."""
 
 MAX_KEY_VERSION = 2**31 - 1
 """The largest version that can exist."""
 MAX_VERSIONS = 10_000
-"""Versions of one key, archived ones too: a change of a key costs the more the more it has."""
+"""Versions of one key, including archived ones. More versions make a change of the key slower."""
 
 SomeVersion = Annotated[KeyVersion, Meta(ge=1, le=MAX_KEY_VERSION)]
-"""A version as the decoder accepts it."""
+"""A key version with the range that the decoder checks."""
 
 PRINTABLE = r"\A[ -~\xa0-\U0010ffff]*\Z"
-"""The pattern of a text that is recorded: without control characters. PostgreSQL does not store NUL."""
+"""The pattern of recorded text: no control characters. PostgreSQL cannot store NUL."""
 
 KEYRING_NAME = r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"
 """The pattern of a keyring's name."""
 
 KeyringName = Annotated[str, Meta(pattern=KEYRING_NAME)]
-"""A keyring of a tenant: it holds one key for each algorithm. 1 to 64 characters."""
+"""A keyring's name, 1 to 64 characters. A keyring holds one key for each algorithm."""
 
 DEFAULT_KEYRING: Final = "default"
-"""The keyring that every tenant has, and that is meant where none is named."""
+"""The keyring that every tenant has. A request that names no keyring means this one."""
 
 
 class KeyStatus(StrEnum):
-    """The statuses of a key version, in order. Only from DISABLED there is a way back."""
+    """The statuses of a key version, in order. Only DISABLED can be reversed."""
 
     ACTIVE = "active"
     RETIRED = "retired"
     DISABLED = "disabled"
-    """Refused for every use until it is enabled, which makes it active or retired as it was."""
+    """Refused for every use. Enabling restores the earlier status, active or retired."""
     ARCHIVED = "archived"
 
 
@@ -64,19 +64,19 @@ USABLE: Mapping[Operation, frozenset[KeyStatus]] = {
     )
     for operation in USES
 }
-"""The key statuses with which each cryptographic operation works, unless its end is scheduled."""
+"""The key statuses that allow each cryptographic operation, unless archiving is scheduled."""
 
 MIN_ARCHIVE_DAYS, MAX_ARCHIVE_DAYS = 7, 30
-"""How many days before a private key is destroyed that is scheduled; fewer are for development."""
+"""The delay in days before a scheduled destruction of a private key; less is for development."""
 
 
 class DestructionState(StrEnum):
-    """How far the destruction of all of a tenant's private keys is."""
+    """The progress of the destruction of all of a tenant's private keys."""
 
     SCHEDULED = "scheduled"
     """It can be cancelled."""
     BEGUN = "begun"
-    """It cannot be cancelled, and no key is made."""
+    """It cannot be cancelled, and new keys are refused."""
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     """It can be scheduled again, and waits anew."""
@@ -87,7 +87,7 @@ class Destruction(Struct, frozen=True, array_like=True):
 
     state: DestructionState
     at: Annotated[datetime, Meta(tz=True)]
-    """When it begins, or was to begin."""
+    """The time for which the destruction is or was scheduled."""
 
     @property
     def has_begun(self) -> bool:
@@ -109,11 +109,11 @@ class KeyInfo(Struct, frozen=True, array_like=True):
     public_key: bytes
     created_at: datetime
     archive_at: datetime | None = None
-    """When the private key is destroyed, if that is scheduled: until then nothing can use it."""
+    """When the private key is destroyed, if that is scheduled. Until then every use is refused."""
     keyring: KeyringName = DEFAULT_KEYRING
     imported: bool = False
-    """Whether the private key was made elsewhere, and may be known there."""
+    """Whether the private key was generated elsewhere. A copy may exist there."""
 
     def allows(self, operation: Operation) -> bool:
-        """Return whether a cryptographic operation may use it."""
+        """Return whether a cryptographic operation may use this key version."""
         return self.archive_at is None and self.status in USABLE[operation]

@@ -1,9 +1,10 @@
-"""Mutual TLS between gateway and key service on two hosts, by the standard library's ssl.
+"""Mutual TLS between a gateway and a key service on two hosts, with the standard library's ssl.
 
-Both ends have a certificate from one private CA. It names its holder's role by a URI, and each end
-accepts the other role only, with the extended key usage of its side, in a certificate that is no
-CA's: OpenSSL accepts one without any usage. TLS 1.3 alone, without session tickets: each connection begins with
-both certificates. On one host the kernel tells whose process is at the other end of a Unix socket.
+Both ends have a certificate from one private CA. A URI in it names the holder's role. Each end
+accepts only the other role, with the matching extended key usage, in a certificate that is not a
+CA's. OpenSSL alone would accept a certificate without any usage. Only TLS 1.3 is used, without
+session tickets, so that each connection begins with both certificates. On one host a Unix socket
+needs no TLS: the kernel identifies the peer process.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ class UnixConnection(Protocol):
 
 
 class Peer(NamedTuple):
-    """A process."""
+    """The process at the other end of a Unix socket."""
 
     pid: int
     uid: int
 
 
 def peer_of(connection: UnixConnection) -> Peer:
-    """Return the process that connected, or listens. Raises OSError."""
+    """Return the process that connected or listens. Raises OSError."""
     pid, uid, _ = _UCRED.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     )
@@ -53,21 +54,21 @@ def peer_of(connection: UnixConnection) -> Peer:
 _LOG = logger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
-"""For connecting, and for the handshake."""
+"""The limit for connecting, and again for the handshake."""
 WARNING_DAYS = 30
 _DAY_SECONDS = 24 * 3600
 _SILENCE_MS = 10_000
-"""A connection whose peer has confirmed nothing for so long is over."""
+"""A peer that acknowledges nothing for this long is gone."""
 _EXPLAINED: Mapping[str | None, str] = {
     None: "it is not PEM, or the key is encrypted",
     "EE_KEY_TOO_SMALL": "its algorithm is not known; ML-DSA-65 needs OpenSSL 3.5",
 }
-"""OpenSSL's reasons that say too little."""
+"""Better texts for OpenSSL's unclear reasons."""
 _HAS_POST_QUANTUM = ssl.OPENSSL_VERSION_INFO >= (3, 5)
 
 
 class Role(StrEnum):
-    """What a certificate is for: the only URI among its names, a SPIFFE ID."""
+    """The role in a certificate: its only URI, a SPIFFE ID."""
 
     GATEWAY = "spiffe://pqkeep/gateway"
     KEY_SERVICE = "spiffe://pqkeep/keyservice"
@@ -91,32 +92,32 @@ _EXTENSIONS_TAG, _BOOLEAN = 0xA3, 0x01
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one end shows and trusts: files in PEM."""
+    """The files in PEM with which one end authenticates itself and its peer."""
 
     role: Role
     certificate: Path
-    """With the certificates of intermediate authorities, if there are any."""
+    """With any intermediate certificates."""
     key: Path
-    """The certificate's private key, not encrypted: a secret file."""
+    """The certificate's unencrypted private key: a secret file."""
     ca: Path
-    """The authorities whose certificates are accepted."""
+    """The CA certificates that sign accepted peers."""
     require_post_quantum: bool = False
-    """Whether a peer without post-quantum key exchange is refused."""
+    """Whether to refuse a peer without post-quantum key exchange."""
 
 
 class LinkTls:
-    """One end's TLS. New connections use what the files held when they were last read."""
+    """One end's TLS. New connections use the files as they were last read."""
 
     def __init__(self, identity: Identity, now: Callable[[], float] = time.time) -> None:
-        """Read the files. Raises ConfigError if the other end would not accept them."""
+        """Read the files. Raises ConfigError if the other end would reject them."""
         self._identity = identity
         self._now = now
         self.context, self.expires_at = _load(identity)
         self.peer_expires_at = 0.0
-        """When the certificate of the newest peer expires, in Unix seconds; 0 before there was one."""
+        """When the newest peer's certificate expires, in Unix seconds; 0 before the first peer."""
 
     def reload(self) -> None:
-        """Read the files again, for new connections. Where they cannot be used, nothing changes."""
+        """Read the files again, for new connections. If they are unusable, nothing changes."""
         try:
             self.context, self.expires_at = _load(self._identity)
         except ConfigError as error:
@@ -127,27 +128,27 @@ class LinkTls:
 
     @property
     def days_left(self) -> int:
-        """For how many whole days certificate and CA are still valid."""
+        """Whole days until the certificate or the CA expires."""
         return int((self.expires_at - self._now()) // _DAY_SECONDS)
 
     @property
     def expires_soon(self) -> bool:
-        """Whether certificate or CA expire within 30 days."""
+        """Whether the certificate or the CA expires within 30 days."""
         return self.days_left < WARNING_DAYS
 
     def warn(self) -> None:
-        """Log that the certificate expires, from 30 days before."""
+        """Log a warning from 30 days before the certificate expires."""
         if self.expires_soon:
             _LOG.warning("the link's certificate expires soon", days=self.days_left)
 
     async def run(self) -> None:
-        """Warn of expiry once a day, until cancelled."""
+        """Call ``warn`` once a day, until cancelled."""
         while True:
             self.warn()
             await asyncio.sleep(_DAY_SECONDS)
 
     def accepts(self, transport: asyncio.Transport) -> bool:
-        """Return whether a peer has the other role. Its certificate has been verified already."""
+        """Return whether a verified peer certificate has the other end's role."""
         certificate = transport.get_extra_info("peercert") or {}
         encoded = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
         role = _OTHER[self._identity.role]
@@ -161,32 +162,32 @@ class LinkTls:
 
 
 def reason(error: BaseException) -> str:
-    """Return why a connection could not be made, or ended, in a few words and on one line."""
+    """Return on one line why a connection failed or ended."""
     of_openssl = getattr(error, "reason", None)
     return str(of_openssl or getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
 def _load(identity: Identity) -> tuple[GroupContext, float]:
-    """Return a context, and when the first of certificate and CA expires, in Unix seconds."""
+    """Return a context, and the earlier expiry of certificate and CA, in Unix seconds."""
     check_secret_file(identity.key, "private key of the link's certificate")
     is_server = identity.role is Role.KEY_SERVICE
     context = _new_context(identity, is_server=is_server, verifies=True)
-    certificate, encoded = _seen_by_the_other_end(identity)
+    certificate, encoded = _verified_certificate(identity)
     if not _has_role(certificate, identity.role):
         raise ConfigError(
-            f"cannot use the certificate in {identity.certificate}: expected one URI among its"
-            f" names, {identity.role}"
+            f"cannot use the certificate in {identity.certificate}: it needs {identity.role} as the"
+            " only URI among its names"
         )
     if not _is_for(encoded, identity.role):
         side = "servers" if is_server else "clients"
         raise ConfigError(
-            f"cannot use the certificate in {identity.certificate}: expected the extended key usage"
-            f" for {side}, and a certificate that is no CA's"
+            f"cannot use the certificate in {identity.certificate}: it needs the extended key usage"
+            f" for {side}, and must not be a CA certificate"
         )
     context.on_group = partial(_check_peers_group, required=identity.require_post_quantum)
     return context, min(
-        ssl.cert_time_to_seconds(str(each["notAfter"]))
-        for each in (certificate, *context.get_ca_certs())
+        ssl.cert_time_to_seconds(str(presented["notAfter"]))
+        for presented in (certificate, *context.get_ca_certs())
     )
 
 
@@ -212,16 +213,17 @@ def _new_context(identity: Identity, *, is_server: bool, verifies: bool) -> Grou
     return context
 
 
-def _seen_by_the_other_end(identity: Identity) -> tuple[Mapping[str, Any], bytes]:
-    """Return the certificate, and its DER, verified as the other end does: by a handshake in memory.
+def _verified_certificate(identity: Identity) -> tuple[Mapping[str, Any], bytes]:
+    """Return the certificate and its DER, verified as the other end does: by a handshake in memory.
 
-    Raises ConfigError if it is not accepted: expired, of another CA, for the other role.
+    Raises ConfigError if the other end would reject it: expired, from another CA, for the other
+    role.
     """
     is_server = identity.role is Role.KEY_SERVICE
     client = _new_context(identity, is_server=False, verifies=is_server)
     server = _new_context(identity, is_server=True, verifies=not is_server)
     client.on_group = partial(_check_own_group, required=identity.require_post_quantum)
-    client.check_hostname = False  # which host it is for, the gateway's settings say
+    client.check_hostname = False  # the host name is in the gateway's settings
     upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_end = client.wrap_bio(downwards, upwards)
     server_end = server.wrap_bio(upwards, downwards, server_side=True)
@@ -241,7 +243,7 @@ def _seen_by_the_other_end(identity: Identity) -> tuple[Mapping[str, Any], bytes
 
 
 def _check_peers_group(group: str, *, required: bool) -> None:
-    """Refuse a peer's key exchange that is not post-quantum, or warn of it. Raises SSLError."""
+    """Refuse a peer's key exchange that is not post-quantum, or log a warning. Raises SSLError."""
     if group in POST_QUANTUM:
         return
     if required:
@@ -250,7 +252,7 @@ def _check_peers_group(group: str, *, required: bool) -> None:
 
 
 def _check_own_group(group: str, *, required: bool) -> None:
-    """Refuse key exchange that is not post-quantum, or warn of it where OpenSSL has no other.
+    """Refuse key exchange that is not post-quantum, or log a warning if OpenSSL has no other.
 
     Raises ConfigError.
     """
@@ -258,12 +260,13 @@ def _check_own_group(group: str, *, required: bool) -> None:
         return
     if required and not _HAS_POST_QUANTUM:
         raise ConfigError(
-            f"require_post_quantum: {ssl.OPENSSL_VERSION}, which Python is linked to, agrees on"
-            f" {group}; OpenSSL 3.5 or later has post-quantum groups"
+            f"require_post_quantum needs OpenSSL 3.5 or later: Python uses {ssl.OPENSSL_VERSION},"
+            f" which negotiates {group}"
         )
     if _HAS_POST_QUANTUM:
         raise ConfigError(
-            f"{ssl.OPENSSL_VERSION} is configured to agree on {group}, which is not post-quantum"
+            f"the configuration of {ssl.OPENSSL_VERSION} negotiates {group}, which is not"
+            " post-quantum: let it allow a post-quantum group"
         )
     _LOG.warning(
         "the link's key exchange is not post-quantum", openssl=ssl.OPENSSL_VERSION, group=group
@@ -276,24 +279,24 @@ def _has_role(certificate: Mapping[str, Any], role: Role) -> bool:
 
 
 def _is_for(certificate: bytes, role: Role) -> bool:
-    """Return whether a certificate in DER has the usage of a role's side, and is no CA's."""
+    """Return whether a DER certificate has the usage of a role's side, and is not a CA's."""
     try:
         signed = elements(elements(only(memoryview(certificate), SEQUENCE))[0].content)
         (last,) = elements(signed[-1].content) if signed[-1].tag == _EXTENSIONS_TAG else ()
-        found = {
+        values = {
             bytes(parts[0].content): parts[-1].content
-            for parts in (elements(each.content) for each in elements(last.content))
+            for parts in (elements(extension.content) for extension in elements(last.content))
         }
-        usages = elements(only(found[_USAGES], SEQUENCE))
-        constraints = elements(only(found.get(_CONSTRAINTS, _NO_CONSTRAINTS), SEQUENCE))
+        usages = elements(only(values[_USAGES], SEQUENCE))
+        constraints = elements(only(values.get(_CONSTRAINTS, _NO_CONSTRAINTS), SEQUENCE))
     except (DerError, IndexError, KeyError, ValueError):
         return False
-    is_ca = any(each.tag == _BOOLEAN and any(each.content) for each in constraints)
-    return not is_ca and _USAGE[role] in {bytes(each.content) for each in usages}
+    is_ca = any(element.tag == _BOOLEAN and any(element.content) for element in constraints)
+    return not is_ca and _USAGE[role] in {bytes(usage.content) for usage in usages}
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel end a connection when the other host has gone without a word."""
+    """Make the kernel end a connection after the other host has gone silently."""
     for level, option, value in (
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),

@@ -1,7 +1,7 @@
-"""Every request the key service answers, and the result of each.
+"""All requests to the key service, and their results.
 
 A request names its result in its base class, so ``await keys.execute(Encrypt(...))`` is typed.
-On the wire each is an array that starts with its tag (see ``codec``).
+On the wire each message is an array that starts with its tag (see ``codec``).
 """
 
 from datetime import datetime
@@ -46,7 +46,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Attribution(Struct, frozen=True, array_like=True):
-    """Who sent a request, as the audit log records it."""
+    """The sender of a request, as the audit log records it."""
 
     request_id: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     principal: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
@@ -56,11 +56,11 @@ class Attribution(Struct, frozen=True, array_like=True):
     """The policy that allowed the request."""
 
     def under(self, policy: str) -> "Attribution":
-        """Return the same request's attribution, allowed by another policy."""
+        """Return the attribution with another policy."""
         return Attribution(self.request_id, self.principal, self.source_address, policy)
 
     def by(self, principal: str) -> "Attribution":
-        """Return the same request's attribution to another principal."""
+        """Return the attribution with another principal."""
         return Attribution(self.request_id, principal, self.source_address, self.policy)
 
 
@@ -83,7 +83,7 @@ class Request(RedactedRepr, Struct, Generic[R_co], frozen=True, array_like=True,
 
 
 class KeyRequest(Request[R_co], Generic[R_co], frozen=True, kw_only=True):
-    """Base of all requests that use keys or change them. Each leaves one record in the log."""
+    """Base of all requests that use or change keys. Each adds one record to the log."""
 
     operation: ClassVar[Operation]
     keyring: KeyringName = DEFAULT_KEYRING
@@ -94,27 +94,27 @@ class Result(RedactedRepr, Struct, frozen=True, array_like=True, kw_only=True):
 
 
 AssociatedData = Annotated[bytes, Meta(max_length=MAX_ASSOCIATED_DATA)]
-"""What a ciphertext is bound to beside its key; empty: to nothing."""
+"""Data that a ciphertext is bound to beside its key; empty for none."""
 
 Context = Annotated[bytes, Meta(max_length=MAX_CONTEXT)]
-"""What a signature is bound to beside its message; empty: to nothing."""
+"""Data that a signature is bound to beside its message; empty for none."""
 
 Mu = Annotated[bytes, Meta(min_length=MU_SIZE, max_length=MU_SIZE)]
-"""SHAKE256 of a public key's hash and a message with its context (FIPS 204, algorithm 7)."""
+"""FIPS 204, algorithm 7: SHAKE256 of the public key's hash, the context and the message."""
 
 
 SuppliedKey = Annotated[bytes, Meta(max_length=4096)]
-"""A public key that the caller brought, as its standard encodes it. If it is one of the tenant's, the
-status, the purposes and the record are that key version's."""
+"""A public key from the caller, in its standard's encoding. If it is one of the tenant's, that key
+version's status and purposes apply, and the record names it."""
 
 
 class CiphertextFormat(StrEnum):
-    """What a ciphertext says of its key."""
+    """The key information that a ciphertext carries."""
 
     CIPHERTEXT = "ciphertext"
-    """Nothing."""
+    """No key information."""
     ENVELOPE = "envelope"
-    """Keyring, algorithm and version, in a header to which it is bound."""
+    """A header with keyring, algorithm and version. The ciphertext is bound to it."""
 
 
 class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
@@ -122,11 +122,11 @@ class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
 
     ciphertext: bytes
     version: SomeVersion | None
-    """None where the key was supplied."""
+    """None for a supplied key."""
 
 
 class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
-    """Encrypt under a key version, under the active key where it is None, or to a supplied key.
+    """Encrypt under a key version, the active key (``version`` is None) or a supplied key.
 
     Errors: INVALID_PUBLIC_KEY.
     """
@@ -137,27 +137,27 @@ class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
     plaintext: bytes
     associated_data: AssociatedData = b""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
-    """With ENVELOPE the result is the part behind the header."""
+    """With ENVELOPE the result is the part after the header."""
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
+    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError on a supplied key with a version, or in an envelope, which names ours."""
+        """Raise ValueError on a supplied key with a version, or with an envelope."""
         if self.public_key is not None and (
             self.version is not None or self.format is CiphertextFormat.ENVELOPE
         ):
-            raise ValueError("a supplied key has no version")
+            raise ValueError("a supplied key has no version and no envelope")
 
 
 class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
-    """The plaintext that was encrypted."""
+    """The decrypted plaintext."""
 
     plaintext: bytes
 
 
 class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
-    """Decrypt a ciphertext of encrypt. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
+    """Decrypt a result of Encrypt. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
 
     operation: ClassVar = Operation.DECRYPT
     algorithm: Algorithm
@@ -165,8 +165,8 @@ class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
     ciphertext: bytes
     associated_data: AssociatedData = b""
     probe: tuple[Algorithm, ...] | None = None
-    """With which other algorithms' keys it is tried after a failure; None: with all. An envelope
-    names its key, and is tried with no other."""
+    """Other algorithms to try after a failure, to report ALGORITHM_MISMATCH; None tries all. An
+    envelope names its algorithm, so no other is tried."""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
 
 
@@ -188,10 +188,10 @@ class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="enca
     version: SomeVersion | None
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
+    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless there is one of both."""
+        """Raise ValueError unless there is either a version or a public key."""
         _require_one_key(self.version, self.public_key)
 
 
@@ -211,13 +211,13 @@ class Decapsulate(KeyRequest[Decapsulated], frozen=True, kw_only=True, tag="deca
 
 
 class Wrapped(Result, frozen=True, kw_only=True, tag="wrapped"):
-    """``wrapped_key``: the layout of a ciphertext, bound to wrapping."""
+    """``wrapped_key``: like a ciphertext, but bound to wrapping."""
 
     wrapped_key: bytes
 
 
 class Wrap(KeyRequest[Wrapped], frozen=True, kw_only=True, tag="wrap"):
-    """Encrypt a symmetric key of SYMMETRIC_KEY_SIZES bytes, which is wiped afterwards."""
+    """Encrypt a symmetric key of SYMMETRIC_KEY_SIZES bytes, and wipe it afterwards."""
 
     operation: ClassVar = Operation.WRAP
     algorithm: Algorithm
@@ -227,7 +227,7 @@ class Wrap(KeyRequest[Wrapped], frozen=True, kw_only=True, tag="wrap"):
 
 
 class Unwrapped(Result, frozen=True, kw_only=True, tag="unwrapped"):
-    """The symmetric key that was wrapped."""
+    """The unwrapped symmetric key."""
 
     symmetric_key: bytes
 
@@ -241,12 +241,12 @@ class Unwrap(KeyRequest[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
     wrapped_key: bytes
     associated_data: AssociatedData = b""
     probe: tuple[Algorithm, ...] | None = None
-    """With which other algorithms' keys it is tried after a failure; None: with all. An envelope
-    names its key, and is tried with no other."""
+    """Other algorithms to try after a failure, to report ALGORITHM_MISMATCH; None tries all. An
+    envelope names its algorithm, so no other is tried."""
 
 
 class Target(Struct, frozen=True, array_like=True):
-    """Where a re-encryption goes: the active key of an algorithm in a keyring."""
+    """The target of a re-encryption: the active key of an algorithm in a keyring."""
 
     algorithm: Algorithm
     keyring: KeyringName = DEFAULT_KEYRING
@@ -255,14 +255,14 @@ class Target(Struct, frozen=True, array_like=True):
 
 
 class ReEncrypted(Result, frozen=True, kw_only=True, tag="re-encrypted"):
-    """A ciphertext or a wrapped key, and the version of the target that it is for."""
+    """A ciphertext or wrapped key, and its target key version."""
 
     ciphertext: bytes
     version: SomeVersion
 
 
 class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encrypt"):
-    """Decrypt a ciphertext or a wrapped key, and encrypt to a target what was in it.
+    """Decrypt a ciphertext or wrapped key, and encrypt its content to a target.
 
     Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH, TARGET_NOT_FOUND.
     """
@@ -275,21 +275,21 @@ class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encr
     target: Target
     associated_data: AssociatedData = b""
     probe: tuple[Algorithm, ...] | None = None
-    """With which other algorithms' keys it is tried after a failure; None: with all. An envelope
-    names its key, and is tried with no other."""
+    """Other algorithms to try after a failure, to report ALGORITHM_MISMATCH; None tries all. An
+    envelope names its algorithm, so no other is tried."""
     format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
-    """Of the ciphertext, where it is no wrapped key."""
+    """The format of the ciphertext; unused for a wrapped key."""
 
 
 class Signed(Result, frozen=True, kw_only=True, tag="signed"):
-    """A signature, and the key version that made it."""
+    """A signature, and the version of its key."""
 
     signature: bytes
     version: SomeVersion
 
 
 class Sign(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign"):
-    """Sign with a key version, or with the active key where it is None."""
+    """Sign with a key version, or with the active key (``version`` is None)."""
 
     operation: ClassVar = Operation.SIGN
     algorithm: Algorithm
@@ -298,16 +298,16 @@ class Sign(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign"):
     context: Context = b""
 
     def __post_init__(self) -> None:
-        """Raise ValueError on a context that is pqkeep's own."""
+        """Raise ValueError on a reserved context."""
         _refuse_reserved(self.context)
 
 
 class Verified(Result, frozen=True, kw_only=True, tag="verified"):
-    """The signature is valid. An invalid one is refused: VERIFICATION_FAILED."""
+    """The signature is valid. An invalid one is refused with VERIFICATION_FAILED."""
 
 
 class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
-    """Verify a signature, with a supplied key where there is no version.
+    """Verify a signature with a key version, or with a supplied key.
 
     Errors: VERIFICATION_FAILED, INVALID_PUBLIC_KEY.
     """
@@ -320,16 +320,16 @@ class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
     context: Context = b""
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
+    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError on a context that is pqkeep's own, and unless there is one key."""
+        """Raise ValueError on a reserved context, or unless there is one key."""
         _refuse_reserved(self.context)
         _require_one_key(self.version, self.public_key)
 
 
 class SignHash(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-hash"):
-    """Sign a digest of DIGEST_SIZE bytes, which the caller computed."""
+    """Sign a digest of DIGEST_SIZE bytes from the caller."""
 
     operation: ClassVar = Operation.SIGN_HASH
     algorithm: Algorithm
@@ -339,7 +339,7 @@ class SignHash(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-hash"):
 
 
 class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-hash"):
-    """Verify a signature over a digest, with a supplied key where there is no version.
+    """Verify a signature over a digest with a key version, or with a supplied key.
 
     Errors: VERIFICATION_FAILED, INVALID_PUBLIC_KEY.
     """
@@ -352,22 +352,22 @@ class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-ha
     signature: bytes
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
+    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless there is one key."""
+        """Raise ValueError unless there is either a version or a public key."""
         _require_one_key(self.version, self.public_key)
 
 
 class Jws(Result, frozen=True, kw_only=True, tag="jws"):
-    """A JWS in compact form, and the key version that made it."""
+    """A JWS in compact form, and the version of its key."""
 
     jws: str
     version: SomeVersion
 
 
 class SignJws(KeyRequest[Jws], frozen=True, kw_only=True, tag="sign-jws"):
-    """Sign a payload as JWS (RFC 7515); a detached one is left out of it (appendix F)."""
+    """Sign a payload as JWS (RFC 7515). With ``detached`` the JWS omits it (appendix F)."""
 
     operation: ClassVar = Operation.SIGN_JWS
     algorithm: Algorithm
@@ -377,7 +377,7 @@ class SignJws(KeyRequest[Jws], frozen=True, kw_only=True, tag="sign-jws"):
 
 
 class SignMu(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-mu"):
-    """Sign with ML-DSA what the caller has hashed: the signature is one over the message."""
+    """Sign an external mu with ML-DSA. The result is a signature over the mu's message."""
 
     operation: ClassVar = Operation.SIGN_MU
     algorithm: Algorithm
@@ -386,7 +386,7 @@ class SignMu(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-mu"):
 
 
 class VerifyMu(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mu"):
-    """Verify an ML-DSA signature by a mu, with a supplied key where there is no version.
+    """Verify an ML-DSA signature by its mu with a key version, or with a supplied key.
 
     Errors: VERIFICATION_FAILED, INVALID_PUBLIC_KEY.
     """
@@ -398,10 +398,10 @@ class VerifyMu(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mu")
     signature: bytes
     public_key: SuppliedKey | None = None
     within: KeyringPatterns | None = None
-    """In which keyrings a supplied key may be that is the tenant's; None: in any."""
+    """The keyrings from which a supplied key may come if it is the tenant's; None allows all."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless there is one key."""
+        """Raise ValueError unless there is either a version or a public key."""
         _require_one_key(self.version, self.public_key)
 
 
@@ -410,7 +410,8 @@ class Key(Result, frozen=True, kw_only=True, tag="key"):
 
     key: KeyInfo
     existed: bool = False
-    """Whether it was there before a GenerateKey with ``if_absent``, or its time before a ScheduleArchive."""
+    """Whether GenerateKey with ``if_absent`` returned an existing key, or ScheduleArchive kept an
+    earlier time."""
 
 
 class Keys(Result, frozen=True, kw_only=True, tag="keys"):
@@ -418,29 +419,29 @@ class Keys(Result, frozen=True, kw_only=True, tag="keys"):
 
     keys: tuple[KeyInfo, ...]
     total: int
-    """How many there are on all pages."""
+    """The number on all pages."""
     has_more: bool = False
-    """Whether there are keys behind this page."""
+    """Whether more keys follow this page."""
 
 
 class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
-    """The new active key, and the version that is retired now."""
+    """The new active key, and the retired version."""
 
     key: KeyInfo
     old_version: SomeVersion
 
 
 class Idempotency(Struct, frozen=True, array_like=True):
-    """A client's Idempotency-Key: for a day, a repeated request gets the first result again."""
+    """A client's Idempotency-Key. For a day, a repeated request returns the first result."""
 
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """SHA-256 of the client's key and its owner."""
+    """SHA-256 of the client's key and its principal."""
     request: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """SHA-256 of the request: the same key with another request is refused."""
+    """SHA-256 of the request. The same key with another request is refused."""
 
 
 class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"):
-    """Generate a key where none is active.
+    """Generate a key for an algorithm without an active key.
 
     Errors: KEY_EXISTS, KEY_QUOTA_REACHED, VERSION_LIMIT_REACHED, IDEMPOTENCY_KEY_REUSED.
     """
@@ -448,24 +449,24 @@ class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"
     operation: ClassVar = Operation.GENERATE_KEY
     algorithm: Algorithm
     quota: int | None
-    """How many active keys the tenant may have over all keyrings; None: any number."""
+    """The most active keys that the tenant may have over all keyrings; None for no limit."""
     idempotency: Idempotency | None = None
     if_absent: bool = False
-    """Return the active key, if there is one, in place of KEY_EXISTS."""
+    """Return an active key instead of KEY_EXISTS."""
 
 
 IMPORT_KEY_SECONDS = 600
-"""For how long an import key is there."""
+"""The lifetime of an import key."""
 
 
 class ImportKey(Result, frozen=True, kw_only=True, tag="import-key"):
-    """A public key (ML-KEM-1024, 1568 bytes) to wrap one private key to, and the HPKE info."""
+    """A public key (ML-KEM-1024, 1568 bytes) that wraps one private key, and the HPKE info."""
 
     id: UUID
     public_key: bytes
     info: bytes
     seconds: int
-    """For how long it is there."""
+    """The lifetime of the import key."""
 
 
 class GetImportKey(KeyRequest[ImportKey], frozen=True, kw_only=True, tag="get-import-key"):
@@ -476,9 +477,9 @@ class GetImportKey(KeyRequest[ImportKey], frozen=True, kw_only=True, tag="get-im
 
 
 class ImportPrivateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="import-private-key"):
-    """Make a private key that was wrapped to an import key the active one, where none is.
+    """Unwrap a private key with its import key, and make it the active one.
 
-    Errors: IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED if it does not unwrap or is no private key of
+    Errors: IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED if it does not unwrap or is not a private key of
     the algorithm, KEY_EXISTS, KEY_QUOTA_REACHED, VERSION_LIMIT_REACHED, IDEMPOTENCY_KEY_REUSED.
     """
 
@@ -518,7 +519,7 @@ class DisableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="disable-key"):
 
 
 class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
-    """Give a disabled key version the status back that it had. Errors: KEY_STATUS if archived."""
+    """Restore the earlier status of a disabled key version. Errors: KEY_STATUS if archived."""
 
     operation: ClassVar = Operation.ENABLE_KEY
     algorithm: Algorithm
@@ -526,11 +527,11 @@ class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
 
 
 class ScheduleArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="schedule-archive"):
-    """Have the key service destroy the private half of a retired key version after some days.
+    """Destroy the private half of a retired key version after a delay.
 
-    The key service waits for as long as its own settings say, if that is longer; where neither asks
-    for a delay the version is archived at once. Until then nothing can use it. A time that is set
-    already stays. Errors: KEY_STATUS if the version is active or archived.
+    The delay is ``days`` or the key service's own setting, whichever is longer; without a delay the
+    version is archived at once. Until then every use of the version is refused. An already set time
+    does not change. Errors: KEY_STATUS if the version is active or archived.
     """
 
     operation: ClassVar = Operation.SCHEDULE_ARCHIVE
@@ -540,7 +541,7 @@ class ScheduleArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="schedule-
 
 
 class CancelArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="cancel-archive"):
-    """Keep a key version whose archiving is scheduled. Errors: KEY_STATUS if it is archived."""
+    """Cancel the scheduled archiving of a key version. Errors: KEY_STATUS if it is archived."""
 
     operation: ClassVar = Operation.CANCEL_ARCHIVE
     algorithm: Algorithm
@@ -548,7 +549,7 @@ class CancelArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="cancel-arch
 
 
 MAX_KEYS_LISTED = 500
-"""Keys on one page: the largest public keys fit into a frame."""
+"""Keys on one page. The largest public keys fit into a frame."""
 
 
 class KeyPosition(Struct, frozen=True, array_like=True):
@@ -560,34 +561,34 @@ class KeyPosition(Struct, frozen=True, array_like=True):
 
 
 class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
-    """List a keyring's keys; None means any algorithm, any status."""
+    """List a keyring's keys. None stands for any algorithm or status."""
 
     operation: ClassVar = Operation.LIST_KEYS
     algorithm: Algorithm | None
     status: KeyStatus | None
     after: KeyPosition | None = None
-    """The last key of the page before."""
+    """The last key of the previous page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYS_LISTED)] = MAX_KEYS_LISTED
     all_keyrings: bool = False
-    """List the keys of every keyring of the tenant, whichever ``keyring`` is."""
+    """List the keys of all the tenant's keyrings, and ignore ``keyring``."""
     scheduled: bool = False
-    """List only keys whose private half is going to be destroyed."""
+    """List only key versions with scheduled archiving."""
 
 
 class ListPublicKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-public-keys"):
-    """List the keys of a keyring that some algorithms have, for those who verify."""
+    """List a keyring's public keys of some algorithms, for verifiers."""
 
     operation: ClassVar = Operation.LIST_PUBLIC_KEYS
     algorithm: ClassVar[Algorithm | None] = None
     status: ClassVar[KeyStatus | None] = None
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1, max_length=len(Algorithm))]
     after: KeyPosition | None = None
-    """The last key of the page before."""
+    """The last key of the previous page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYS_LISTED)] = MAX_KEYS_LISTED
 
 
 class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):
-    """Return one key version, whatever its status."""
+    """Return one key version of any status."""
 
     operation: ClassVar = Operation.GET_KEY
     algorithm: Algorithm
@@ -612,7 +613,7 @@ class KeyringsFound(Result, frozen=True, kw_only=True, tag="keyrings"):
 
     keyrings: tuple[KeyringInfo, ...]
     total: int
-    """How many there are on all pages."""
+    """The number on all pages."""
     has_more: bool
 
 
@@ -632,7 +633,7 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
 
 
 class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="update-keyring"):
-    """Change a keyring; None leaves what there is. Errors: KEYRING_NOT_FOUND."""
+    """Change a keyring. None keeps a value. Errors: KEYRING_NOT_FOUND."""
 
     operation: ClassVar = Operation.UPDATE_KEYRING
     algorithm: ClassVar[Algorithm | None] = None
@@ -651,23 +652,23 @@ class GetKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="get-k
 
 
 MAX_KEYRINGS_LISTED = 100
-"""Keyrings on one page: the longest descriptions and labels fit into a frame."""
+"""Keyrings on one page. The longest descriptions and labels fit into a frame."""
 
 
 class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="list-keyrings"):
-    """List a tenant's keyrings, whichever ``keyring`` is."""
+    """List a tenant's keyrings; ``keyring`` is ignored."""
 
     operation: ClassVar = Operation.LIST_KEYRINGS
     algorithm: ClassVar[Algorithm | None] = None
     after: KeyringName | None = None
-    """The last keyring of the page before."""
+    """The last keyring of the previous page."""
     label: tuple[str, str] | None = None
     """Only keyrings with a label of this name and value."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
 
 
 class TenantDestruction(Result, frozen=True, kw_only=True, tag="tenant-destruction"):
-    """The destruction of all of a tenant's private keys; None: it is not scheduled."""
+    """The destruction of all of a tenant's private keys; None if it is not scheduled."""
 
     destruction: Destruction | None
 
@@ -675,10 +676,10 @@ class TenantDestruction(Result, frozen=True, kw_only=True, tag="tenant-destructi
 class ScheduleDestruction(
     KeyRequest[TenantDestruction], frozen=True, kw_only=True, tag="schedule-destruction"
 ):
-    """Have the key service destroy all of a tenant's private keys at a time.
+    """Schedule the destruction of all of a tenant's private keys.
 
-    The key service waits for as long as its own settings say, if that is later. A time that is set
-    already stays.
+    The key service's own settings may make it later than ``at``. An already set time does not
+    change.
     """
 
     operation: ClassVar = Operation.SCHEDULE_DESTRUCTION
@@ -686,23 +687,23 @@ class ScheduleDestruction(
     at: Annotated[datetime, Meta(tz=True)]
 
     def __post_init__(self) -> None:
-        """Raise ValueError on another keyring: it concerns all of them."""
+        """Raise ValueError on any keyring but the default: the request covers all keyrings."""
         _require_default(self.keyring)
 
 
 class CancelDestruction(
     KeyRequest[TenantDestruction], frozen=True, kw_only=True, tag="cancel-destruction"
 ):
-    """Keep a tenant's private keys that are to be destroyed.
+    """Cancel the scheduled destruction of a tenant's private keys.
 
-    Errors: KEY_STATUS if their destruction has begun.
+    Errors: KEY_STATUS if the destruction has begun.
     """
 
     operation: ClassVar = Operation.CANCEL_DESTRUCTION
     algorithm: ClassVar[Algorithm | None] = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError on another keyring: it concerns all of them."""
+        """Raise ValueError on any keyring but the default: the request covers all keyrings."""
         _require_default(self.keyring)
 
 
@@ -724,13 +725,13 @@ class Destructions(Result, frozen=True, kw_only=True, tag="destructions"):
 
 
 class ListDestructions(Request[Destructions], frozen=True, kw_only=True, tag="list-destructions"):
-    """List the tenants whose private keys are to be destroyed.
+    """List the tenants with a destruction of their private keys.
 
-    Of INSTALLATION: all for which that is not completed. Of a tenant: its own, also a completed one.
+    For INSTALLATION: all that are not completed. For a tenant: its own, even if completed.
     """
 
     after: TenantId | None = None
-    """The last tenant of the page before."""
+    """The last tenant of the previous page."""
 
 
 AnyRequest = (
@@ -789,7 +790,7 @@ AnyResult = (
 )
 
 MAX_ITEMS = 128
-"""Requests in one batch: the largest signatures of so many fit into a frame."""
+"""Requests in one batch. That many of the largest signatures fit into a frame."""
 
 ItemRequest = (
     Encrypt
@@ -806,7 +807,7 @@ ItemRequest = (
     | SignMu
     | VerifyMu
 )
-"""Requests that a batch can have: those that use keys, and change none."""
+"""Requests that a batch can hold: they use keys, and change none."""
 ItemResult = (
     Encrypted
     | Decrypted
@@ -834,13 +835,13 @@ class Refused(Result, frozen=True, kw_only=True, tag="refused"):
 
 
 class BatchResults(Result, frozen=True, kw_only=True, tag="batch-results"):
-    """A result for each request of a batch, in their order."""
+    """The results of a batch, in the order of its requests."""
 
     results: tuple[ItemResult | Refused, ...]
 
 
 class Batch(Request[BatchResults], frozen=True, kw_only=True, tag="batch"):
-    """Requests of one tenant that are answered together. Each leaves one record in the log."""
+    """Requests of one tenant with one common response. Each adds one record to the log."""
 
     items: Annotated[tuple[Item, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 
@@ -855,14 +856,14 @@ class KeyService(Protocol):
 
 def _refuse_reserved(context: bytes) -> None:
     if context.startswith(RESERVED_CONTEXT):
-        raise ValueError("the context is reserved")
+        raise ValueError("a context must not begin with pqkeep's reserved prefix")
 
 
 def _require_default(keyring: KeyringName) -> None:
     if keyring != DEFAULT_KEYRING:
-        raise ValueError("the request is about all keyrings")
+        raise ValueError("a request for all keyrings must name the default keyring")
 
 
 def _require_one_key(version: int | None, public_key: bytes | None) -> None:
     if (version is None) is (public_key is None):
-        raise ValueError("either a version or a public key")
+        raise ValueError("give either a version or a public key")

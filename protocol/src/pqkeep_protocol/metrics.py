@@ -1,8 +1,8 @@
-"""Metrics: what they are called, which labels they can have, and how both processes keep them.
+"""Metrics: their names and labels, and how both processes keep their values.
 
-A measurement is kept as plain numbers, so that it costs a request next to nothing; the gateway
-writes the form of Prometheus when it is asked for it (``pqkeep_gateway.management``). The values of
-labels come from closed tables: no tenant, no address and nothing that a client chooses is one.
+A measurement is kept as plain numbers and costs a request almost nothing. The gateway writes the
+Prometheus format on request (``pqkeep_gateway.management``). Label values come from closed tables.
+No tenant, no address and no text from a client is a label value.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from pqkeep_protocol.keys import SHARD_NAME, KeyStatus
 from pqkeep_protocol.messages import Request, Result
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""The upper bounds of every distribution's buckets, in seconds; one more bucket is for the rest."""
+"""The upper bounds of every histogram's buckets, in seconds. One more bucket takes the rest."""
 LAG_SECONDS = 0.5
-"""Between two measurements of the event loop's lag."""
+"""The time between two measurements of the event loop's lag."""
 NONE = "none"
-"""The label value of what has no algorithm, or no operation."""
+"""The label value for "no algorithm" or "no operation"."""
 
 
 class Kind(StrEnum):
-    """The kinds of metrics, as Prometheus names them."""
+    """Prometheus's kinds of metrics."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 class _Matching:
-    """Every text of a form."""
+    """The set of all texts that match a pattern."""
 
     def __init__(self, pattern: str) -> None:
         self._matches = re.compile(pattern).fullmatch
@@ -59,18 +59,18 @@ class Metric:
     kind: Kind
     text: str
     labels: Mapping[str, Container[str]] = field(default_factory=dict)
-    """Each label's possible values."""
+    """The possible values of each label."""
 
 
 class Sample(Struct, frozen=True, array_like=True):
     """One value of a metric."""
 
     labels: tuple[str, ...]
-    """The values of the metric's labels, in their order."""
+    """The values of the metric's labels, in the metric's order."""
     value: float
-    """Of a histogram the sum, in seconds."""
+    """For a histogram, the sum in seconds."""
     counts: tuple[int, ...] = ()
-    """Of a histogram: how many are in each bucket of BOUNDS, and in the one for the rest."""
+    """For a histogram, the count in each bucket of BOUNDS and in the last one."""
 
 
 Samples = Mapping[str, tuple[Sample, ...]]
@@ -78,21 +78,20 @@ Samples = Mapping[str, tuple[Sample, ...]]
 
 
 class Metrics(Result, frozen=True, kw_only=True, tag="metrics"):
-    """The key service's numbers now; see KEY_SERVICE_METRICS."""
+    """The key service's current numbers; see KEY_SERVICE_METRICS."""
 
     samples: dict[str, tuple[Sample, ...]]
 
 
 class GetMetrics(Request[Metrics], frozen=True, kw_only=True, tag="get-metrics"):
-    """Return the key service's numbers. It leaves no record. The tenant is INSTALLATION.
+    """Return the key service's numbers. It adds no record. The tenant is INSTALLATION.
 
-    What has to be looked up in the database is some seconds old: however often this is asked, it
-    costs the database the same.
+    Numbers from the database can be some seconds old, so that frequent requests cost it no more.
     """
 
 
 class Distribution:
-    """How long something took, each time: a histogram over BOUNDS."""
+    """A histogram of durations over BOUNDS."""
 
     __slots__ = ("counts", "sum")
 
@@ -101,17 +100,17 @@ class Distribution:
         self.sum = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Add a time, or the same one several times."""
+        """Add a duration, once or several times."""
         self.counts[bisect_left(BOUNDS, seconds)] += times
         self.sum += seconds * times
 
     def sample(self, *labels: str) -> Sample:
-        """Return it as a metric's value."""
+        """Return the histogram as a metric's value."""
         return Sample(labels, self.sum, tuple(self.counts))
 
 
 def one(value: float, *labels: str) -> tuple[Sample, ...]:
-    """Return the values of a metric that has one."""
+    """Return the values of a metric with a single value."""
     return (Sample(labels, float(value)),)
 
 
@@ -121,7 +120,7 @@ def counted(counts: Mapping[str, float]) -> tuple[Sample, ...]:
 
 
 async def measure_lag(lag: Distribution) -> None:
-    """Measure how late the event loop is, again and again, until cancelled."""
+    """Measure the event loop's lag repeatedly, until cancelled."""
     now = asyncio.get_running_loop().time
     while True:
         due = now() + LAG_SECONDS
@@ -130,20 +129,20 @@ async def measure_lag(lag: Distribution) -> None:
 
 
 def names(values: Iterable[StrEnum], *others: str) -> frozenset[str]:
-    """Return the values of a label."""
-    return frozenset({*(each.value for each in values), *others})
+    """Return the possible values of a label."""
+    return frozenset({*(member.value for member in values), *others})
 
 
 OPERATIONS = names(Operation)
 SCHEDULED = (Operation.ARCHIVE_KEY, Operation.ROTATE_KEY, Operation.SCHEDULE_ARCHIVE)
-"""What the key service does by itself when it is due."""
+"""The automatic changes of the key service."""
 ALGORITHMS = names(Algorithm, NONE)
 
 KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_key_service_operations_total",
         Kind.COUNTER,
-        "Requests that the key service has answered, each with its audit record.",
+        "Requests that the key service has completed, each with its audit record.",
         {
             "operation": OPERATIONS,
             "algorithm": ALGORITHMS,
@@ -159,8 +158,8 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_key_service_queue_length",
         Kind.GAUGE,
-        "What waits in the key service: calls under way, audit records for their commit, signatures"
-        " and verifications of SLH-DSA for a worker process, searches of the audit log.",
+        "What waits in the key service: calls in flight, audit records for their commit, SLH-DSA"
+        " signatures and verifications for a worker process, searches of the audit log.",
         {"queue": frozenset({"calls", "audit_records", "signing", "verifying", "searches"})},
     ),
     Metric(
@@ -182,39 +181,39 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_key_service_active",
         Kind.GAUGE,
-        "1 where the key service serves, 0 where it stands by or has lost its database.",
+        "1 if the key service is active, 0 if it is a standby or has lost its database.",
     ),
     Metric(
         "pqkeep_key_service_time_seconds",
         Kind.GAUGE,
-        "The key service's clock when it was asked, in Unix seconds.",
+        "The key service's clock at the time of the request, in Unix seconds.",
     ),
     Metric(
         "pqkeep_key_service_epoch",
         Kind.GAUGE,
-        "The number of the database's sessions so far that were its only writer; it grows with"
-        " each restart, lost connection and takeover.",
+        "The fencing token: the number of database sessions so far that were the only writer. It"
+        " grows with each restart, lost connection and takeover.",
     ),
     Metric(
         "pqkeep_key_service_takeovers_total",
         Kind.COUNTER,
-        "How often a key service that had stood by took over from another one, ever.",
+        "How often a standby key service took over from another one, ever.",
     ),
     Metric(
         "pqkeep_keys_database_up",
         Kind.GAUGE,
-        "1 where the key service can write its database, 0 where it cannot.",
+        "1 if the key service can write its database, 0 if it cannot.",
     ),
     Metric(
         "pqkeep_keys_database_problem",
         Kind.GAUGE,
-        "1 for the reason why it cannot.",
+        "1 for the reason why the database cannot be written.",
         {"problem": names(WriteProblem)},
     ),
     Metric(
         "pqkeep_keys",
         Kind.GAUGE,
-        "Key versions by status, of all tenants and of the audit log.",
+        "Key versions by status, of all tenants and the audit log.",
         {"algorithm": ALGORITHMS, "status": names(KeyStatus)},
     ),
     Metric(
@@ -225,23 +224,23 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_root_key_added_timestamp_seconds",
         Kind.GAUGE,
-        "Since when that root key is used (Unix time).",
+        "When that root key came into use (Unix time).",
     ),
     Metric(
         "pqkeep_root_key_rotation_keys",
         Kind.GAUGE,
-        "While older root keys are replaced: keys that are, and are not yet, under that one.",
+        "During a root key rotation: keys already under the newest root key, and keys still to do.",
         {"state": frozenset({"done", "remaining"})},
     ),
     Metric(
         "pqkeep_schedule_due_keys",
         Kind.GAUGE,
-        "Keys with a change that is due by itself, and is not made yet.",
+        "Keys with an automatic change that is due and not made yet.",
     ),
     Metric(
         "pqkeep_schedule_changes_total",
         Kind.COUNTER,
-        "Changes of keys that were due: made, or failed, to be tried again.",
+        "Automatic changes of keys: made, or failed and to be retried.",
         {
             "operation": names(SCHEDULED, NONE),
             "outcome": frozenset({"success", "failure"}),
@@ -250,18 +249,18 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_last_backup_timestamp_seconds",
         Kind.GAUGE,
-        "When the newest backup was made that pqkeepd backup has announced (Unix time).",
+        "When the newest backup announced by pqkeepd backup was made (Unix time).",
     ),
     Metric(
         "pqkeep_last_backup_number",
         Kind.GAUGE,
-        "The parts of that backup's number.",
+        "The two parts of that backup's number.",
         {"part": frozenset({"generation", "records"})},
     ),
     Metric(
         "pqkeep_audit_log_records",
         Kind.GAUGE,
-        "Records in the audit log: its size.",
+        "The size of the audit log in records.",
     ),
     Metric(
         "pqkeep_audit_log_unsigned_records",
@@ -276,14 +275,14 @@ KEY_SERVICE_METRICS = (
     Metric(
         "pqkeep_audit_log_commits_total",
         Kind.COUNTER,
-        "Commits of audit records, each of everything that waited; those that failed were answered"
+        "Commits of audit records. Each commit takes all waiting records; failed ones are refused"
         " with 503.",
         {"outcome": frozenset({"success", "failure"})},
     ),
     Metric(
         "pqkeep_audit_log_commit_duration_seconds",
         Kind.HISTOGRAM,
-        "How long a commit of audit records takes, until it is durable.",
+        "The duration of a commit of audit records, until it is durable.",
     ),
 )
-"""What the key service measures."""
+"""The key service's metrics."""

@@ -1,11 +1,11 @@
-"""Public keys in standard formats: SubjectPublicKeyInfo (RFC 5280) as DER and PEM, JWK, certificates.
+"""Public keys in standard formats: SubjectPublicKeyInfo (RFC 5280, DER or PEM), JWK, certificates.
 
     SubjectPublicKeyInfo = SEQUENCE { SEQUENCE { object identifier }, BIT STRING { public key } }
 
-The bit string is the public key as its standard encodes it, without further structure. Because
-object identifier and size are fixed for each algorithm, so is everything before the key, and there
-is one encoding of each key: what differs from it in any byte is refused. What is refused is named by
-its form and algorithm, as far as they are known, and nothing of it is repeated.
+The bit string is the public key in its standard's encoding, without further structure. The object
+identifier and the size are fixed for each algorithm, so all bytes before the key are fixed too. A
+key has exactly one encoding, and any other byte is refused. An error names the form and algorithm
+of the refused data, if they are known, and repeats none of it.
 """
 
 import binascii
@@ -40,13 +40,13 @@ JWK_ALGORITHM: Mapping[Algorithm, str] = {
     Algorithm.SLH_DSA_SHA2_128S: "SLH-DSA-SHA2-128s",
     Algorithm.SLH_DSA_SHA2_128F: "SLH-DSA-SHA2-128f",
 }
-"""``alg`` of keys that have a JWK: ML-DSA by RFC 9964, SLH-DSA by draft-ietf-cose-sphincs-plus.
+"""``alg`` of keys with a JWK form: ML-DSA by RFC 9964, SLH-DSA by draft-ietf-cose-sphincs-plus.
 
-Of the others neither says how they are written."""
+Neither document defines the other algorithms."""
 
 PEM_LABEL = "PUBLIC KEY"
 MAX_TEXT = 65_536
-"""Characters of a document: a certificate of SLH-DSA has under 50,000, a public key under 4,000."""
+"""Characters of a document. An SLH-DSA certificate has under 50,000, a public key under 4,000."""
 
 _PEM_LINE = 64
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -56,30 +56,30 @@ _CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE")
 _LABELS: Mapping[str, str] = {
     "PRIVATE KEY": "a private key (PKCS#8)",
     "ENCRYPTED PRIVATE KEY": "an encrypted private key (PKCS#8)",
-    "RSA PRIVATE KEY": "a private key of RSA (PKCS#1)",
-    "EC PRIVATE KEY": "a private key of EC (SEC 1)",
-    "DSA PRIVATE KEY": "a private key of DSA",
-    "OPENSSH PRIVATE KEY": "a private key of OpenSSH",
-    "PGP PRIVATE KEY BLOCK": "a private key of OpenPGP",
+    "RSA PRIVATE KEY": "an RSA private key (PKCS#1)",
+    "EC PRIVATE KEY": "an EC private key (SEC 1)",
+    "DSA PRIVATE KEY": "a DSA private key",
+    "OPENSSH PRIVATE KEY": "an OpenSSH private key",
+    "PGP PRIVATE KEY BLOCK": "an OpenPGP private key",
     PEM_LABEL: "a public key",
-    "RSA PUBLIC KEY": "a public key of RSA (PKCS#1)",
-    "SSH2 PUBLIC KEY": "a public key of SSH",
-    "PGP PUBLIC KEY BLOCK": "a public key of OpenPGP",
-    "PGP MESSAGE": "a message of OpenPGP",
-    "PGP SIGNATURE": "a signature of OpenPGP",
+    "RSA PUBLIC KEY": "an RSA public key (PKCS#1)",
+    "SSH2 PUBLIC KEY": "an SSH public key",
+    "PGP PUBLIC KEY BLOCK": "an OpenPGP public key",
+    "PGP MESSAGE": "an OpenPGP message",
+    "PGP SIGNATURE": "an OpenPGP signature",
     "CERTIFICATE": "a certificate",
     "X509 CERTIFICATE": "a certificate",
-    "TRUSTED CERTIFICATE": "a certificate with OpenSSL's settings of trust",
+    "TRUSTED CERTIFICATE": "a certificate with OpenSSL's trust settings",
     "CERTIFICATE REQUEST": "a certificate request (PKCS#10)",
     "NEW CERTIFICATE REQUEST": "a certificate request (PKCS#10)",
     "X509 CRL": "a list of revoked certificates",
     "PKCS7": "a message or a list of certificates (PKCS#7)",
     "CMS": "a message or a list of certificates (PKCS#7)",
-    "EC PARAMETERS": "parameters of EC",
-    "DH PARAMETERS": "parameters of Diffie-Hellman",
-    "AGE ENCRYPTED FILE": "a file encrypted by age",
+    "EC PARAMETERS": "EC parameters",
+    "DH PARAMETERS": "Diffie-Hellman parameters",
+    "AGE ENCRYPTED FILE": "a file encrypted with age",
 }
-"""What the labels of PEM say."""
+"""The kinds of documents, by PEM label."""
 _BLOCK = re.compile(r"-----BEGIN ([^\n]{0,64}?)-----(.*?)-----END \1-----", re.DOTALL)
 _BEGIN = re.compile(r"-----BEGIN ([^\n]{0,64}?)-----")
 _PRIVATE_MEMBERS = frozenset({"priv", "d", "p", "q", "dp", "dq", "qi", "oth"})
@@ -87,18 +87,19 @@ _KEY_TYPES = frozenset({"RSA", "EC", "OKP", "oct"})
 _JWK_ALGORITHMS_ELSEWHERE = frozenset(
     {"ML-DSA-44", "ML-KEM-512", "ML-KEM-768", "ML-KEM-1024", "ES256", "RS256", "EdDSA"}
 )
-DO_NOT_SEND = "do not send it: whoever has seen it must be taken to have the key"
+DO_NOT_SEND = "do not send it; treat the key as known to anyone who has seen it"
 
 
 class NotAPublicKeyError(ValueError):
-    """The data is no public key of an algorithm that is here.
+    """The data is not a public key of a supported algorithm.
 
-    The message goes on after "it is": it names what the data is, and has nothing of it.
+    The message completes the sentence "it is …". It names the kind of the data, and repeats none of
+    it.
     """
 
 
 def algorithm_identifier(algorithm: Algorithm) -> bytes:
-    """Return the DER of an AlgorithmIdentifier; none of these algorithms has parameters."""
+    """Return the DER of an AlgorithmIdentifier. None of the algorithms has parameters."""
     return der(SEQUENCE, OBJECT_IDENTIFIER[algorithm])
 
 
@@ -108,19 +109,21 @@ def to_der(algorithm: Algorithm, public_key: bytes) -> bytes:
     return der(SEQUENCE, algorithm_identifier(algorithm) + bits)
 
 
-def _before_the_key(algorithm: Algorithm) -> bytes:
+def _der_prefix(algorithm: Algorithm) -> bytes:
     size = ALGORITHMS[algorithm].public_key_size
     return to_der(algorithm, bytes(size))[:-size]
 
 
-_PREFIXES: Mapping[Algorithm, bytes] = {each: _before_the_key(each) for each in Algorithm}
+_PREFIXES: Mapping[Algorithm, bytes] = {
+    algorithm: _der_prefix(algorithm) for algorithm in Algorithm
+}
 
 
 def from_der(data: bytes) -> tuple[Algorithm, bytes]:
-    """Return the algorithm and the public key of a SubjectPublicKeyInfo, or of a certificate.
+    """Return the algorithm and public key of a SubjectPublicKeyInfo or a certificate.
 
-    The key has its algorithm's size; whether it is a valid one is checked where it is used. Nothing
-    of a certificate is checked. Raises NotAPublicKeyError.
+    The key has its algorithm's size; its first use checks its validity. A certificate is not
+    verified. Raises NotAPublicKeyError.
     """
     for algorithm, prefix in _PREFIXES.items():
         public_key = data[len(prefix) :]
@@ -152,51 +155,51 @@ def to_pem(algorithm: Algorithm, public_key: bytes) -> str:
 
 
 def from_pem(text: str) -> tuple[Algorithm, bytes]:
-    """Return the algorithm and the public key of a text with one block of PEM (RFC 7468).
+    """Return the algorithm and public key of a text with one PEM block (RFC 7468).
 
-    The block is a public key or a certificate. There may be text around it, and white space in it.
+    The block is a public key or a certificate. Text around it and white space in it are ignored.
     Raises NotAPublicKeyError.
     """
     begun = [_form_of_label(label) for label in _BEGIN.findall(text)]
     private = next((form for form in begun if "private key" in form), "")
     if private:
         raise _not(private)
-    if len(begun) > 1:  # before any block is looked for, which takes quadratic time
-        raise _not(f"{len(begun)} blocks of PEM ({', '.join(sorted(set(begun)))}): send one")
+    if len(begun) > 1:  # checked before the search for blocks, which takes quadratic time
+        raise _not(f"{len(begun)} PEM blocks ({', '.join(sorted(set(begun)))}): send one")
     block = _BLOCK.search(text)
     if block is None:
-        raise _not("PEM without its end, or with another one" if begun else "not PEM")
+        raise _not("PEM without its end line, or with another one" if begun else "not PEM")
     label, content = block.groups()
     if label not in {PEM_LABEL, *_CERTIFICATES}:
         raise _not(begun[0])
     try:
         data = b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise _not("PEM with something else than base64 in it") from None
+        raise _not("PEM with content that is not base64") from None
     return from_der(data)
 
 
 def _form_of_label(label: str) -> str:
-    unknown = "a private key" if "PRIVATE KEY" in label else "a block that is not known here"
+    unknown = "a private key" if "PRIVATE KEY" in label else "an unknown block"
     return _LABELS.get(label, unknown)
 
 
 def from_jwk(members: Mapping[str, object]) -> tuple[Algorithm, bytes]:
-    """Return the algorithm and the public key of a JWK of the key type AKP (RFC 9964).
+    """Return the algorithm and public key of a JWK of key type AKP (RFC 9964).
 
-    Other members than ``kty``, ``alg`` and ``pub`` are not read. Raises NotAPublicKeyError.
+    Only the members ``kty``, ``alg`` and ``pub`` are read. Raises NotAPublicKeyError.
     """
     kind, alg, pub = (members.get(name) for name in ("kty", "alg", "pub"))
-    kind, alg = (each if isinstance(each, str) else "" for each in (kind, alg))
+    kind, alg = (value if isinstance(value, str) else "" for value in (kind, alg))
     if "keys" in members and not kind:
         raise _not("a JWK Set: send one of its keys")
     if not members.keys().isdisjoint(_PRIVATE_MEMBERS):
         raise _not("a JWK with a private key")
     if kind != "AKP":
-        raise _not(f"a JWK of the key type {kind}" if kind in _KEY_TYPES else "no JWK of type AKP")
-    algorithm = next((each for each, name in JWK_ALGORITHM.items() if name == alg), None)
+        raise _not(f"a JWK of key type {kind}" if kind in _KEY_TYPES else "not a JWK of type AKP")
+    algorithm = next((key for key, name in JWK_ALGORITHM.items() if name == alg), None)
     if algorithm is None:
-        name = alg if alg in _JWK_ALGORITHMS_ELSEWHERE else "an algorithm that has none here"
+        name = alg if alg in _JWK_ALGORITHMS_ELSEWHERE else "an algorithm without a JWK form here"
         raise _not(f"a JWK of {name}")
     try:
         text = pub if isinstance(pub, str) else ""
@@ -204,15 +207,15 @@ def from_jwk(members: Mapping[str, object]) -> tuple[Algorithm, bytes]:
     except ValueError:
         public_key = b""
     if base64url(public_key) != pub:
-        raise _not(f"a JWK of {alg} whose pub is not base64url without padding")
+        raise _not(f"a JWK of {alg} with a pub that is not base64url without padding")
     size = ALGORITHMS[algorithm].public_key_size
     if len(public_key) != size:
-        raise _not(f"a JWK of {alg} with {len(public_key):,} bytes of a key, not {size:,}")
+        raise _not(f"a JWK of {alg} with a key of {len(public_key):,} bytes, not {size:,}")
     return algorithm, public_key
 
 
 class Jwk(msgspec.Struct, frozen=True, kw_only=True):
-    """A public key as JWK, of the key type AKP (RFC 9964)."""
+    """A public key as JWK, of key type AKP (RFC 9964)."""
 
     kid: str
     kty: str = "AKP"
@@ -222,13 +225,13 @@ class Jwk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_jwk(algorithm: Algorithm, public_key: bytes) -> Jwk:
-    """Return a public key of one of JWK_ALGORITHM as JWK. Raises KeyError."""
+    """Return a public key as JWK. Raises KeyError if the algorithm is not in JWK_ALGORITHM."""
     alg = JWK_ALGORITHM[algorithm]
     return Jwk(kid=thumbprint(alg, public_key), alg=alg, pub=base64url(public_key))
 
 
 def thumbprint(alg: str, public_key: bytes) -> str:
-    """Return a key's thumbprint (RFC 7638), of the members that RFC 9964 requires of AKP."""
+    """Return a key's thumbprint (RFC 7638), over the members that RFC 9964 requires for AKP."""
     members = {"alg": alg, "kty": "AKP", "pub": base64url(public_key)}
     return base64url(sha256(_ENCODER.encode(members)).digest())
 

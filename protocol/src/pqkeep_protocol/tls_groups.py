@@ -1,7 +1,7 @@
 """The key exchange group of a TLS 1.3 handshake, read from the server's first message.
 
-Python's ssl tells it from 3.15 on. ServerHello and HelloRetryRequest are in the clear, and both
-have the group that the server has chosen in their extension key_share (RFC 8446, 4.1.3 and 4.2.8).
+Python's ssl has it from version 3.15. ServerHello and HelloRetryRequest are in the clear. The
+extension key_share of both has the server's group (RFC 8446, 4.1.3 and 4.2.8).
 """
 
 import ssl
@@ -21,22 +21,22 @@ NAMES: Mapping[int, str] = {
     0x11EC: "X25519MLKEM768",
     0x11ED: "SecP384r1MLKEM1024",
 }
-"""The registry of TLS supported groups, as far as OpenSSL has them by default; others get a number."""
+"""TLS supported groups that OpenSSL has by default. Other groups are shown as numbers."""
 POST_QUANTUM = frozenset(name for name in NAMES.values() if "MLKEM" in name)
 
 _RECORD, _MESSAGE = 5, 4
-"""Sizes of the headers of a record and of a handshake message."""
+"""Header sizes of a record and of a handshake message."""
 _HANDSHAKE, _SERVER_HELLO = 22, 2
 _SESSION_ID = _RECORD + _MESSAGE + 2 + 32
-"""Where the session id's length is: behind the version and the random value."""
+"""The offset of the session id's length, after version and random."""
 _KEY_SHARE = 51
 
 
 def group_of(flight: bytes) -> str:
-    """Return the group in a server's first bytes, or nothing where they are no ServerHello."""
+    """Return the group in a server's first bytes, or "" if they are not a ServerHello."""
     if len(flight) <= _SESSION_ID or flight[0] != _HANDSHAKE or flight[_RECORD] != _SERVER_HELLO:
         return ""
-    at = _SESSION_ID + 1 + flight[_SESSION_ID] + 3  # the id, the cipher suite, the compression
+    at = _SESSION_ID + 1 + flight[_SESSION_ID] + 3  # session id, cipher suite, compression
     end = at + 2 + _number(flight, at)
     at += 2
     while at < end:
@@ -49,10 +49,10 @@ def group_of(flight: bytes) -> str:
 
 
 class _GroupObject(ssl.SSLObject):
-    """One end of a connection, whose group is told once."""
+    """One end of a connection. It reports the group once."""
 
     def watch(self, flight: ssl.MemoryBIO, on_group: Callable[[str], None]) -> None:
-        """Look for the server's first message in these bytes."""
+        """Look for the server's first message in these bytes, and report its group."""
         self._flight = flight
         self._on_group = on_group
         self._is_known = False
@@ -60,7 +60,7 @@ class _GroupObject(ssl.SSLObject):
         self._left = 0
 
     def do_handshake(self) -> None:
-        """Go on with the handshake, unless its group is refused."""
+        """Continue the handshake. Raises the exception of ``on_group``, which refuses the group."""
         if not self.server_side:
             self._look()
         try:
@@ -71,12 +71,12 @@ class _GroupObject(ssl.SSLObject):
             self._left = self._flight.pending
             raise
         if not self._is_known:
-            self._tell("")
+            self._report("")
 
     def _look(self) -> None:
-        """Tell the group once the first record is there, which OpenSSL waits for as well.
+        """Report the group once the first record is complete. OpenSSL waits for that too.
 
-        A client's OpenSSL may have taken a part of it already.
+        In a client, OpenSSL may already have taken a part of the record.
         """
         if self._is_known:
             return
@@ -85,19 +85,18 @@ class _GroupObject(ssl.SSLObject):
         record = self._record = self._record + data[self._left :]
         is_whole = len(record) >= _RECORD + _number(record, _RECORD - 2)
         if len(record) >= _RECORD and record[0] == _HANDSHAKE and is_whole:
-            self._tell(group_of(record))
+            self._report(group_of(record))
 
-    def _tell(self, group: str) -> None:
+    def _report(self, group: str) -> None:
         self._is_known, self._record = True, b""
         self._on_group(group)
 
 
 class GroupContext(ssl.SSLContext):
-    """A context whose every handshake passes its group to ``on_group``, before it is agreed to.
+    """A context that passes the group of each handshake to ``on_group`` before it is used.
 
-    The server's end has not sent the group then, and the client's has not used it; where it cannot
-    be told it is empty. What ``on_group`` raises ends the handshake: for the event loop, an
-    ssl.SSLError.
+    The server has not yet sent the group then, and the client has not yet used it. An unknown group
+    is "". An exception from ``on_group`` ends the handshake; the event loop needs an ssl.SSLError.
     """
 
     sslobject_class = _GroupObject

@@ -1,1 +1,1 @@
-"""What both processes and pqkeepd do when they start: read settings and secret files, set up logs."""
+"""The common start of all processes: settings, secret files, logs and hardening."""

@@ -1,6 +1,7 @@
-"""Tasks that last as long as their process: where one fails, the process ends and is started again.
+"""Tasks that run as long as their process. If one fails, the process ends and is restarted.
 
-Without it nobody would notice that connections are not watched any more, or key material kept.
+Otherwise the process would go on without, for example, its connection checks, and nobody would
+notice.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ _LOG = logger(__name__)
 
 
 class BackgroundTasks:
-    """The tasks of a process. ``stop`` is called when one of them fails, and ends the process."""
+    """A process's background tasks. ``stop`` is called when one fails, and ends the process."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -20,14 +21,14 @@ class BackgroundTasks:
         self.failed = False
 
     def begin(self, work: Coroutine[None, None, None]) -> Callable[[], object]:
-        """Do some work, and return what cancels it."""
+        """Start a task, and return a function that cancels it."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._look)
         self._tasks.append(task)
         return task.cancel
 
     async def end(self) -> None:
-        """Cancel all of them, and return when they have ended."""
+        """Cancel all tasks, and return when they have ended."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -1,8 +1,8 @@
-"""Makes imports fail that a process must do without.
+"""Makes forbidden imports fail in a process.
 
 The import contracts prove that pqkeep's own code has none of them. Libraries may still try: the
-Redis client imports cryptography, and structlog imports rich, wherever these are installed. Once
-they are forbidden, a library finds them missing.
+Redis client imports cryptography, and structlog imports rich, if they are installed. A forbidden
+package looks to them as if it were missing.
 """
 
 import sys
@@ -18,7 +18,7 @@ class _ForbiddenFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Raise ModuleNotFoundError for a forbidden package, so that no later finder is asked."""
+        """Raise ModuleNotFoundError for a forbidden package, before any other finder."""
         if fullname.partition(".")[0] in self._packages:
             raise ModuleNotFoundError(f"this process must not import {fullname}", name=fullname)
         return None
@@ -27,7 +27,7 @@ class _ForbiddenFinder:
 def forbid_imports(packages: frozenset[str]) -> None:
     """Forbid the import of top-level packages in this process from now on.
 
-    Raises RuntimeError if one of them is loaded already.
+    Raises RuntimeError if one of them is already loaded.
     """
     if loaded := packages & sys.modules.keys():
         raise RuntimeError(f"imported before its import was forbidden: {', '.join(loaded)}")

@@ -1,6 +1,6 @@
-"""What a process asks of the kernel, the C library and the interpreter when it starts.
+"""Settings of the kernel, the C library and the interpreter at the start of a process.
 
-It gives up privileges before it holds a secret, and keeps freed memory.
+A process gives up privileges before it holds a secret, and keeps freed memory.
 """
 
 import ctypes
@@ -16,18 +16,18 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 KEPT = 32 * 1024 * 1024
-"""Bytes that are free at the end of the heap before any go back to the kernel."""
+"""Free bytes at the end of the heap before glibc returns any to the kernel."""
 LARGE = 8 * 1024 * 1024
-"""Bytes of an allocation that is outside of the heap: none of a body or a frame is."""
+"""Larger allocations live outside the heap. No body and no frame is larger."""
 YOUNG = 20_000
-"""New objects between two collections: some 32 batches have as many under way."""
+"""New objects between two garbage collections: about as many as 32 batches in flight hold."""
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed memory for the next large body, instead of giving it back each time.
+    """Make glibc keep freed memory for the next large body.
 
-    The kernel clears memory that it gives out, page by page, which took more time than all that
-    is done with a body of 1 MiB. Other C libraries are left as they are.
+    The kernel clears each page that it hands out, which took longer than all the work on a body of
+    1 MiB. Other C libraries are left as they are.
     """
     mallopt = getattr(_LIBC, "mallopt", None)
     if mallopt is not None:
@@ -36,30 +36,30 @@ def keep_freed_memory() -> None:
 
 
 def collect_rarely() -> None:
-    """Have the collector look for cycles among what was made from now on, and less often.
+    """Run the garbage collector less often, and only over objects made from now on.
 
-    Requests make few cycles. Python looks after every 700 new objects, most of which belong to
-    requests under way, and looks at them again and again the more of these there are.
+    Requests make few cycles. By default Python collects after every 700 new objects. Most of them
+    belong to requests in flight, and are examined again each time.
     """
     gc.collect()
-    gc.freeze()  # what is here now stays: later collections need not examine it
+    gc.freeze()  # the objects made so far stay, so later collections need not examine them
     gc.set_threshold(YOUNG)
     trim = getattr(_LIBC, "malloc_trim", None)
     if trim is not None:
-        trim(0)  # what only the start needed: no request has come yet
+        trim(0)  # memory that only the start needed, before the first request
 
 
 def is_to_begin_again(program: str) -> bool:
     """Return whether this process, started as a program, has imported what only migrations need.
 
-    That is 12 MB that no other part of a process gives back: its program is to be executed again.
+    Those imports take 12 MB that stay until the process executes its program again.
     """
     main = sys.modules["__main__"].__spec__
     return "alembic" in sys.modules and main is not None and main.name == f"{program}.__main__"
 
 
 def begin_again() -> None:
-    """Execute this process's program again, with nothing in its memory. Raises OSError."""
+    """Execute this process's program again, with fresh memory. Raises OSError."""
     os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - without a shell
 
 
@@ -69,7 +69,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def give_up_privileges() -> None:
-    """Disable core dumps, debuggers and new privileges; let nobody else read new files.
+    """Disable core dumps, debuggers and new privileges; make new files private to the user.
 
     Raises OSError if the kernel refuses.
     """
@@ -80,7 +80,7 @@ def give_up_privileges() -> None:
 
 
 def check(result: int) -> None:
-    """Raise OSError where a function of the C library has failed."""
+    """Raise OSError if a function of the C library has failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,12 +1,12 @@
 """Log lines: structlog over the standard library's logging, for both processes and pqkeepd.
 
-An event is a constant English sentence, and what differs between two of its lines is in fields:
+An event is a constant English sentence. Variable parts are fields:
 ``_LOG.warning("the key service is unreachable", error=...)``. Fields never hold a secret.
 
-A stranger can cause the same event again and again, for example while a database is away. So each
-event has at most MAX_LINES lines in a period, and the next line says how many were left out.
+An attacker can repeat an event, for example while a database is down. So each event has at most
+MAX_LINES lines in a period, and the next line counts the omitted ones.
 
-Until ``write_logs`` is called, events go to the standard library's loggers and nowhere else.
+Before ``write_logs`` is called, events go only to the standard library's loggers.
 """
 
 import logging
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pqkeep_protocol.startup.settings import LogFormat
 
 MAX_LINES = 20
-"""Of one event in PERIOD_SECONDS."""
+"""Lines of one event in PERIOD_SECONDS."""
 PERIOD_SECONDS = 60.0
 UNBOUNDED = frozenset({"request answered"})
-"""Events of which each line counts: those of the access log, which is off unless it is asked for."""
+"""Events without that limit: the access log, which is off by default."""
 MAX_EVENTS = 1000
-"""Counted at a time: events of libraries need not be constant."""
+"""Events counted at a time. Libraries' events need not be constant texts."""
 
 
 class RepetitionFilter(logging.Filter):
-    """Bounds how many lines one event has. The record after a gap has ``left_out``: how many."""
+    """Limits the lines of each event. ``left_out`` of the next record counts the omitted ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class RepetitionFilter(logging.Filter):
         self._left_out: dict[tuple[str, str], int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written."""
+        """Return whether to write a record."""
         period = self._clock() // PERIOD_SECONDS
         if period != self._period or len(self._lines) >= MAX_EVENTS:
             self._period = period
@@ -77,7 +77,7 @@ def logger(name: str) -> BoundLogger:
 
 
 def write_warnings() -> None:
-    """Write warnings to standard error as sentences, for a command that people read."""
+    """Write warnings to standard error as sentences, for an interactive command."""
 
     def sentence(_: WrappedLogger, __: str, event: EventDict) -> str:
         fields = ", ".join(f"{name}: {value}" for name, value in event.items() if name != "event")
@@ -93,17 +93,17 @@ def write_warnings() -> None:
 def write_logs(
     process: str, form: "LogFormat" = "auto", which: Mapping[str, str | int] | None = None
 ) -> None:
-    """Write all log lines to standard error, those of libraries too. Called again, it replaces.
+    """Write all log lines, including those of libraries, to standard error. It can be called again.
 
-    Each line has the time (UTC), the level, the logger and the process, and the fields that tell
-    which of several processes of its kind it is.
+    Each line has the time (UTC), the level, the logger, the process and the fields of ``which``,
+    which tell processes of one kind apart.
     """
-    told = {} if which is None else which
+    own_fields = {} if which is None else which
     is_terminal = sys.stderr.isatty()
     is_text = is_terminal if form == "auto" else form == "text"
 
     def add_process(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        return {**told, **event, "process": process}
+        return {**own_fields, **event, "process": process}
 
     def add_left_out(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         left_out = event["_record"].left_out

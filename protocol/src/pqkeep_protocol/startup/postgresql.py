@@ -1,4 +1,4 @@
-"""PostgreSQL servers that cannot be used: in words what is wrong, and what to do.
+"""Problems with PostgreSQL servers in words: what is wrong, and what to do.
 
 Errors are recognized by SQLSTATE and by the names of the driver's classes: this package does not
 import the driver.
@@ -12,41 +12,42 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 OLDEST_VERSION = 15
 PROVISIONING = "deploy/postgresql.sql"
-"""What makes roles and databases."""
+"""The script that creates roles and databases."""
 
 _ADVICE: Mapping[str, str] = {
-    "28P01": "it refuses the password of the role {role}: put the right one into the file that"
-    " database_password_file names, in a line {server}:{database}:{role}:PASSWORD, or set it by ALTER"
+    "28P01": "the server rejects the password of role {role}: put the right one into the"
+    " database_password_file, in a line {server}:{database}:{role}:PASSWORD, or set it by ALTER"
     " ROLE",
-    "28000": "it does not let the role {role} in: " + PROVISIONING + " makes the role, and"
-    " pg_hba.conf must have a line for it from this host; where that line demands TLS, add"
-    " ?sslmode=verify-full to the address",
-    "3D000": "there is no database {database}: " + PROVISIONING + " makes it, or CREATE DATABASE"
-    " {database} OWNER {role}",
-    "42501": "the role {role} lacks a right: it must own the database {database} and the tables in it"
+    "28000": "the server rejects role {role}: create the role with " + PROVISIONING + ", and add a"
+    " line for it and this host to pg_hba.conf; if that line demands TLS, add ?sslmode=verify-full"
+    " to the address",
+    "3D000": "there is no database {database}: create it with " + PROVISIONING + ", or by CREATE"
+    " DATABASE {database} OWNER {role}",
+    "42501": "role {role} lacks a right: it must own the database {database} and its tables"
     " (ALTER DATABASE {database} OWNER TO {role})",
-    "53300": "it has no connection left: raise max_connections of the server or CONNECTION LIMIT of"
-    " the role {role}, or run fewer gateways",
-    "25006": "it is read-only, as a standby is: name the primary in the address, or promote it",
-    "57P03": "it is starting, stopping or recovering: wait, and look at its log",
-    "55000": "it takes no connections to the database {database}: ALTER DATABASE {database}"
+    "53300": "the server has no free connection: raise its max_connections or the CONNECTION LIMIT"
+    " of role {role}, or run fewer gateways",
+    "25006": "the server is read-only, like a standby: put the primary into the address, or promote"
+    " the server",
+    "57P03": "the server is starting, stopping or recovering: wait, and check its log",
+    "55000": "the database {database} accepts no connections: run ALTER DATABASE {database}"
     " ALLOW_CONNECTIONS true",
 }
-"""By SQLSTATE."""
+"""The advice for each SQLSTATE."""
 _PERMANENT = frozenset({"28P01", "28000", "3D000", "42501"})
-"""What another try does not change."""
+"""States in which another try fails too."""
 _READ_ONLY = "TargetServerAttributeNotMatched"
 _MISCONFIGURED = "ClientConfigurationError"
 """Names of errors of asyncpg."""
 
 
 def require_version(version: Sequence[int | str] | None, location: str) -> None:
-    """Raise ConfigError where a server is older than is supported."""
+    """Raise ConfigError if a server's version is not supported."""
     if version is not None and int(version[0]) < OLDEST_VERSION:
-        found = ".".join(map(str, version))
+        text = ".".join(map(str, version))
         raise ConfigError(
-            f"the database {location} is on PostgreSQL {found}, and pqkeep needs {OLDEST_VERSION} or"
-            " later: upgrade the server (pg_upgrade), or name another one"
+            f"the database {location} is on PostgreSQL {text}, and pqkeep needs {OLDEST_VERSION} or"
+            " later: upgrade the server (pg_upgrade), or use another one"
         )
 
 
@@ -85,7 +86,7 @@ def require_no_code(found: str | None, location: str) -> None:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return whether another try to connect would fail in the same way."""
+    """Return whether another try to connect would fail too."""
     return any(
         getattr(cause, "sqlstate", None) in _PERMANENT
         or type(cause).__name__ == _MISCONFIGURED
@@ -96,7 +97,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def problem_with(error: BaseException, location: str) -> str:
-    """Return what is wrong with the database at an address, and what to do."""
+    """Return what is wrong with a database, and what to do."""
     address = urlsplit(location)
     words = {
         "role": unquote(address.username or "") or "of this process's user",
@@ -115,36 +116,36 @@ def _advice(error: BaseException, words: Mapping[str, str]) -> str:
         if type(cause).__name__ == _READ_ONLY:
             return _ADVICE["25006"].format_map(words)
     if isinstance(last, OSError):
-        return _of_connection(last, words["server"])
+        return _connection_problem(last, words["server"])
     return str(last) or type(last).__name__
 
 
-def _of_connection(error: OSError, server: str) -> str:
+def _connection_problem(error: OSError, server: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"its certificate is not trusted ({error.verify_message}): name the authority by"
-            " sslrootcert=FILE in the address, and the host by a name that the certificate has"
+            f"its certificate is not trusted ({error.verify_message}): give the CA by"
+            " sslrootcert=FILE in the address, and use a host name from the certificate"
         )
     if _is_tls_refused(error):
         return (
-            "it refuses TLS, which the address demands: turn it on there (ssl = on, with a"
-            " certificate), or remove sslmode from the address where the network is trusted"
+            "the server refuses TLS, which the address demands: turn it on there (ssl = on, with a"
+            " certificate), or remove sslmode from the address if the network is trusted"
         )
     if isinstance(error, TimeoutError):
-        return f"no answer from {server} in time: check the network and its firewall"
+        return f"no response from {server} in time: check the network and its firewall"
     return (
-        f"nothing answers at {server} ({error.strerror or error}): start the server, or correct host"
-        " and port in the address"
+        f"nothing listens at {server} ({error.strerror or error}): start the server, or correct the"
+        " host and port in the address"
     )
 
 
 def _is_tls_refused(error: BaseException) -> bool:
-    # asyncpg has no class of its own for it; SSLError is another ConnectionError's sibling.
+    # asyncpg raises a plain ConnectionError; SSLError is a different class.
     return type(error) is ConnectionError and "SSL" in str(error)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what led to it: the driver's own error is beneath SQLAlchemy's."""
+    """Yield an error and its causes. SQLAlchemy's errors wrap the driver's."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

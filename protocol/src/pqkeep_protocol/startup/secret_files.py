@@ -1,12 +1,12 @@
-"""Reads files that hold a secret: root keys, the pepper, passwords, credentials, recovery keys.
+"""Reads secret files: root keys, the pepper, passwords, credentials, recovery keys.
 
-Type, owner and mode are checked on the open descriptor, which is also what is read: a file that is
-replaced meanwhile cannot be read in place of the one that was checked. A symbolic link is
-followed, because Kubernetes mounts each secret as one; what it leads to must pass the same checks.
+Type, owner and mode are checked on the open descriptor, and the same descriptor is read. So nobody
+can swap the file between check and read. Symbolic links are followed, because Kubernetes mounts
+secrets as links. The target must pass the same checks.
 
-The mode is 0400 or 0600. A file of root's may have 0440 or 0640, as Kubernetes mounts it for
-``fsGroup``: where the process is in the file's group, and the system's user database names no other
-user of that group.
+The mode must be 0400 or 0600. A file of root may have 0440 or 0640, as Kubernetes mounts it for
+``fsGroup``, if the process is in the file's group and the system's user database has no other user
+in that group.
 """
 
 import grp
@@ -23,23 +23,23 @@ from typing import BinaryIO
 from pqkeep_protocol.startup.settings import ConfigError, open_without_waiting
 
 MAX_SIZE = 64 * 1024
-"""Bytes."""
+"""The largest secret file, in bytes."""
 _ACL = "system.posix_acl_access"
 _ACL_HEADER, _ACL_ENTRY = 4, struct.Struct("<HHI")
-"""Bytes of the version; tag, permissions and id: <linux/posix_acl_xattr.h>."""
+"""The ACL's header size; an entry's tag, permissions and id: <linux/posix_acl_xattr.h>."""
 _ACL_USER, _ACL_GROUPS = 0x02, frozenset({0x04, 0x08})
-"""A user by id; the file's group, and a group by id."""
+"""Tags: a user by id; the file's group and a group by id."""
 
 
 class SecretFileAccessError(ConfigError):
-    """A secret file has another owner or mode than it must have. Its content was not read."""
+    """A secret file has a wrong owner or mode. Its content was not read."""
 
 
 def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None) -> bytes:
-    """Return the content of a file, at most 64 KiB, to which no other user has access.
+    """Return the content of a file of at most 64 KiB that no other user can access.
 
-    The owner must be this process's user, root or ``also_owned_by``, a user id. Raises ConfigError:
-    the message says ``what`` the file should hold, and repeats none of it.
+    The owner must be this process's user, root or the user id ``also_owned_by``. Raises
+    ConfigError, which says ``what`` the file should hold and repeats none of it.
     """
     with open_secret_file(path, what, also_owned_by=also_owned_by) as file:
         data = file.read(MAX_SIZE + 1)
@@ -49,30 +49,30 @@ def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None)
 
 
 def read_secret_text(path: Path, what: str) -> str:
-    """Return the one line of text in a secret file, without its line ending.
+    """Return the single line of text in a secret file, without its line ending.
 
-    Raises ConfigError, also where the file is empty, has more lines or is not UTF-8.
+    Raises ConfigError, also if the file is empty, has more lines or is not UTF-8.
     """
     try:
         text = read_secret_file(path, what).decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise _refusal(path, what, "it is not UTF-8") from None
     if not text or "\n" in text:
-        raise _refusal(path, what, "it must have one line of text")
+        raise _refusal(path, what, "it must have exactly one line of text")
     return text
 
 
 def check_secret_file(path: Path, what: str) -> None:
-    """Check a file that a library will read by its path. Raises ConfigError."""
+    """Check a file that a library will open itself. Raises ConfigError."""
     with open_secret_file(path, what):
         pass
 
 
 def password_file_of(path: Path, what: str, *, also_owned_by: int | None = None) -> Path:
-    """Check a PostgreSQL password file; return the path that the driver is to read it by.
+    """Check a PostgreSQL password file, and return a path for the driver.
 
-    The driver ignores a file that a group can read. It gets a copy of such a file, in memory, for as
-    long as this process runs. Raises ConfigError.
+    The driver ignores a file that a group can read. For such a file the path is a copy in memory
+    that lasts as long as this process. Raises ConfigError.
     """
     data = read_secret_file(path, what, also_owned_by=also_owned_by)
     if not path.stat().st_mode & stat.S_IRWXG:
@@ -87,7 +87,7 @@ def password_file_of(path: Path, what: str, *, also_owned_by: int | None = None)
 def open_secret_file(
     path: Path, what: str, *, also_owned_by: int | None = None
 ) -> Iterator[BinaryIO]:
-    """Open a file of any size, checked as ``read_secret_file`` does. Raises ConfigError."""
+    """Open a file of any size after the checks of ``read_secret_file``. Raises ConfigError."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
             _check(path, what, file.fileno(), {os.geteuid(), 0, also_owned_by})
@@ -102,23 +102,22 @@ def _check(path: Path, what: str, descriptor: int, owners: set[int | None]) -> N
         raise _refusal(path, what, "it is not a regular file")
     if status.st_uid not in owners:
         problem = (
-            f"it belongs to another user ({status.st_uid}); this process runs as user"
-            f" {os.geteuid()}"
+            f"it belongs to user {status.st_uid}, but this process runs as user {os.geteuid()}"
         )
         raise _refusal(path, what, problem, SecretFileAccessError)
-    if _is_open_to_others(descriptor, status, owners):
+    if _others_have_access(descriptor, status, owners):
         problem = (
-            f"other users have access to it (mode {stat.S_IMODE(status.st_mode):04o}); its mode must"
-            f" be 0400 or 0600: run chmod 0400 {shlex.quote(str(path))}"
+            f"other users have access to it (mode {stat.S_IMODE(status.st_mode):04o}); its mode"
+            f" must be 0400 or 0600: run chmod 0400 {shlex.quote(str(path))}"
         )
         raise _refusal(path, what, problem, SecretFileAccessError)
 
 
-def _is_open_to_others(descriptor: int, status: os.stat_result, owners: set[int | None]) -> bool:
-    """Return whether users have access who are neither the owner nor this process's user.
+def _others_have_access(descriptor: int, status: os.stat_result, owners: set[int | None]) -> bool:
+    """Return whether users other than the owner and this process's user have access.
 
-    systemd gives a service its credentials, which belong to root, by an access control list. What
-    the mode says of the group is the list's mask then, and the list says who has access.
+    systemd grants a service its credentials, which belong to root, by an access control list (ACL).
+    With an ACL the mode's group bits are a mask, and the ACL says who has access.
     """
     if status.st_mode & stat.S_IRWXO:
         return True
@@ -126,17 +125,17 @@ def _is_open_to_others(descriptor: int, status: os.stat_result, owners: set[int 
         return False
     try:
         entries = os.getxattr(descriptor, _ACL)[_ACL_HEADER:]
-    except OSError:  # there is no list: the mode is the group's access
+    except OSError:  # without an ACL the mode decides
         only_reads = status.st_mode & stat.S_IRWXG == stat.S_IRGRP
-        return status.st_uid != 0 or not only_reads or not _is_of_one_user(status.st_gid, owners)
+        return status.st_uid != 0 or not only_reads or not _has_one_user(status.st_gid, owners)
     return any(
         permissions and (tag in _ACL_GROUPS or (tag == _ACL_USER and user != os.geteuid()))
         for tag, permissions, user in _ACL_ENTRY.iter_unpack(entries)
     )
 
 
-def _is_of_one_user(group: int, owners: set[int | None]) -> bool:
-    """Return whether this process's user is all there is in a group; for root, any one user."""
+def _has_one_user(group: int, owners: set[int | None]) -> bool:
+    """Return whether only this process's user is in a group. For root, any one user may be."""
     is_root = os.geteuid() == 0
     if group == 0 if is_root else group not in {os.getegid(), *os.getgroups()}:
         return False

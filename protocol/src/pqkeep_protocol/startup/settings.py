@@ -1,8 +1,8 @@
 """Settings: one TOML file, read once into a frozen msgspec Struct.
 
 Each process declares its own Struct, with ``forbid_unknown_fields``. Fields of type ``Path`` and
-``DatabaseAddress`` are relative to the folder of the settings file. Variables of the environment
-replace what is in the file.
+``DatabaseAddress`` are relative to the folder of the settings file. Environment variables override
+the file.
 """
 
 import os
@@ -21,40 +21,40 @@ from pqkeep_protocol.documents import MalformedDocumentError, decode_toml
 POSTGRESQL = "postgresql://"
 MAX_PORT = 65535
 MAX_SETTINGS = 1024 * 1024
-"""Bytes of a settings file, and of other files that are read like one."""
+"""The largest settings file, in bytes. Similar files have the same limit."""
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 _TEXTS = (inspect.StrType, inspect.LiteralType, inspect.CustomType, inspect.NoneType)
-"""What a variable's text is the value of, as it is. Paths and addresses are custom types."""
+"""The types for which a variable's text is the value. Paths and addresses are custom types."""
 
 S = TypeVar("S", bound=Struct)
 
 LogFormat = Literal["auto", "text", "json"]
-"""How log lines are written; "auto" is text on a terminal and JSON elsewhere."""
+"""The format of log lines. "auto" is text on a terminal and JSON elsewhere."""
 
 
 class ConfigError(Exception):
-    """The process cannot start as it is set up. The message is for the person who starts it."""
+    """The process cannot start with its configuration. The message is for the operator."""
 
 
 class DatabaseAddress:
-    """Where a database is: a SQLite file, or postgresql://user@host:port/name.
+    """The location of a database: a SQLite file, or postgresql://user@host:port/name.
 
-    Several hosts may be named, for a server with replicas. The options after a question mark are
-    sslmode, sslrootcert, sslcert, sslkey and, for a Unix socket, host. A password has a file of its
-    own.
+    A server with replicas can have several hosts. The options after a question mark are sslmode,
+    sslrootcert, sslcert, sslkey and, for a Unix socket, host. A password is never part of the
+    address: it has its own file.
     """
 
     __slots__ = ("is_on_server", "location")
 
     def __init__(self, text: str, folder: Path = Path()) -> None:
-        """Check an address. Raises ValueError, whose message never repeats the address."""
+        """Check an address. Raises ValueError. Its message never repeats the address."""
         self.is_on_server = "://" in text
-        """Whether it is a PostgreSQL address, and not a file."""
+        """Whether the location is a PostgreSQL address, not a file."""
         if self.is_on_server:
             _check_postgresql(text)
         self.location = text if self.is_on_server else str(folder / text)
-        """The PostgreSQL address as it was written, or the path of the SQLite file."""
+        """The PostgreSQL address as written, or the path of the SQLite file."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DatabaseAddress) and self.location == other.location
@@ -67,7 +67,7 @@ class DatabaseAddress:
 
 
 class NetworkAddress:
-    """A host's name or address and a TCP port, host:port; an IPv6 address is in brackets."""
+    """A host (name or address) and a TCP port as host:port. An IPv6 address is in brackets."""
 
     __slots__ = ("host", "port")
 
@@ -94,11 +94,12 @@ def read_settings(
     *,
     may_be_missing: bool = False,
 ) -> S:
-    """Read a settings file, and the variables of the environment that replace what is in it.
+    """Read a settings file and the environment variables that override it.
 
-    A variable is the prefix and a setting's name in capitals: a text as it is, anything else as
-    TOML. With ``_FILE`` after the name it is the path of a file that holds the value. Raises
-    ConfigError, which names the file, or the variable, and the setting.
+    A variable's name is the prefix and the setting's name in capitals. Its text is used as it is
+    for a text setting, and read as TOML otherwise. With ``_FILE`` after the name, the variable is
+    the path of a file with the value. Raises ConfigError, which names the file or variable and the
+    setting.
     """
     settings = {} if may_be_missing and not file.exists() else read_toml(file)
     settings |= dict(_from_environment(environment, prefix, form))
@@ -106,13 +107,13 @@ def read_settings(
 
 
 def converted(name: str, settings: Mapping[str, Any], form: type[S], folder: Path) -> S:
-    """Check settings that were read. Paths are relative to the folder.
+    """Return checked settings. Paths in them are relative to the folder.
 
-    Raises ConfigError, which says where they are from by this name.
+    Raises ConfigError. ``name`` is the source that its message names.
     """
     _require_known(name, settings, form)
 
-    made: dict[type, Callable[[str], Any]] = {
+    constructors: dict[type, Callable[[str], Any]] = {
         Path: lambda text: folder / text,
         DatabaseAddress: lambda text: DatabaseAddress(text, folder),
         NetworkAddress: NetworkAddress,
@@ -121,7 +122,7 @@ def converted(name: str, settings: Mapping[str, Any], form: type[S], folder: Pat
     def convert(kind: type, value: object) -> Any:
         if not isinstance(value, str):
             raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
-        return made[kind](value)
+        return constructors[kind](value)
 
     try:
         return msgspec.convert(settings, form, str_keys=True, dec_hook=convert)
@@ -130,14 +131,15 @@ def converted(name: str, settings: Mapping[str, Any], form: type[S], folder: Pat
 
 
 def open_without_waiting(path: str, _: int) -> int:
-    """Open a file to read, as an opener of ``open``: nothing waits for a FIFO's writer."""
+    """Open a file for reading, as an opener of ``open``, without waiting for a FIFO's writer."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
 
 
 def read_file(file: Path, what: str = "settings file") -> bytes:
-    """Read a file of at most 1 MiB. Raises ConfigError, which says ``what`` the file should be.
+    """Return the content of a file of at most 1 MiB. Raises ConfigError.
 
-    Root reads it too: its owner cannot make root wait, or fill memory.
+    The message says ``what`` the file should be. Root reads such files too: their owner must not be
+    able to make root wait or fill its memory.
     """
     try:
         with open(file, "rb", opener=open_without_waiting) as opened:
@@ -152,7 +154,7 @@ def read_file(file: Path, what: str = "settings file") -> bytes:
 
 
 def read_text(file: Path, what: str = "settings file") -> str:
-    """Read such a file of text. Raises ConfigError."""
+    """Return the text of a file of at most 1 MiB. Raises ConfigError."""
     try:
         return read_file(file, what).decode()
     except UnicodeDecodeError as error:
@@ -160,7 +162,7 @@ def read_text(file: Path, what: str = "settings file") -> str:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Return what a settings file has. Raises ConfigError."""
+    """Return the content of a settings file. Raises ConfigError."""
     text = read_text(file)
     try:
         return decode_toml(text, dict[str, Any])
@@ -171,20 +173,22 @@ def read_toml(file: Path) -> dict[str, Any]:
 def _from_environment(
     environment: Mapping[str, str], prefix: str, form: type[Struct]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that variables name. Raises ConfigError."""
+    """Yield names and values of settings from variables. Raises ConfigError."""
     fields = {f"{prefix}{name.upper()}": (name, kind) for name, kind in _fields(form).items()}
-    found: dict[str, str] = {}
-    for variable in sorted(each for each in environment if each.startswith(prefix)):
-        text, of = environment[variable], variable
+    variable_of: dict[str, str] = {}
+    for variable in sorted(name for name in environment if name.startswith(prefix)):
+        text, field = environment[variable], variable
         if variable not in fields:
-            of = variable.removesuffix("_FILE")
-            if of not in fields:
+            field = variable.removesuffix("_FILE")
+            if field not in fields:
                 raise ConfigError(f"there is no setting {variable}{_suggestion(variable, fields)}")
-        name, kind = fields[of]
-        if name in found:
-            raise ConfigError(f"{found[name]} and {variable} are the same setting")
-        found[name] = variable
-        if of != variable:
+        name, kind = fields[field]
+        if name in variable_of:
+            raise ConfigError(
+                f"{variable_of[name]} and {variable} set the same setting: remove one of them"
+            )
+        variable_of[name] = variable
+        if field != variable:
             text = _read_value(variable, Path(text))
         yield name, _value(variable, text, kind)
 
@@ -197,20 +201,22 @@ def _read_value(variable: str, file: Path) -> str:
 
 
 def _value(variable: str, text: str, kind: inspect.Type) -> Any:
-    if all(isinstance(each, _TEXTS) for each in _kinds(kind)):
+    if all(isinstance(option, _TEXTS) for option in _kinds(kind)):
         return text
-    if any(isinstance(each, inspect.LiteralType) and text in each.values for each in _kinds(kind)):
+    if any(
+        isinstance(option, inspect.LiteralType) and text in option.values for option in _kinds(kind)
+    ):
         return text
     try:
         (value,) = decode_toml(f"value = {text}", dict[str, Any]).values()
     except ValueError:  # not TOML, or more than one value
-        raise ConfigError(f"{variable}: expected a value in TOML") from None
+        raise ConfigError(f"{variable}: expected one value in TOML") from None
     return value
 
 
 def _fields(form: type[Struct]) -> dict[str, inspect.Type]:
     kind = cast(inspect.StructType, inspect.type_info(form))
-    return {each.encode_name: each.type for each in kind.fields}
+    return {field.encode_name: field.type for field in kind.fields}
 
 
 def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
@@ -220,18 +226,18 @@ def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
 def _require_known(
     file: str, settings: Mapping[str, Any], form: type[Struct], table: str = ""
 ) -> None:
-    """Raise ConfigError for a name that is no setting, with the one that was meant perhaps."""
+    """Raise ConfigError for an unknown setting, with a similar name as a suggestion."""
     fields = _fields(form)
     for name, value in settings.items():
         if name not in fields:
             suggestion = _suggestion(name, fields)
             raise ConfigError(f"{file}: there is no setting {table}{name}{suggestion}")
-        for each in _kinds(fields[name]):
-            kind = each.item_type if isinstance(each, inspect.VarTupleType) else each
+        for option in _kinds(fields[name]):
+            kind = option.item_type if isinstance(option, inspect.VarTupleType) else option
             if isinstance(kind, inspect.StructType):
-                for found in value if isinstance(value, list) else [value]:
-                    if isinstance(found, Mapping):
-                        _require_known(file, found, kind.cls, f"{name}.")
+                for item in value if isinstance(value, list) else [value]:
+                    if isinstance(item, Mapping):
+                        _require_known(file, item, kind.cls, f"{name}.")
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:
@@ -241,16 +247,16 @@ def _suggestion(name: str, known: Mapping[str, object]) -> str:
 
 def _check_postgresql(address: str) -> None:
     if not address.startswith(POSTGRESQL):
-        raise ValueError(f"expected a file, or an address that begins with {POSTGRESQL}")
+        raise ValueError(f"expected a file path, or an address that begins with {POSTGRESQL}")
     try:
         parts = urlsplit(address)
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
         user, password, name = parts.username, parts.password, parts.path.removeprefix("/")
     except ValueError:
-        raise ValueError("not a well-formed address") from None
+        raise ValueError("the address is malformed") from None
     if password is not None or "@" in (user or "") or "password" in options:
-        raise ValueError("a password belongs in the database_password_file, not here")
+        raise ValueError("put the password into the database_password_file, not here")
     if not user or not name or "/" in name or parts.fragment:
         raise ValueError(f"expected {POSTGRESQL}user@host:port/name")
     if not options.keys() <= _OPTIONS:
-        raise ValueError("the options are " + ", ".join(sorted(_OPTIONS)))
+        raise ValueError("unknown option: the options are " + ", ".join(sorted(_OPTIONS)))

@@ -1,10 +1,11 @@
-"""A SQLite database's file: it must be there, and nobody else's.
+"""A SQLite database's file. It must exist, and no other user may access it.
 
-A process that found no file and made a new one would serve an empty installation. So ``pqkeepd
-init`` and ``pqkeepd dev`` make the files, empty, and a process opens what is there.
+A process that created a missing file would serve an empty installation. So only ``pqkeepd init``
+and ``pqkeepd dev`` create the files, empty, and a process opens existing ones.
 """
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -12,23 +13,23 @@ from urllib.parse import quote
 from pqkeep_protocol.startup.settings import ConfigError
 
 OWN_CODE = "SELECT count(*) FROM sqlite_schema WHERE type IN ('view', 'trigger')"
-"""How many views and triggers a database has. pqkeep makes none: whoever may write the file could have
-a command of root's read a view that has no end."""
+"""Counts a database's views and triggers. pqkeep creates none. A user who can write the file could
+otherwise make a command that runs as root read an endless view."""
 
 EXISTING: Mapping[str, str] = {"mode": "rw", "uri": "true"}
-"""The query of a database's URL, with which SQLite makes no file."""
+"""The query of a database URL with which SQLite does not create a file."""
 
 
 def open_database_file(path: str) -> int:
-    """Return a descriptor of a database's file. Raises ConfigError."""
+    """Return a descriptor of an existing database file. Raises ConfigError."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no database {path}. If there was one, do not make another: restore a backup,"
-            ' as the runbook "A database is lost" says (docs/runbooks.md). A new installation'
-            " begins with an empty file there, of the process's user and with mode 0600, as pqkeepd"
-            " init makes it"
+            f"there is no database {path}. If there was one, do not create another: restore a"
+            ' backup by the runbook "A database is lost" (docs/runbooks.md). For a new installation'
+            " let pqkeepd init create it: an empty file that belongs to the process's user, with mode"
+            " 0600"
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
@@ -41,10 +42,13 @@ def open_database_file(path: str) -> int:
             raise ConfigError(f"{beside}, beside the database, is not a regular file")
     if os.fstat(descriptor).st_mode & 0o077:
         os.close(descriptor)
-        raise ConfigError(f"the database {path} can be read by others; its mode must be 0600")
+        raise ConfigError(
+            f"other users have access to the database {path}; its mode must be 0600: run chmod 0600"
+            f" {shlex.quote(path)}"
+        )
     return descriptor
 
 
 def uri_of(path: str) -> str:
-    """Return the name of a file by which SQLite heeds the query."""
+    """Return a file's URI, so that SQLite reads the query of the URL."""
     return f"file:{quote(path)}"
