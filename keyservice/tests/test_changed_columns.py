@@ -64,10 +64,10 @@ GENERATE = GenerateKey(**KEY, quota=None, idempotency=Idempotency(bytes(32), b"r
 
 NAMED = "payments.cards"
 PURPOSES = (KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT)
-NOT_STORED = "the key is not as it was stored"
+NOT_STORED = "the key differs from what was stored"
 NEVER_STORED = "the key has values that were never stored"
 OLDER = "the key is older than the audit log says"
-NO_KEYRING = "the keyring is not as it was stored"
+NO_KEYRING = "the keyring differs from what was stored"
 NEVER_A_KEYRING = "the keyring has values that were never stored"
 OLDER_KEYRING = "the keyring is older than the audit log says"
 LOG = "the audit log is damaged"

@@ -24,7 +24,7 @@ SOURCES = {
     'credential = "../b"': r"`str` matching regex .*`\$\.root_keys",
     'credential = ".."': r"`str` matching regex .*`\$\.root_keys",
     "command = []": r"length >= 1",
-    'command = ["fetch", "/a"]': "the absolute path of a program",
+    'command = ["fetch", "/a"]': "an absolute path as the first item",
     f"pkcs11 = {{{A_KEY}}}": "either pin_file or pin_credential",
     f'pkcs11 = {{{A_KEY}, pin_file = "a", pin_credential = "b"}}': "either pin_file or pin_cred",
     f'pkcs11 = {{{A_KEY}, pin = "1234"}}': "unknown field `pin`",
@@ -76,8 +76,8 @@ def test_root_keys_by_id(tmp_path: Path) -> None:
         *(("root_keys", f"{{1 = {{{each}}}}}", problem) for each, problem in SOURCES.items()),
         ("rootkey", '"a"', r"no setting rootkey; did you mean root_keys\?"),
         ("database", '"mysql://role@localhost/name"', r"`\$.database`"),
-        ("socket", None, "socket and gateway_uid go together"),
-        ("gateway_uid", None, "socket and gateway_uid go together"),
+        ("socket", None, "set both socket and gateway_uid"),
+        ("gateway_uid", None, "set both socket and gateway_uid"),
         ("log_format", '"xml"', r"`\$.log_format`"),
     ],
 )
@@ -92,7 +92,7 @@ def test_gateways_of_other_hosts_need_no_socket(tmp_path: Path) -> None:
     """A key service may serve a link alone, but not nobody, nor a socket without its user."""
     without = {name: GOOD[name] for name in ("database", "root_key_file")}
     assert config.read(write(tmp_path, {**without, "link": LINK})).socket is None
-    with pytest.raises(ConfigError, match="no gateway is served"):
+    with pytest.raises(ConfigError, match="no gateway can connect"):
         config.read(write(tmp_path, without))
     with pytest.raises(ConfigError, match="go together"):
         config.read(write(tmp_path, {**without, "link": LINK, "socket": '"keys.sock"'}))

@@ -156,7 +156,7 @@ def test_a_root_key_of_another_size_is_refused(size: int) -> None:
 
 def test_two_root_keys_that_are_the_same() -> None:
     """A root key under two ids is refused: a rotation to it would change nothing."""
-    with pytest.raises(ConfigError, match="root keys 1 and 2 are the same"):
+    with pytest.raises(ConfigError, match="root keys 1 and 2 are equal"):
         Sealer({1: Secret(bytes(32)), 2: Secret(bytes(32))})
 
 

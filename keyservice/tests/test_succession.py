@@ -138,7 +138,7 @@ async def test_another_log_id_is_refused(
         await signed(service, attribution)
     location.sql("UPDATE audit_log SET log_id = ?", str(UUID(int=1)))
     async with serving() as service:
-        with pytest.raises(ConfigError, match="its newest checkpoint is of another log"):
+        with pytest.raises(ConfigError, match="its newest checkpoint is from another log"):
             await service.parts.checkpoint_signer.check()
 
 

@@ -192,7 +192,7 @@ def test_a_root_key_that_cannot_be_used_changes_nothing(command: Command, tmp_pa
         for problem in (
             "/bin/false ended with status 1",
             "CREDENTIALS_DIRECTORY is not set",
-            "root keys 1 and 2 are the same",
+            "root keys 1 and 2 are equal",
         ):
             assert problem in installation.output
         status, said = command("root-key", "rotate", "--data", installation.data, "--to", "file")

@@ -177,9 +177,9 @@ class Case:
     """By the key service, when it starts again; None: it cannot know, and the verifier has to."""
 
 
-RECORDS = "records are not those that were signed"
-SIGNATURE = "a signature that is not the log's"
-KEYS = "keys are not those that were made here"
+RECORDS = "records are not the signed ones"
+SIGNATURE = "does not have the log's signature"
+KEYS = "keys are not the generated ones"
 CASES = [
     Case(edit_an_old_one, ("edited", OLD), None),
     Case(edit_the_last, ("edited", None), RECORDS),

@@ -1,7 +1,7 @@
 """Starts the key service: ``python -m pqkeep_keyservice SETTINGS.toml``.
 
-Worker processes execute this file too when they start, so it imports the service only where it is
-meant to run.
+Worker processes execute this file at their start too. So it imports the service only if it runs as
+the main program.
 """
 
 import gc

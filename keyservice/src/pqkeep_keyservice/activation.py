@@ -1,8 +1,7 @@
-"""Makes the checks of a start before this key service serves as its database's only writer.
+"""Runs the start checks before this key service becomes its database's only active writer.
 
-With each epoch of the database the checks of a start are made again, because another key service
-may have been the writer in between. A key service that stands by has done everything else before:
-self-tests, root keys, sockets.
+Another key service may have written between two epochs, so each epoch repeats the checks. A standby
+has already done the rest of the start: self-tests, root keys, sockets.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ RETRY_SECONDS = 0.2
 
 
 class Activation:
-    """Makes the checks of a start in each epoch, and tells the writer when they are made."""
+    """Runs the start checks in each epoch, and reports them to the writer."""
 
     def __init__(
         self,
@@ -42,10 +41,10 @@ class Activation:
         self.writer.on_change(self._changed.set)
         self._shard = DEFAULT_SHARD
         self.database_id: UUID | None = None
-        """Which database it is; None until that is known."""
+        """The database's id; None until it is known."""
 
     async def start(self, shard: str = DEFAULT_SHARD) -> None:
-        """Check what can be checked now. Raises ConfigError and DatabaseUnavailableError."""
+        """Run the checks that are possible now. Raises ConfigError and DatabaseUnavailableError."""
         self._shard = shard
         if self.writer.epoch:
             await self._activate()
@@ -53,7 +52,7 @@ class Activation:
             self.database_id = await self._store.check_standing_by(shard)
 
     async def run(self) -> None:
-        """Make the checks in each new epoch, until cancelled. Raises ConfigError."""
+        """Run the checks in each new epoch, until cancelled. Raises ConfigError."""
         while True:
             if self.writer.epoch in {0, self.writer.serving}:
                 self._changed.clear()
@@ -62,7 +61,7 @@ class Activation:
             try:
                 await self._activate()
                 _LOG.info("serving in a new epoch", epoch=self.writer.serving)
-            except (DatabaseUnavailableError, KeyServiceError):  # which the database has logged
+            except (DatabaseUnavailableError, KeyServiceError):  # already logged by the database
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _activate(self) -> None:
@@ -70,7 +69,9 @@ class Activation:
         self._material.forget_private_keys()
         database_id = await self._store.claim_shard(self._shard)
         if self.database_id not in {None, database_id}:
-            raise ConfigError("another database is at the address of the one that was there before")
+            raise ConfigError(
+                "the database was replaced by another one: correct its address, and start again"
+            )
         self.database_id = database_id
         await self._root_keys.catch_up()
         await self._store.check()

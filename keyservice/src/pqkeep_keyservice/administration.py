@@ -1,4 +1,4 @@
-"""Answers the operator's commands, and what the gateway asks of no single key."""
+"""Executes administration requests: the operator's commands, and requests without a single key."""
 
 from contextlib import suppress
 
@@ -33,7 +33,7 @@ from pqkeep_protocol.messages import (
 
 
 class Administration:
-    """Reads root keys again, notes backups, lists destructions, and moves tenants."""
+    """Reloads root keys, notes backups, lists destructions, and moves tenants."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Administration:
         self._store = store
 
     async def respond(self, request: AnyAdministrationRequest) -> AnyAdministrationResult:
-        """Do what a command asks. Raises KeyServiceError."""
+        """Execute a request. Raises KeyServiceError."""
         match request:
             case ReloadRootKeys():
                 return await self._root_keys.reload(request)
@@ -79,11 +79,11 @@ class Administration:
         return newest
 
     async def list_destructions(self, request: ListDestructions) -> Destructions:
-        """Return a page of what the tenants' keyrings say. Those that are damaged are left out.
+        """Return a page of destructions from the tenants' default keyrings. Skip damaged keyrings.
 
         Raises UNAVAILABLE.
         """
-        found: list[ScheduledDestruction] = []
+        scheduled: list[ScheduledDestruction] = []
         limit = MAX_DESTRUCTIONS_LISTED
         try:
             tenants = await self._store.database.query(
@@ -93,7 +93,7 @@ class Administration:
                 with suppress(DamagedKeyError, KeyServiceError):
                     keyring = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
                     if keyring.destruction is not None:
-                        found.append(ScheduledDestruction(tenant, keyring.destruction))
+                        scheduled.append(ScheduledDestruction(tenant, keyring.destruction))
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
-        return Destructions(destructions=tuple(found), has_more=len(tenants) > limit)
+        return Destructions(destructions=tuple(scheduled), has_more=len(tenants) > limit)

@@ -1,11 +1,10 @@
-"""Executes a batch: its requests one by one, then all their records in one commit.
+"""Executes a batch: its requests one by one, then one commit of all their records.
 
-A request that is refused leaves the others as they are. Nothing is answered before all records are
-durable.
+A refused request does not affect the others. No response leaves before all records are durable.
 
-KEMs run on the event loop, in slices: between two of them, of whatever batches, everything else
-runs, and the tenants of the batches take turns. Signatures are made elsewhere, a few of a batch at
-once, and so are many encapsulations to one key.
+KEMs run on the event loop in short slices. Other work runs between two slices, and the batches of
+different tenants take turns. Signatures, and many encapsulations to one key, run in threads or
+worker processes, a few of a batch at once.
 """
 
 import asyncio
@@ -44,17 +43,17 @@ from pqkeep_protocol.messages import (
 )
 
 SLICE_SECONDS = 0.001
-"""How long a batch keeps the event loop in one piece, and one request more."""
+"""How long a batch occupies the event loop without a pause, plus one request."""
 FEWEST_ELSEWHERE = 16
-"""Encapsulations that are worth the way to a worker process and back."""
+"""The fewest encapsulations for which a worker process is faster."""
 SIGNERS = max(2, os.cpu_count() or 1)
-"""Requests of a batch that wait for a signature at once."""
+"""Requests of one batch that wait for a signature at once."""
 SECONDS_TO_SIGN = 2.0
-"""Before the deadline, when no other signature is begun: SLH-DSA takes that long."""
+"""The time before the deadline after which no new signature begins: SLH-DSA takes that long."""
 
 
 class Answered(NamedTuple):
-    """A result, and what its record says of keys."""
+    """A result, and the key information for its record."""
 
     result: ItemResult | Refused
     version: KeyVersion | None
@@ -78,9 +77,9 @@ class Batches:
     ) -> BatchResults:
         """Return a result for each request, all durably recorded.
 
-        Raises UNAVAILABLE, UNSUPPORTED; TENANT_MOVED, recorded for each request.
-
-        What is not done before the deadline, in the event loop's time, is DEADLINE_EXCEEDED.
+        A request that is not done before the deadline, in the event loop's time, is refused with
+        DEADLINE_EXCEEDED. Raises UNAVAILABLE, UNSUPPORTED, and TENANT_MOVED, which is recorded for
+        each request.
         """
         requests = [item.request for item in batch.items]
         if any(request.tenant != batch.tenant for request in requests):
@@ -91,17 +90,17 @@ class Batches:
                     epoch = self._parts.writer.epoch
                     answered = await self._answer_all(requests, deadline)
                     if await self._record(batch, answered, attribution, epoch):
-                        return BatchResults(results=tuple(each.result for each in answered))
+                        return BatchResults(results=tuple(item.result for item in answered))
         except KeyServiceError as error:
             if error.kind is ErrorKind.TENANT_MOVED:
-                refused = [_refused(each, error.kind) for each in requests]
+                refused = [_refused(request, error.kind) for request in requests]
                 await self._record(batch, refused, attribution, self._parts.writer.epoch)
             raise
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         finally:
             for request in requests:
-                if isinstance(request, Wrap):  # not sooner: it may be executed again
+                if isinstance(request, Wrap):  # only now: a stale attempt executes it again
                     request.symmetric_key[:] = bytes(len(request.symmetric_key))
 
     async def _record(
@@ -127,8 +126,8 @@ class Batches:
         here = await self._encapsulate_elsewhere(requests, here, answered, deadline)
         while here:
             await self._answer_slice(requests, here, answered, deadline)
-        if _now() >= deadline:  # nobody waits for it any more
-            return [_refused(each, ErrorKind.DEADLINE_EXCEEDED) for each in requests]
+        if _now() >= deadline:  # the gateway has given up
+            return [_refused(request, ErrorKind.DEADLINE_EXCEEDED) for request in requests]
         return [answered[place] for place in range(len(requests))]
 
     async def _encapsulate_elsewhere(
@@ -138,17 +137,17 @@ class Batches:
         answered: dict[int, Answered],
         deadline: float,
     ) -> deque[int]:
-        """Have a worker process answer what is like the first one; return what is left to do here."""
+        """Execute the requests equal to the first in a worker process; return the other places."""
         first = requests[places[0]] if places else None
         if not isinstance(first, Encapsulate) or first.public_key is not None:
             return places
-        alike = [place for place in places if requests[place] == first]
-        if len(alike) < FEWEST_ELSEWHERE:
+        equal = [place for place in places if requests[place] == first]
+        if len(equal) < FEWEST_ELSEWHERE:
             return places
-        with suppress(KeyServiceError, DamagedKeyError):  # each of them is refused here
+        with suppress(KeyServiceError, DamagedKeyError):  # then each is refused on the event loop
             context = await loaded_context(first, row_of(first), self._parts, deadline)
-            made = await encapsulate_all(first, context, len(alike))
-            for place, done in zip(alike, made, strict=False):
+            outcomes = await encapsulate_all(first, context, len(equal))
+            for place, done in zip(equal, outcomes, strict=False):
                 answered[place] = Answered(cast(ItemResult, done.result), done.version)
         return deque(place for place in places if place not in answered)
 
@@ -159,9 +158,9 @@ class Batches:
         answered: dict[int, Answered],
         last: float,
     ) -> None:
-        """Answer one request after the other, as long as there are any; begin none after ``last``.
+        """Execute the remaining requests one after another. Begin none after ``last``.
 
-        Nor does one that has no worker by then wait for it any longer.
+        A request that has no worker by then stops waiting.
         """
         while places:
             place = places.popleft()
@@ -174,18 +173,18 @@ class Batches:
         answered: dict[int, Answered],
         deadline: float,
     ) -> None:
-        """Answer requests for SLICE_SECONDS, when it is the tenant's turn."""
+        """Execute requests for SLICE_SECONDS, when it is the tenant's turn."""
         tenant = requests[0].tenant
         await self._turns.acquire(tenant)
         try:
-            is_late = _now() >= deadline  # for the slice: the event loop's time is its turn's
+            is_late = _now() >= deadline  # once per slice: the loop's time changes between slices
             end = perf_counter() + SLICE_SECONDS
             while places:
                 place = places.popleft()
                 answered[place] = await self._answer(requests[place], deadline, is_late=is_late)
                 if perf_counter() >= end:
                     break
-            await asyncio.sleep(0)  # before it is another batch's turn
+            await asyncio.sleep(0)  # let other work run before the next batch's turn
         finally:
             self._turns.release(tenant, None)
 
@@ -197,7 +196,7 @@ class Batches:
         except RecordedError as error:
             version = error.version or request.version
             return Answered(Refused(kind=error.kind), version, error.target, error.keyring)
-        except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
+        except Exception as error:  # noqa: BLE001 - an unexpected error is returned and recorded too
             return _refused(request, refusal_kind(error, request))
         return Answered(cast(ItemResult, done.result), done.version, done.target, done.keyring)
 
@@ -207,7 +206,7 @@ def _now() -> float:
 
 
 def _places(requests: Sequence[ItemRequest]) -> tuple[deque[int], deque[int]]:
-    """Return which requests are answered on the event loop, and which in threads or processes."""
+    """Return the places of requests for the event loop, and of those for threads or processes."""
     here, elsewhere = deque[int](), deque[int]()
     for place, request in enumerate(requests):
         is_kem = ALGORITHMS[request.algorithm].kind is Kind.KEM
@@ -222,13 +221,13 @@ def _refused(request: ItemRequest, kind: ErrorKind) -> Answered:
 def _records(
     batch: Batch, answered: Sequence[Answered], attribution: Attribution
 ) -> Iterator[NewRecord]:
-    """Yield a record for each request: for those of which it says the same, the same object."""
-    made: dict[object, NewRecord] = {}
+    """Yield a record for each request. Requests with equal content share one object."""
+    records: dict[object, NewRecord] = {}
     for item, (result, version, target, own_keyring) in zip(batch.items, answered, strict=True):
         request = item.request
         outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
         supplied = getattr(request, "public_key", None)
-        said = (
+        content = (
             type(request),
             request.keyring,
             request.algorithm,
@@ -239,10 +238,10 @@ def _records(
             supplied,
             own_keyring,
         )
-        record = made.get(said)
+        record = records.get(content)
         if record is None:
             record = operation_record(
                 request, attribution.under(item.policy), version, outcome, target, own_keyring
             )
-            made[said] = record
+            records[content] = record
         yield record

@@ -1,6 +1,6 @@
-"""The wall clock: what is recorded, and when something is due, is by it.
+"""The wall clock, for recorded times and scheduled changes.
 
-Deadlines are not: they are in the event loop's time, which no change of the machine's clock moves.
+Deadlines use the event loop's time instead, which a change of the machine's clock does not move.
 """
 
 import time
@@ -10,10 +10,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now_us() -> int:
-    """Return the time in microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 def now() -> datetime:
-    """Return the time, in UTC, to the microsecond."""
+    """Return the current time in UTC, to the microsecond."""
     return _EPOCH + timedelta(microseconds=now_us())

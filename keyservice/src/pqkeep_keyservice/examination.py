@@ -1,4 +1,4 @@
-"""Examines all of a key database: every private key is unsealed, every record hashed."""
+"""Examines a whole keys database: unseals every private key, and hashes every record."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """How much was found to be right."""
+    """The numbers of verified items."""
 
     keys: int
     records: int
@@ -33,7 +33,7 @@ class Examined:
 def examine(connection: sa.Connection, sealer: Sealer) -> Examined:
     """Unseal every private key, hash every record, and verify every checkpoint.
 
-    Raises ConfigError, which names the first that is wrong.
+    Raises ConfigError, which names the first damaged item.
     """
     material = KeyMaterial(sealer, schemes_of(WorkerSettings("pqcrypto", None)))
     keys = _examine_keys(connection, sealer, material)
@@ -44,8 +44,8 @@ def examine(connection: sa.Connection, sealer: Sealer) -> Examined:
         is_same = (frontier.size, frontier.root()) == (checkpoint.size, checkpoint.root)
         if not is_same or not _is_signed(connection, sealer, material, checkpoint):
             raise ConfigError(
-                f"the audit log is damaged: its first {checkpoint.size} records are not those that "
-                "were signed; see docs/audit.md"
+                f"the audit log is damaged: its first {checkpoint.size} records are not the signed "
+                "ones; see docs/audit.md"
             )
         count += 1
     return Examined(keys, frontier.size, count)

@@ -1,4 +1,4 @@
-"""Privileges that the process gives up before it holds a key."""
+"""Gives up the process's privileges before it holds a key."""
 
 import ctypes
 import multiprocessing
@@ -18,8 +18,8 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 def harden() -> bool:
     """Disable core dumps, debuggers and new privileges, and lock memory.
 
-    Returns whether memory is locked: only if its limit is infinite, because otherwise later
-    allocations could fail. Raises OSError if the kernel refuses anything else.
+    Returns whether memory is locked. It is only if its limit is infinite, because otherwise later
+    allocations could fail. Raises OSError if the kernel refuses one of the other steps.
     """
     give_up_privileges()
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] != resource.RLIM_INFINITY:
@@ -29,16 +29,16 @@ def harden() -> bool:
 
 
 def harden_worker() -> None:
-    """Do the same in a worker process, which ends with its parent, and not by Ctrl-C."""
+    """Harden a worker process. It ends with its parent, and ignores Ctrl-C."""
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
-        _die_with(parent.pid)
+        _end_with(parent.pid)
     harden()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit now if it has ended already."""
+def _end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; exit now if the parent is gone."""
     check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         os._exit(os.EX_TEMPFAIL)

@@ -1,1 +1,1 @@
-"""The audit log: one durable record for each operation, before its answer leaves."""
+"""The audit log: one durable record for each operation, before its response leaves."""

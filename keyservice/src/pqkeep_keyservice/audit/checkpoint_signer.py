@@ -1,9 +1,8 @@
-"""Signs checkpoints: the size and root of the audit log at a time, so that it cannot be rewritten.
+"""Signs checkpoints: the audit log's size and root at one time. They make rewriting detectable.
 
-Every second, or after 1,000 records if they come faster, new records are covered by a checkpoint
-signed with Dilithium3 (ML-DSA-65); once a day, and on request, by one signed with
-SLH-DSA-SHA2-128s. The keys belong to INSTALLATION and live as all keys do: as sealed seeds, and
-with records of their own.
+Every second, or after 1,000 records if that is sooner, a checkpoint signed with Dilithium3
+(ML-DSA-65) covers the new records. Once a day and on request, one is signed with SLH-DSA-SHA2-128s.
+The keys belong to INSTALLATION. They are stored like all keys, as sealed seeds, and have records.
 """
 
 import asyncio
@@ -41,21 +40,21 @@ DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 SIGNING_SECONDS = 60.0
 
 Execute = Callable[[GenerateKey, Attribution, float], Awaitable[object]]
-"""Generates and records a key before a deadline, which is in the event loop's time."""
+"""Generates and records a key before a deadline in the event loop's time."""
 
 
 def signed_text(log_id: UUID, size: int, root: bytes, at_us: int) -> bytes:
-    """Return what a checkpoint's signature is over."""
+    """Return the bytes that a checkpoint's signature covers."""
     time_text = iso_timestamp(at_us)
     lines = (CONTEXT.decode(), str(log_id), str(size), b64encode(root).decode(), time_text)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 class CheckpointSigner:
-    """Signs what is durable."""
+    """Signs the durable part of the log."""
 
     seconds: float = SECONDS
-    """How long fewer than RECORDS new records may wait for a checkpoint."""
+    """The longest that fewer than RECORDS new records wait for a checkpoint."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class CheckpointSigner:
         material: KeyMaterial,
         executors: Executors,
     ) -> None:
-        """Sign with keys that ``execute`` generates when they are first needed."""
+        """Take ``execute``, which generates a signing key at its first use."""
         self._execute = execute
         self._store = store
         self._key_cache = key_cache
@@ -73,24 +72,24 @@ class CheckpointSigner:
         self._executors = executors
         self._lock = asyncio.Lock()
         self.signed_size = 0
-        """How many records the newest checkpoint covers, once ``run`` has looked that up."""
+        """The size that the newest checkpoint covers, once ``run`` has read it."""
         self.count = 0
-        """How many checkpoints have been signed."""
+        """The number of checkpoints signed by this process."""
 
     async def check(self) -> None:
         """Verify the newest checkpoints. Raises ConfigError and DatabaseUnavailableError.
 
         An attacker with write access to the database can change a record, its tree and a
-        checkpoint's root so that they match again, and add a public key of their own. They cannot
-        sign or seal a key; and a log whose checkpoint does not hold must not be signed again.
+        checkpoint's root consistently, and add a public key. They cannot sign or seal a key. A log
+        with an invalid checkpoint must not be signed again.
         """
         for algorithm in ALGORITHMS:
             try:
                 self._require_sealed(await self._key_cache.get(KeyName(INSTALLATION, algorithm)))
             except DamagedKeyError as damage:
                 raise ConfigError(
-                    f"the audit log is damaged: its {algorithm} keys are not those that were made "
-                    f"here: {damage}; see docs/audit.md"
+                    f"the audit log is damaged: its {algorithm} keys are not the generated ones: "
+                    f"{damage}; see docs/audit.md"
                 ) from None
             await self._check_newest(algorithm)
 
@@ -100,7 +99,8 @@ class CheckpointSigner:
             return
         if newest.log_id != await self._store.database.query(checkpoints.log_id):
             raise ConfigError(
-                "the audit log is damaged: its newest checkpoint is of another log; see docs/audit.md"
+                "the audit log is damaged: its newest checkpoint is from another log;"
+                " see docs/audit.md"
             )
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
         versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))
@@ -110,8 +110,8 @@ class CheckpointSigner:
             public.verify(newest.signature, text, CONTEXT)
         except (KeyServiceError, InvalidSignature):
             raise ConfigError(
-                f"the audit log is damaged: the checkpoint of its first {newest.size} records has "
-                "a signature that is not the log's; see docs/audit.md"
+                f"the audit log is damaged: the checkpoint of its first {newest.size} records does "
+                "not have the log's signature; see docs/audit.md"
             ) from None
 
     def _require_sealed(self, versions: KeyVersions) -> None:
@@ -121,17 +121,17 @@ class CheckpointSigner:
             self._material.authenticate(INSTALLATION, entry)
 
     async def run(self) -> None:
-        """Sign until cancelled."""
+        """Sign checkpoints until cancelled."""
         while True:
             try:
                 await self._run()
-            except Exception as error:  # noqa: BLE001 - the next checkpoint covers what is missing
+            except Exception as error:  # noqa: BLE001 - the next checkpoint covers the missing records
                 if not _is_unavailable(error):
                     _LOG.exception("the audit log could not be signed")
             await asyncio.sleep(SECONDS)
 
     async def _run(self) -> None:
-        """Sign until something fails."""
+        """Sign checkpoints until something fails."""
         loop = asyncio.get_running_loop()
         self.signed_size = await self._store.database.query(checkpoints.signed_size)
         since = loop.time()
@@ -146,9 +146,9 @@ class CheckpointSigner:
                 await self.sign(Algorithm.SLH_DSA_SHA2_128S)
 
     async def sign(self, algorithm: Algorithm) -> Checkpoint:
-        """Sign the log as it is now, and save the checkpoint. Raises KeyServiceError.
+        """Sign the log's current root, and store the checkpoint. Raises KeyServiceError.
 
-        If the algorithm's newest checkpoint covers the same records, return that one.
+        If the algorithm's newest checkpoint covers the same records, return it instead.
         """
         if algorithm not in ALGORITHMS:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
@@ -196,7 +196,7 @@ class CheckpointSigner:
 
 
 def _is_unavailable(error: Exception) -> bool:
-    """Whether the database is unavailable, which it has logged, once; or a worker process died."""
+    """Return whether the database is unavailable, already logged, or a worker process died."""
     if isinstance(error, KeyServiceError):
         return error.kind is ErrorKind.UNAVAILABLE
     return isinstance(error, DatabaseUnavailableError)

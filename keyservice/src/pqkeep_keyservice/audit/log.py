@@ -1,4 +1,4 @@
-"""Group commit: while one batch of records is written, the next one is collected."""
+"""Group commit: the next batch of records is collected while one is written."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,59 +17,59 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 MAX_BATCH = 1_000
-"""Records in one transaction, but for those that belong together."""
+"""The most records in one transaction. One append of several records can exceed it."""
 
 
 Then = Callable[[CommitOutcome | None], None]
-"""Is told what became of a record; None where it could not be written."""
+"""Takes a record's outcome, or None if it could not be written."""
 
 
 class _Waiting(NamedTuple):
     entries: Sequence[RecordedChange]
-    """One, with its change; or several without changes."""
+    """One entry with its change, or several without changes."""
     epoch: int
     then: Then
 
 
 class AuditLog:
-    """Makes audit records durable, each together with its change."""
+    """Makes audit records durable, together with their changes."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self.commits = {"success": 0, "failure": 0}
-        """How many commits there have been."""
+        """The number of commits."""
         self.durations = Distribution()
-        """How long they took."""
+        """The durations of commits."""
 
     @property
     def waiting(self) -> int:
-        """How many records wait for a commit."""
-        return sum(len(each.entries) for each in self._waiting)
+        """The number of records that wait for a commit."""
+        return sum(len(waiting.entries) for waiting in self._waiting)
 
     async def commit(
         self, record: NewRecord, change: Change | None = None, epoch: int | None = None
     ) -> CommitOutcome:
         """Make a record and its change durable. Raises UNAVAILABLE if they cannot be written.
 
-        The epoch is the one in which the change was computed; None: the current one. Once it is
-        over, record and change are STALE.
+        ``epoch`` is the epoch in which the change was computed; None is the current one. After it
+        ends, record and change are STALE.
         """
         return await self._commit([(record, change)], epoch)
 
     async def commit_all(self, records: Sequence[NewRecord], epoch: int) -> CommitOutcome:
-        """Make records durable in one transaction, in their order and with no other between them.
+        """Make records durable in one transaction, in order and without other records between them.
 
-        Raises UNAVAILABLE if they cannot be written. Once their epoch is over, all are STALE.
+        Raises UNAVAILABLE if they cannot be written. After their epoch ends, all are STALE.
         """
         return await self._commit([(record, None) for record in records], epoch)
 
     def append(self, entries: Sequence[RecordedChange], epoch: int, then: Then) -> None:
-        """Make records durable in one transaction, and tell ``then`` what became of them.
+        """Make entries durable in one transaction, and pass the outcome to ``then``.
 
-        Either one with its change, or several without changes. Once their epoch is over, they are
-        STALE.
+        It takes one entry with its change, or several without changes. After their epoch ends, they
+        are STALE.
         """
         self._waiting.append(_Waiting(entries, epoch, then))
         if self._writer is None:
@@ -82,7 +82,7 @@ class AuditLog:
         try:
             return await outcome
         finally:
-            del outcome  # its exception has this frame, and those of the request
+            del outcome  # its exception refers to this frame and to those of the request
 
     async def _write_all(self) -> None:
         try:
@@ -113,9 +113,9 @@ class AuditLog:
         try:
             entries = [entry for waiting in batch for entry in waiting.entries]
             outcomes = await self._store.commit(entries, epoch)
-        except DatabaseUnavailableError:  # the database has logged it, once
+        except DatabaseUnavailableError:  # already logged once by the database
             _fail(batch)
-        except Exception:  # noqa: BLE001 - whatever failed, the records are not durable
+        except Exception:  # noqa: BLE001 - after any failure the records are not durable
             _LOG.exception("audit records could not be written")
             _fail(batch)
         else:
@@ -123,7 +123,7 @@ class AuditLog:
             end = 0
             for waiting in batch:
                 end += len(waiting.entries)
-                waiting.then(outcomes[end - 1])  # of several, which have no changes, any one's
+                waiting.then(outcomes[end - 1])  # entries without changes share one outcome
         self.commits[ended] += 1
         self.durations.observe(perf_counter() - began)
 
@@ -134,7 +134,7 @@ def _fail(batch: Sequence[_Waiting]) -> None:
 
 
 def _settle(waiting: asyncio.Future[CommitOutcome], outcome: CommitOutcome | None) -> None:
-    if waiting.done():  # a caller that was cancelled has cancelled it
+    if waiting.done():  # cancelled by its caller
         return
     if outcome is None:
         waiting.set_exception(KeyServiceError(ErrorKind.UNAVAILABLE))

@@ -1,4 +1,4 @@
-"""Signs the newest checkpoint once more, as a note that witnesses of transparency logs cosign."""
+"""Signs the newest checkpoint as a note too, for witnesses of transparency logs."""
 
 from cryptography.exceptions import InvalidSignature
 
@@ -14,12 +14,12 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 
 ALGORITHM = Algorithm.ML_DSA_65
-"""Of the checkpoints that notes are made of, and of the keys that theirs are derived from."""
+"""The algorithm of the checkpoints in notes, and of the keys that note keys derive from."""
 _MICROSECONDS = 1_000_000
 
 
 class NoteSigner:
-    """Makes one note of each checkpoint that is asked for while it is the newest."""
+    """Signs each checkpoint at most once, on request, while it is the newest."""
 
     def __init__(self, store: KeyStore, keys: KeyCache, material: KeyMaterial) -> None:
         self._store = store
@@ -30,8 +30,8 @@ class NoteSigner:
     async def note(self) -> str:
         """Return the newest checkpoint as a note.
 
-        Errors: RECORD_NOT_FOUND where there is none yet. UNAVAILABLE where its signature is not the
-        log's: what somebody wrote into the database is not signed.
+        Errors: RECORD_NOT_FOUND before the first checkpoint. UNAVAILABLE if its signature is not
+        the log's: text planted in the database is not signed.
         """
         newest = await self._store.database.query(checkpoints.find_newest_checkpoint, ALGORITHM)
         if newest is None:
@@ -41,7 +41,7 @@ class NoteSigner:
         return self._newest[1]
 
     async def verifier_key(self) -> str | None:
-        """Return the key that the log's notes are verified with; None before the first checkpoint."""
+        """Return the public key of the log's notes, or None before the first checkpoint."""
         versions = await self._keys.get(KeyName(INSTALLATION, ALGORITHM))
         if versions.active is None:
             return None

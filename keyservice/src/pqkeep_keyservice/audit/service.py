@@ -1,4 +1,4 @@
-"""Answers requests about the audit log. Reading it leaves no record."""
+"""Executes requests about the audit log. Reading it adds no record."""
 
 import asyncio
 from collections.abc import Callable
@@ -78,11 +78,11 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 SEARCHES = 2
-"""Queries of many records that run at once; one of each tenant."""
+"""Searches that run at once, at most one per tenant."""
 MAX_WAITING = 64
-"""Searches that may wait, of all tenants together; see FairQueue."""
+"""Searches that may wait, over all tenants; see FairQueue."""
 WAIT_SECONDS = 10.0
-"""After which the gateway has given up."""
+"""The time after which the gateway has given up."""
 
 
 class AuditService:
@@ -111,7 +111,7 @@ class AuditService:
 
     @property
     def waiting_searches(self) -> int:
-        """How many searches wait for their turn."""
+        """The number of searches that wait for their turn."""
         return self._searches.waiting
 
     async def respond(self, request: AnyAuditRequest) -> AnyAuditResult:
@@ -124,7 +124,7 @@ class AuditService:
             kind = ErrorKind.RECORD_NOT_FOUND
         except DatabaseUnavailableError:
             kind = ErrorKind.UNAVAILABLE
-        except Exception:  # noqa: BLE001 - an unexpected error is answered too
+        except Exception:  # noqa: BLE001 - an unexpected error needs a response too
             _LOG.exception("request failed", request=type(request).__name__)
             kind = ErrorKind.INTERNAL
         raise KeyServiceError(kind)
@@ -183,7 +183,7 @@ class AuditService:
         function: Callable[[sa.Connection, *Arguments], T],
         *arguments: *Arguments,
     ) -> T:
-        """Run a query that may read many records, one of a tenant's at a time."""
+        """Run a query that may read many records. Each tenant has one at a time."""
         deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
         try:
             search = await self._searches.acquire(tenant, deadline)
@@ -236,13 +236,14 @@ class AuditService:
 
 
 MAX_BYTES = 1024 * 1024
-"""Of the texts in one message: a quarter of a frame, and the last text more."""
+"""Bytes of texts after which a message is full: a quarter of a frame. The last text may exceed
+it."""
 
 
 def export_records(
     connection: sa.Connection, request: ExportRecords, formats: Formats = FORMATS
 ) -> Page:
-    """Return the next records. Raises DamagedLogError if the log is smaller than the tree."""
+    """Return the next page of records. Raises DamagedLogError if the log is too small."""
     if request.size > log_size(connection):
         raise DamagedLogError
     id_ = AUDIT_RECORDS.c.id
@@ -263,7 +264,7 @@ def export_records(
 def subtrees_of(
     connection: sa.Connection, request: GetSubtrees, formats: Formats = FORMATS
 ) -> tuple[bytes, ...]:
-    """Return the complete subtrees of a tree. Raises DamagedLogError."""
+    """Return the complete subtrees of the tree of ``size``. Raises DamagedLogError."""
     if request.size > log_size(connection):
         raise DamagedLogError
     return frontier(request.size, subtrees(connection, formats)).hashes

@@ -1,4 +1,4 @@
-"""Algorithms, and nothing about tenants, versions or storage.
+"""Algorithms, without tenants, versions or storage.
 
 Primitives come from pyca/cryptography and pqcrypto; this package combines them.
 """

@@ -1,4 +1,4 @@
-"""id-MLDSA65-ECDSA-P256-SHA512 (draft-ietf-lamps-pq-composite-sigs): both halves must hold.
+"""id-MLDSA65-ECDSA-P256-SHA512 (draft-ietf-lamps-pq-composite-sigs): both signatures must be valid.
 
 M' = prefix || label || len(context) || context || SHA-512(message)
 signature = ML-DSA-65.Sign(M', context = label) || DER(ECDSA-P256-SHA256(M'))
@@ -39,7 +39,7 @@ class VerifyingKey:
     _ec: ec.EllipticCurvePublicKey
 
     def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
-        """Raise InvalidSignature unless both halves hold. Both are always checked."""
+        """Raise InvalidSignature unless both signatures are valid. Both are always checked."""
         represented = _represent(message, context)
         holds = [
             _holds(self._m.verify, signature[:_M_SIGNATURE], represented, LABEL),
@@ -78,18 +78,18 @@ class CompositeMlDsa:
     holds_interpreter_lock = False
 
     def generate(self) -> SigningKey:
-        """Generate a key pair; its halves are used nowhere else."""
+        """Generate a key pair. Its two halves have no other use."""
         return SigningKey(MLDSA65PrivateKey.generate(), ec.generate_private_key(ec.SECP256R1()))
 
     def load_public(self, data: bytes) -> VerifyingKey:
-        """Load a verifying key. Raises ValueError if it is none."""
+        """Load a verifying key. Raises ValueError if it is invalid."""
         return VerifyingKey(
             MLDSA65PublicKey.from_public_bytes(data[:_M_PUBLIC_KEY]),
             ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), data[_M_PUBLIC_KEY:]),
         )
 
     def load_seed(self, seed: Secret) -> SigningKey:
-        """Expand a seed. Raises ValueError if it is none."""
+        """Expand a seed. Raises ValueError if it is invalid."""
         raw = seed.reveal()
         head, tail = _M_SEED + len(_DER_HEAD), SEED_SIZE - len(_DER_TAIL)
         if len(raw) != SEED_SIZE or raw[_M_SEED:head] != _DER_HEAD or raw[tail:] != _DER_TAIL:

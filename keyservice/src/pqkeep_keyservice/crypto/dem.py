@@ -2,8 +2,9 @@
 
     sealed = nonce (12) || AES-GCM ciphertext || tag (16)
 
-What the data is bound to is in the ``info`` of the key derivation. The associated data is empty, as
-the specified layout has it, unless the caller has some. The encodings are unambiguous.
+The ``info`` of the key derivation binds the data to its key version or public key. The associated
+data is empty, as in the specified layout, unless the caller gives some. The encodings are
+unambiguous.
 """
 
 import os
@@ -19,12 +20,12 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion, Tenan
 
 
 def length_prefixed(*parts: bytes) -> bytes:
-    """Concatenate parts, each after its length as 2 bytes, big-endian."""
+    """Return the parts joined, each after its length in 2 bytes, big-endian."""
     return b"".join([len(part).to_bytes(2, "big") + part for part in parts])
 
 
 def bound_keyring(keyring: KeyringName) -> tuple[bytes, ...]:
-    """Return what a keyring adds to a list of parts: nothing for the default one, else its name."""
+    """Return a keyring's extra parts: none for the default keyring, otherwise its name."""
     return () if keyring == DEFAULT_KEYRING else (keyring.encode(),)
 
 
@@ -35,7 +36,7 @@ def key_info(
     version: KeyVersion,
     keyring: KeyringName,
 ) -> bytes:
-    """Return the HKDF info that binds a data key to one purpose of one key version."""
+    """Return the HKDF info that binds a data key to a purpose and a key version."""
     return length_prefixed(
         b"pqkeep/v1",
         purpose,
@@ -47,7 +48,7 @@ def key_info(
 
 
 def supplied_key_info(algorithm: Algorithm, public_key: bytes) -> bytes:
-    """Return the HKDF info that binds a data key to a public key of whoever it is."""
+    """Return the HKDF info that binds a data key to a supplied public key."""
     fingerprint = sha256(public_key).digest()
     return length_prefixed(b"pqkeep/v1", b"encrypt-to-key", algorithm.encode(), fingerprint)
 
@@ -58,7 +59,7 @@ TAG_SIZE = 16
 
 
 class DecryptionError(Exception):
-    """The data does not decrypt under this key. Says nothing more."""
+    """The data does not decrypt under this key. The error carries nothing more."""
 
 
 def encrypt(
@@ -70,7 +71,7 @@ def encrypt(
     associated_data: bytes = b"",
     prefix: bytes = b"",
 ) -> bytes:
-    """Return sealed data (28 bytes longer than the plaintext) behind a prefix."""
+    """Return the prefix and the sealed data (28 bytes longer than the plaintext)."""
     nonce = os.urandom(NONCE_SIZE)
     aead = _aead(hkdf_hash, shared_secret, info)
     return b"".join((prefix, nonce, aead.encrypt(nonce, plaintext, associated_data)))

@@ -1,4 +1,4 @@
-"""Key encapsulation mechanisms: the interface, and the table of all there are."""
+"""Key encapsulation mechanisms: their interface, and the table of all of them."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -22,7 +22,7 @@ class DecapsulationKey(Protocol):
     """The private half of a KEM key pair."""
 
     def decapsulate(self, ciphertext: bytes) -> bytes:
-        """Return the shared secret (32 bytes). Raises ValueError on a ciphertext it cannot use.
+        """Return the shared secret (32 bytes). Raises ValueError on a ciphertext of a wrong form.
 
         ML-KEM rejects implicitly (FIPS 203, section 6.3): a damaged ciphertext of the right size
         gives an unrelated secret, not an error.
@@ -51,7 +51,7 @@ class Kem(Protocol):
         ...
 
     def load_public(self, data: bytes) -> EncapsulationKey:
-        """Load an encapsulation key. Raises ValueError if it is none."""
+        """Load an encapsulation key. Raises ValueError if it is invalid."""
         ...
 
     def load_seed(self, seed: Secret) -> DecapsulationKey:

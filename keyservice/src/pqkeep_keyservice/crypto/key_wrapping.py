@@ -1,11 +1,11 @@
-"""How private keys are wrapped on their way in: HPKE (RFC 9180) to a key that is made for one of them.
+"""Wraps private keys for their import: HPKE (RFC 9180) to an import key for a single use.
 
     ML-KEM-1024, HKDF-SHA-384, AES-256-GCM (draft-ietf-hpke-pq); base mode, no associated data
     wrapped = encapsulated key (1568) || ciphertext || tag (16)
 
-The info says what the private key is for, so that it cannot be made to be anything else.
+The info names the private key's purpose, so that nobody can import it as anything else.
 
-Within: a private key as PKCS#8 (RFC 5958), decoded to the seed that is stored.
+The wrapped content is a private key as PKCS#8 (RFC 5958). It is decoded to the stored seed.
 
     OneAsymmetricKey = SEQUENCE { version, AlgorithmIdentifier, OCTET STRING { private key },
                                   [0] attributes OPTIONAL, [1] public key OPTIONAL }
@@ -13,10 +13,10 @@ Within: a private key as PKCS#8 (RFC 5958), decoded to the seed that is stored.
                      = SEQUENCE { seed, expanded private key }  of the same
                      = the stored form itself       of SLH-DSA (RFC 9909), X-Wing, Composite-ML-DSA
 
-A seed may be in one more OCTET STRING, or bare where a tag belongs: its size tells it. Attributes are
-not read. What else a document says of the key must agree with its seed. Of an expanded key that is
-what can be compared without expanding the seed: ek, H(ek) and z of ML-KEM (FIPS 203, algorithm 16),
-rho, K and tr of ML-DSA (FIPS 204, algorithm 6).
+A seed may be in one more OCTET STRING, or bare without a tag: its size tells. Attributes are
+ignored. All other statements about the key must agree with its seed. An expanded key is compared as
+far as that needs no expansion of the seed: ek, H(ek) and z of ML-KEM (FIPS 203, algorithm 16), rho,
+K and tr of ML-DSA (FIPS 204, algorithm 6).
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ SUITE = Suite(KEM.MLKEM1024, KDF.HKDF_SHA384, AEAD.AES_256_GCM)
 
 
 class UnwrappingError(Exception):
-    """The data was not wrapped to this key for this purpose. Says nothing more."""
+    """The data was not wrapped to this key for this purpose. The error carries nothing more."""
 
 
 class ImportKey:
@@ -64,7 +64,7 @@ class ImportKey:
         self._seed = Secret(private.private_bytes_raw())
 
     def unwrap(self, wrapped: bytes, info: bytes) -> Secret:
-        """Return what was wrapped, once: the key is wiped. Raises UnwrappingError."""
+        """Return the unwrapped private key, and wipe the import key. Raises UnwrappingError."""
         with self._seed:
             private = MLKEM1024PrivateKey.from_seed_bytes(self._seed.reveal())
             try:
@@ -78,7 +78,7 @@ class ImportKey:
 
 
 def import_info(import_key_id: UUID, algorithm: Algorithm, keyring: KeyringName) -> bytes:
-    """Return the info: four lines."""
+    """Return the HPKE info: four lines."""
     lines = ("pqkeep/v1/import-key", str(import_key_id), algorithm.value, keyring)
     return "".join(f"{line}\n" for line in lines).encode("ascii")
 
@@ -95,14 +95,14 @@ SEED_SIZE: Mapping[Algorithm, int] = {
     Algorithm.SLH_DSA_SHA2_192S: 96,
     Algorithm.SLH_DSA_SHA2_256S: 128,
 }
-"""Bytes of a private key in its stored form."""
+"""Bytes of a stored private key."""
 EXPANDED_SIZE: Mapping[Algorithm, int] = {
     Algorithm.ML_KEM_768: 2400,
     Algorithm.ML_KEM_1024: 3168,
     Algorithm.ML_DSA_65: 4032,
     Algorithm.ML_DSA_87: 4896,
 }
-"""Bytes of an expanded private key, of those whose standard has other forms beside the seed."""
+"""Bytes of an expanded private key, if the standard has other forms beside the seed."""
 
 _SEED, _ATTRIBUTES, _PUBLIC_KEY, _EXPLICIT_PUBLIC_KEY = 0x80, 0xA0, 0x81, 0xA1
 _VERSIONS = (b"\x00", b"\x01")
@@ -114,7 +114,7 @@ _DIMENSIONS: Mapping[Algorithm, bytes] = {
 
 
 class PrivateKeyError(Exception):
-    """The document is no private key that can be stored. Says nothing but the kind."""
+    """The document is not a private key that can be stored. The error carries only the kind."""
 
     def __init__(self, kind: ErrorKind) -> None:
         super().__init__(kind.value)
@@ -123,16 +123,16 @@ class PrivateKeyError(Exception):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateKey:
-    """A seed, and what its document says of the public key."""
+    """A seed, and its document's statements about the public key."""
 
     seed: Secret
     public_keys: tuple[bytes, ...] = ()
-    """Whole ones."""
+    """Complete public keys."""
     rho_and_tr: bytes = b""
-    """Of an expanded ML-DSA key: what its public key begins with, and its hash."""
+    """For an expanded ML-DSA key: the start of its public key, and the public key's hash."""
 
     def require(self, public_key: bytes) -> None:
-        """Raise PrivateKeyError if the seed's public key is not the one that the document has."""
+        """Raise PrivateKeyError unless the document's statements match the seed's public key."""
         is_same = all(stated == public_key for stated in self.public_keys)
         if self.rho_and_tr:
             is_same &= self.rho_and_tr == public_key[:32] + shake_256(public_key).digest(64)
@@ -141,9 +141,9 @@ class PrivateKey:
 
 
 def decode_pkcs8(algorithm: Algorithm, data: Secret) -> PrivateKey:
-    """Return the private key of an algorithm that a document has. Raises PrivateKeyError.
+    """Return a document's private key, which must be of this algorithm. Raises PrivateKeyError.
 
-    Whether the document's public key is the seed's is checked by ``PrivateKey.require``.
+    ``PrivateKey.require`` compares the document's public key with the seed's.
     """
     try:
         parts = elements(only(data.reveal(), SEQUENCE))
@@ -155,10 +155,10 @@ def decode_pkcs8(algorithm: Algorithm, data: Secret) -> PrivateKey:
 
 
 def _content(algorithm: Algorithm, parts: Sequence[Element]) -> memoryview:
-    """Return what the document has as private key. Raises DerError and PrivateKeyError."""
+    """Return the document's private key field. Raises DerError and PrivateKeyError."""
     tags = [part.tag for part in parts]
     if tags[:3] != [INTEGER, SEQUENCE, OCTET_STRING] or bytes(parts[0].content) not in _VERSIONS:
-        raise DerError("no PKCS#8")
+        raise DerError("not PKCS#8")
     if tags[3:] not in _OPTIONAL_PARTS:
         raise DerError("unknown parts")
     if bytes(parts[1].whole) != algorithm_identifier(algorithm):
@@ -177,10 +177,10 @@ _OPTIONAL_PARTS: Sequence[Sequence[int]] = (
 
 
 def _public_key(part: Element) -> bytes:
-    """Return the public key of an optional part: a bit string, which some writers tag twice."""
+    """Return the public key of an optional part: a bit string. Some writers tag it twice."""
     bits = part.content if part.tag == _PUBLIC_KEY else only(part.content, BIT_STRING)
     if bytes(bits[:1]) != b"\0":
-        raise DerError("no whole bytes")
+        raise DerError("not whole bytes")
     return bytes(bits[1:])
 
 
@@ -195,7 +195,7 @@ def _decoded(algorithm: Algorithm, content: memoryview, stated: tuple[bytes, ...
         raise PrivateKeyError(ErrorKind.PRIVATE_KEY_WITHOUT_SEED)
     (inner,) = _single(content)
     if inner.tag == SEQUENCE:
-        return _of_both(algorithm, elements(inner.content), stated)
+        return _seed_and_expanded(algorithm, elements(inner.content), stated)
     if inner.tag == OCTET_STRING and len(inner.content) == expanded_size:
         raise PrivateKeyError(ErrorKind.PRIVATE_KEY_WITHOUT_SEED)
     if inner.tag not in (_SEED, OCTET_STRING):
@@ -203,10 +203,10 @@ def _decoded(algorithm: Algorithm, content: memoryview, stated: tuple[bytes, ...
     return PrivateKey(_secret(_of_size(inner.content, size)), stated)
 
 
-def _of_both(
+def _seed_and_expanded(
     algorithm: Algorithm, parts: Sequence[Element], stated: tuple[bytes, ...]
 ) -> PrivateKey:
-    """Return the private key of a seed with its expanded key, after comparing them."""
+    """Return the private key of a seed and its expanded key, after a comparison of both."""
     if [part.tag for part in parts] != [OCTET_STRING, OCTET_STRING]:
         raise DerError("unknown form")
     seed = _of_size(parts[0].content, SEED_SIZE[algorithm])
@@ -227,10 +227,10 @@ def _of_both(
 
 
 def _single(content: memoryview) -> Sequence[Element]:
-    found = elements(content)
-    if len(found) != 1:
+    parts = elements(content)
+    if len(parts) != 1:
         raise DerError("another number of elements")
-    return found
+    return parts
 
 
 def _of_size(data: memoryview, size: int) -> memoryview:

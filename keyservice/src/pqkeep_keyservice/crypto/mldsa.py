@@ -18,11 +18,11 @@ class VerifyingKey:
     _key: Public
 
     def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
-        """Raise InvalidSignature unless it holds (FIPS 204, algorithm 3)."""
+        """Raise InvalidSignature unless the signature is valid (FIPS 204, algorithm 3)."""
         self._key.verify(signature, message, context)
 
     def verify_mu(self, signature: bytes, mu: bytes) -> None:
-        """Raise InvalidSignature unless it holds for the message that a mu (64 bytes) stands for."""
+        """Raise InvalidSignature unless the signature is valid for a mu's message (64 bytes)."""
         self._key.verify_mu(signature, mu)
 
 
@@ -37,9 +37,9 @@ class SigningKey:
         return self._key.sign(message, context)
 
     def sign_mu(self, mu: bytes) -> bytes:
-        """Return a hedged signature over the message that a mu (64 bytes) stands for.
+        """Return a hedged signature over the message of a mu (64 bytes).
 
-        It is one of algorithm 2; only line 6 of algorithm 7 was computed elsewhere.
+        The result equals one of algorithm 2. Only line 6 of algorithm 7 was computed elsewhere.
         """
         return self._key.sign_mu(mu)
 
@@ -79,7 +79,7 @@ ML_DSA_44 = MlDsa(
     mldsa.MLDSA44PrivateKey.from_seed_bytes,
     mldsa.MLDSA44PublicKey.from_public_bytes,
 )
-"""Verifying key 1312 bytes, signature 2420. For notes only: callers cannot have keys of it."""
+"""Verifying key 1312 bytes, signature 2420. For notes only: callers cannot have such keys."""
 
 ML_DSA_65 = MlDsa(
     mldsa.MLDSA65PrivateKey.generate,

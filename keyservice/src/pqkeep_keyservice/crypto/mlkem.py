@@ -61,7 +61,7 @@ ML_KEM_768 = MlKem(
 """Encapsulation key 1184 bytes, ciphertext 1088, shared secret 32."""
 
 ML_KEM_1024 = MlKem(
-    SHA384(),  # CNSA 2.0 asks for it at Category 5
+    SHA384(),  # CNSA 2.0 requires it at category 5
     mlkem.MLKEM1024PrivateKey.generate,
     mlkem.MLKEM1024PrivateKey.from_seed_bytes,
     mlkem.MLKEM1024PublicKey.from_public_bytes,

@@ -1,4 +1,4 @@
-"""Key material that cannot be printed, pickled or hashed, and is wiped after use."""
+"""Key material that cannot be printed, pickled or hashed, and that is wiped after use."""
 
 from typing import NoReturn, Self
 
@@ -6,14 +6,14 @@ from typing import NoReturn, Self
 class Secret:
     """A buffer of key material that is wiped on exit from its ``with`` block.
 
-    Wiping is best effort: the libraries below keep copies of their own while they compute.
+    Wiping is best effort: the libraries underneath keep their own copies while they compute.
     """
 
     __slots__ = ("_buffer",)
     __hash__ = None  # type: ignore[assignment]  # a hash would leak into dictionaries
 
     def __init__(self, data: bytes | bytearray) -> None:
-        """Own the data: a bytearray is used as it is, and wiped with the secret."""
+        """Own the data. A bytearray is not copied, and is wiped with the secret."""
         self._buffer = data if isinstance(data, bytearray) else bytearray(data)
 
     def reveal(self) -> memoryview:

@@ -1,7 +1,7 @@
-"""Known answers and pairwise consistency, checked before a process serves anything.
+"""Known-answer and pairwise consistency tests, run before a process serves requests.
 
-The known answers are in selftest.json, one entry an algorithm. They were recorded once with these
-libraries; the tests check the same code against published vectors.
+The known answers are in selftest.json, one entry for each algorithm. They were recorded once with
+these libraries. The test suite checks the same code against published vectors.
 """
 
 import json
@@ -23,7 +23,7 @@ PAIR_CONTEXT = b"pqkeep/v1/pairwise"
 
 
 def is_kem_pair(kem: Kem, private: DecapsulationKey, public_key: bytes) -> bool:
-    """Return whether a private key decapsulates what is encapsulated to a public key."""
+    """Return whether a private key decapsulates a ciphertext for the public key."""
     secret, ciphertext = kem.load_public(public_key).encapsulate()
     return private.decapsulate(ciphertext) == secret
 
@@ -46,13 +46,13 @@ KnownAnswers = Mapping[str, bytes]
 
 
 class SelfTestError(Exception):
-    """The cryptography does not compute what it must. Nothing may be served."""
+    """The cryptography computes wrong results. The process must not serve requests."""
 
 
 def require(schemes: SignatureSchemes) -> None:
-    """Test what the key service's own process runs. Raises SelfTestError.
+    """Test the cryptography of the key service's own process. Raises SelfTestError.
 
-    Schemes of worker processes sign there only; here it is tested that they verify.
+    Worker processes sign with some schemes. This process only verifies with those.
     """
     responses = _read()
     passed = {a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()}
@@ -63,16 +63,16 @@ def require(schemes: SignatureSchemes) -> None:
 
 
 def require_kems() -> None:
-    """Test what a worker process of KEMs runs. Raises SelfTestError."""
+    """Test the cryptography of a worker process for KEMs. Raises SelfTestError."""
     responses = _read()
     _require({a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()})
 
 
 def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
-    """Test what a worker process runs. Raises SelfTestError.
+    """Test the cryptography of a worker process for signatures. Raises SelfTestError.
 
-    A worker that signs tests it with the fastest scheme. The others would take seconds, and every
-    signature is verified before it is released anyway.
+    A worker that signs tests signing with the fastest scheme only. The others would take seconds,
+    and every signature is verified before its release anyway.
     """
     responses = _read()
     _require(
@@ -89,7 +89,7 @@ def require_worker(schemes: SignatureSchemes, *, signs: bool) -> None:
 
 
 def run(schemes: SignatureSchemes) -> Mapping[Algorithm, bool]:
-    """Test everything, with a fresh signature of each scheme; return what passed."""
+    """Run all tests, with a new signature from each scheme, and return which algorithms passed."""
     responses = _read()
     return {
         **{a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()},

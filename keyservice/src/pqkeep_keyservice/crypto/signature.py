@@ -1,4 +1,4 @@
-"""Signature schemes: the interface, and the table of all there are."""
+"""Signature schemes: their interface, and the table of all of them."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,7 +13,7 @@ class VerifyingKey(Protocol):
     """The public half of a signature key pair."""
 
     def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
-        """Raise cryptography's InvalidSignature unless it holds, whatever its size."""
+        """Raise InvalidSignature unless the signature is valid. Any size is allowed."""
         ...
 
 
@@ -38,7 +38,7 @@ class SignatureScheme(Protocol):
 
     @property
     def holds_interpreter_lock(self) -> bool:
-        """Whether it computes with the lock held, so that only another process can do it beside."""
+        """Whether it computes with the lock held, so that only other processes run in parallel."""
         ...
 
     def generate(self) -> SigningKey:
@@ -46,11 +46,11 @@ class SignatureScheme(Protocol):
         ...
 
     def load_public(self, data: bytes) -> VerifyingKey:
-        """Load a verifying key. Raises ValueError if it is none."""
+        """Load a verifying key. Raises ValueError if it is invalid."""
         ...
 
     def load_seed(self, seed: Secret) -> SigningKey:
-        """Expand a stored seed. Raises ValueError if it is none."""
+        """Expand a stored seed. Raises ValueError if it is invalid."""
         ...
 
 
@@ -58,7 +58,7 @@ SignatureSchemes = Mapping[Algorithm, SignatureScheme]
 
 
 def signature_schemes(slh_dsa: Implementation) -> SignatureSchemes:
-    """Return the table of all schemes, with SLH-DSA by one of its implementations."""
+    """Return the table of all schemes, with this implementation of SLH-DSA."""
     return {
         Algorithm.ML_DSA_65: mldsa.ML_DSA_65,
         Algorithm.COMPOSITE_ML_DSA: composite.COMPOSITE_ML_DSA,

@@ -1,9 +1,9 @@
-"""SLH-DSA (FIPS 205), SHA2 parameter sets, by one of two implementations.
+"""SLH-DSA (FIPS 205), SHA2 parameter sets, from one of two implementations.
 
-A stored private key is SK.seed || SK.prf || PK.seed || PK.root, four times n bytes; its second
-half is the public key. One implementation holds the interpreter lock while it signs, for up to half
-a second, and the other releases it. Both are treated as if they held it: the worker processes that
-the one needs are also a bound on the processor time of the other, in which tenants take turns.
+A stored private key is SK.seed || SK.prf || PK.seed || PK.root, four times n bytes; its second half
+is the public key. The pqcrypto package holds the interpreter lock while it signs, for up to half a
+second. OpenSSL releases it. Both run in worker processes: OpenSSL too, because the workers limit
+its processor time and let tenants take turns.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ PARAMETER_SETS: Mapping[Algorithm, ParameterSet] = {
 
 
 class Implementation(Protocol):
-    """A library's SLH-DSA. Keys and signatures are in the standard's encoding."""
+    """A library's SLH-DSA. Keys and signatures use the standard's encoding."""
 
     def generate(self, algorithm: Algorithm) -> bytes:
         """Return a new private key (4n bytes)."""
@@ -64,7 +64,7 @@ class Implementation(Protocol):
         context: bytes,
         signature: bytes,
     ) -> None:
-        """Raise InvalidSignature unless it holds (FIPS 205, algorithm 24)."""
+        """Raise InvalidSignature unless the signature is valid (FIPS 205, algorithm 24)."""
         ...
 
 
@@ -75,9 +75,9 @@ def sign_checked(
     message: bytes,
     context: bytes,
 ) -> bytes:
-    """Sign, and verify before the signature is released.
+    """Return a signature that has been verified. Raises InvalidSignature.
 
-    A hash-based signature made under a fault can give the key away. Raises InvalidSignature.
+    A hash-based signature computed under a fault can reveal the key, so it must not be released.
     """
     signature = implementation.sign(algorithm, private_key, message, context)
     public_key = private_key[PARAMETER_SETS[algorithm].public_key :]
@@ -96,7 +96,7 @@ class VerifyingKey:
     _data: bytes
 
     def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
-        """Raise InvalidSignature unless it holds, whatever its size."""
+        """Raise InvalidSignature unless the signature is valid. Any size is allowed."""
         self._implementation.verify(self._algorithm, self._data, message, context, signature)
 
 
@@ -109,11 +109,11 @@ class SigningKey:
     _data: bytes
 
     def sign(self, message: bytes, context: bytes = b"") -> bytes:
-        """Return a signature that has been verified. Raises InvalidSignature."""
+        """Return a verified signature. Raises InvalidSignature."""
         return sign_checked(self._implementation, self._algorithm, self._data, message, context)
 
     def seed(self) -> Secret:
-        """Return the private key (4n bytes): SLH-DSA has no shorter form."""
+        """Return the private key (4n bytes). SLH-DSA has no shorter form."""
         return Secret(self._data)
 
     def public_bytes(self) -> bytes:
@@ -123,7 +123,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class SlhDsa:
-    """One parameter set, by one implementation."""
+    """One parameter set of one implementation."""
 
     _implementation: Implementation
     _algorithm: Algorithm

@@ -1,6 +1,6 @@
-"""SLH-DSA from a system's OpenSSL, 3.5 or later, through its EVP functions and ctypes.
+"""SLH-DSA from the system's OpenSSL, 3.5 or later, through its EVP functions and ctypes.
 
-Unlike the other implementation it releases the interpreter lock, and a distribution patches it.
+OpenSSL releases the interpreter lock, and the distribution patches it.
 See EVP_SIGNATURE-SLH-DSA(7), EVP_PKEY_sign(3) and EVP_PKEY_Q_keygen(3).
 """
 
@@ -60,21 +60,23 @@ _FUNCTIONS = {
 
 
 class OpenSsl:
-    """An Implementation."""
+    """OpenSSL's SLH-DSA."""
 
     def __init__(self, library: str | None = None) -> None:
-        """Load libcrypto: the one named, or the system's. Raises ConfigError."""
+        """Load the named libcrypto or the system's. Raises ConfigError."""
         path = library or ctypes.util.find_library("crypto")
         if path is None:
-            raise ConfigError('slh_dsa = "openssl": the system has no libcrypto')
+            raise ConfigError(
+                'slh_dsa = "openssl": the system has no libcrypto; install OpenSSL 3.5'
+            )
         try:
             self._crypto = ctypes.CDLL(path)
             version = self._crypto.OpenSSL_version_num
             version.restype = c_ulong
-            found = version()
-            if found < OLDEST:
+            number = version()
+            if number < OLDEST:
                 raise ConfigError(
-                    f'slh_dsa = "openssl" needs OpenSSL 3.5 or later; {path} is {_dotted(found)}'
+                    f'slh_dsa = "openssl" needs OpenSSL 3.5 or later; {path} is {_dotted(number)}'
                 )
             for name, (result, arguments) in _FUNCTIONS.items():
                 function = getattr(self._crypto, name)
@@ -89,7 +91,7 @@ class OpenSsl:
 
     def generate(self, algorithm: Algorithm) -> bytes:
         """Return a new private key (4n bytes)."""
-        key = _made(self._crypto.EVP_PKEY_Q_keygen(None, None, algorithm.encode()))
+        key = _require_pointer(self._crypto.EVP_PKEY_Q_keygen(None, None, algorithm.encode()))
         try:
             size = c_size_t(PARAMETER_SETS[algorithm].private_key)
             raw = ctypes.create_string_buffer(size.value)
@@ -103,8 +105,8 @@ class OpenSsl:
     ) -> bytes:
         """Return a hedged signature. Raises ValueError on a private key of a wrong size.
 
-        It is made twice with the same randomizer. A fault in one of them can give a signature that
-        verifies and tells of the private key: raises InvalidSignature where they differ.
+        It is computed twice with the same randomizer. A fault in one computation can give a valid
+        signature that reveals the private key. Raises InvalidSignature if the two differ.
         """
         randomizer = os.urandom(PARAMETER_SETS[algorithm].n)
         first, second = (
@@ -123,7 +125,7 @@ class OpenSsl:
         randomizer: bytes,
     ) -> bytes:
         load = self._crypto.EVP_PKEY_new_raw_private_key_ex
-        key = _made(load(None, algorithm.encode(), None, private_key, len(private_key)))
+        key = _require_pointer(load(None, algorithm.encode(), None, private_key, len(private_key)))
         with self._context(algorithm, key) as (operation, scheme):
             start = self._crypto.EVP_PKEY_sign_message_init
             parameters = _parameters(
@@ -144,9 +146,9 @@ class OpenSsl:
         context: bytes,
         signature: bytes,
     ) -> None:
-        """Raise InvalidSignature unless it holds, whatever its size."""
+        """Raise InvalidSignature unless the signature is valid. Any size is allowed."""
         load = self._crypto.EVP_PKEY_new_raw_public_key_ex
-        key = _made(load(None, algorithm.encode(), None, public_key, len(public_key)))
+        key = _require_pointer(load(None, algorithm.encode(), None, public_key, len(public_key)))
         with self._context(algorithm, key) as (operation, scheme):
             start = self._crypto.EVP_PKEY_verify_message_init
             _check(start(operation, scheme, _parameters({b"context-string": context})))
@@ -158,11 +160,13 @@ class OpenSsl:
 
     @contextmanager
     def _context(self, algorithm: Algorithm, key: int) -> Iterator[tuple[int, int]]:
-        """Yield what one operation needs, and free it and the key afterwards."""
+        """Yield the contexts of one operation, and free them and the key afterwards."""
         operation = scheme = None
         try:
-            operation = _made(self._crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None))
-            scheme = _made(self._crypto.EVP_SIGNATURE_fetch(None, algorithm.encode(), None))
+            operation = _require_pointer(self._crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None))
+            scheme = _require_pointer(
+                self._crypto.EVP_SIGNATURE_fetch(None, algorithm.encode(), None)
+            )
             yield operation, scheme
         finally:
             self._crypto.EVP_SIGNATURE_free(scheme)
@@ -180,7 +184,7 @@ def is_installed() -> bool:
 
 
 def _parameters(values: Mapping[bytes, bytes]) -> ctypes.Array[_Parameter]:
-    """Return an array of OSSL_PARAM. The values must live as long as it does."""
+    """Return an array of OSSL_PARAM. The values must live as long as the array."""
     return (_Parameter * (len(values) + 1))(
         *(
             _Parameter(
@@ -192,7 +196,7 @@ def _parameters(values: Mapping[bytes, bytes]) -> ctypes.Array[_Parameter]:
     )
 
 
-def _made(pointer: int | None) -> int:
+def _require_pointer(pointer: int | None) -> int:
     if pointer is None:
         raise ValueError("OpenSSL refused a key")
     return pointer

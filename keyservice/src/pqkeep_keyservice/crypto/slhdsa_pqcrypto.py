@@ -1,4 +1,4 @@
-"""SLH-DSA from the pqcrypto package, of which only the SLH-DSA modules are used."""
+"""SLH-DSA from the pqcrypto package. Only its SLH-DSA modules are used."""
 
 from collections.abc import Mapping
 from types import ModuleType
@@ -22,7 +22,7 @@ _MODULES: Mapping[Algorithm, ModuleType] = {
 
 
 class Pqcrypto:
-    """An Implementation."""
+    """The package's SLH-DSA."""
 
     def generate(self, algorithm: Algorithm) -> bytes:
         """Return a new private key (4n bytes)."""
@@ -43,8 +43,8 @@ class Pqcrypto:
         context: bytes,
         signature: bytes,
     ) -> None:
-        """Raise InvalidSignature unless it holds, whatever its size."""
+        """Raise InvalidSignature unless the signature is valid. Any size is allowed."""
         try:
             _MODULES[algorithm].verify(public_key, message, signature, context)
-        except ValueError:  # wrong sizes, and the package's own InvalidSignatureError
+        except ValueError:  # a wrong size, or the package's own InvalidSignatureError
             raise InvalidSignature from None

@@ -1,4 +1,4 @@
-"""X-Wing (draft-connolly-cfrg-xwing-kem): ML-KEM-768 and X25519, joined by SHA3-256.
+"""X-Wing (draft-connolly-cfrg-xwing-kem): ML-KEM-768 and X25519, combined with SHA3-256.
 
 e = SHAKE256(seed, 96)          ML-KEM-768 from e[0:64], X25519 from e[64:96]
 public key = pk_M || pk_X       ciphertext = ct_M || ct_X
@@ -43,7 +43,7 @@ class EncapsulationKey:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecapsulationKey:
-    """An expanded private key, and the seed it came from."""
+    """An expanded private key, and its seed."""
 
     _seed: Secret
     _m: MLKEM768PrivateKey
@@ -52,7 +52,7 @@ class DecapsulationKey:
     def decapsulate(self, ciphertext: bytes) -> bytes:
         """Return the shared secret (32 bytes).
 
-        Raises ValueError on a wrong size, and on an X25519 half of low order.
+        Raises ValueError on a wrong size, or on an X25519 part of low order.
         """
         m_ciphertext, x_ciphertext = ciphertext[:_M_CIPHERTEXT], ciphertext[_M_CIPHERTEXT:]
         m_secret = self._m.decapsulate(m_ciphertext)

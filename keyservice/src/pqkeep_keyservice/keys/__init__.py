@@ -1,1 +1,1 @@
-"""Keys of a tenant as values: the key with every lifecycle rule, and how seeds are sealed."""
+"""A tenant's keys as values: every lifecycle rule, and the sealing of seeds."""

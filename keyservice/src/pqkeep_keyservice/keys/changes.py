@@ -1,4 +1,4 @@
-"""Changes of what is stored: values that an operation returns and the store commits."""
+"""Changes of stored data: an operation returns them, and the store commits them."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -12,26 +12,26 @@ from pqkeep_protocol.keys import TenantId
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """Replaces a key by its next revision."""
+    """Replaces a key with its next revision."""
 
     old: KeyVersions
     new: KeyVersions
     quota: int | None = None
-    """How many active keys the tenant may have afterwards; None: any number."""
+    """The most active keys that the tenant may have afterwards; None for no limit."""
 
     @property
     def added(self) -> tuple[KeyEntry, ...]:
-        """The keys that are new."""
+        """The new key versions."""
         return self.new.entries[len(self.old.entries) :]
 
     @property
     def fingerprint(self) -> bytes | None:
-        """SHA-256 of the new key's public half (32 bytes), if there is one."""
+        """SHA-256 of the new version's public key (32 bytes), or None without a new version."""
         return sha256(self.added[-1].info.public_key).digest() if self.added else None
 
     @property
     def destroys_a_seed(self) -> bool:
-        """Whether a sealed seed is deleted, of which no copy may stay."""
+        """Whether a sealed seed is deleted, so that no copy of it may remain."""
         before_and_after = zip(self.old.entries, self.new.entries, strict=False)
         return any(
             before is not after and before.sealed and after.sealed is None
@@ -41,7 +41,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class RootKeyAdded:
-    """A root key that seals from now on."""
+    """A new root key, which seals from now on."""
 
     root_key_id: int
     check_value: bytes
@@ -49,23 +49,23 @@ class RootKeyAdded:
 
 @dataclass(frozen=True, slots=True)
 class RootKeysDropped:
-    """The root keys before the newest are removed. Stale while a seed is sealed under another."""
+    """Removes all root keys but the newest. Stale if one of them still seals a seed."""
 
     newest: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyringChange:
-    """Replaces a keyring by its next revision, or adds one."""
+    """Adds a keyring, or replaces it with its next revision."""
 
     new: Keyring
     quota: int | None = None
-    """How many keyrings the tenant may have afterwards; None: it had this one before."""
+    """The most keyrings that the tenant may have afterwards; None for an existing keyring."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantLeft:
-    """Replaces all that is kept for a tenant by its bundle. Stale unless it is all of it."""
+    """Replaces all data of a tenant with its bundle. Stale if the tenant has other data by then."""
 
     tenant: TenantId
     keys: tuple[KeyVersions, ...]
@@ -75,7 +75,7 @@ class TenantLeft:
 
 @dataclass(frozen=True, slots=True)
 class TenantArrived:
-    """Adds all that is kept for a tenant. Stale if there is anything, or the log knows newer keys."""
+    """Adds a tenant's data. Stale if the tenant has data here, or the log names newer keys."""
 
     tenant: TenantId
     keys: tuple[KeyVersions, ...]
@@ -86,7 +86,7 @@ class TenantArrived:
 
 @dataclass(frozen=True, slots=True)
 class BundleDestroyed:
-    """Deletes the bundle of a tenant that has left."""
+    """Deletes the bundle of a departed tenant."""
 
     tenant: TenantId
 
@@ -96,9 +96,9 @@ Change = KeyChange | KeyringChange | RootKeyAdded | RootKeysDropped | TenantMove
 
 
 class CommitOutcome(Enum):
-    """Whether a change and its record are durable. Otherwise neither was written."""
+    """Whether a change and its record are durable. Otherwise neither is stored."""
 
     DURABLE = auto()
     STALE = auto()
-    """Another change was committed first, or may have been; or the Idempotency-Key is in use."""
+    """Another change was committed first, or may have been; or the Idempotency-Key was used."""
     QUOTA_REACHED = auto()

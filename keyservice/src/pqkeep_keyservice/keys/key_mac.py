@@ -1,10 +1,10 @@
-"""The MAC over a key's state, without which its rows would be whatever somebody wrote there.
+"""The MAC over a key's stored state. Without it, anyone who can write the database could change it.
 
     mac = 0x01 || root key id (1) || HMAC-SHA-256(key, header || state)
 
-The key is derived from a root key. The state is everything that is stored of a key but for the
-sealed seeds, which authenticate themselves; see sealing.py. It stays when a seed is destroyed, so
-that status and public key of an archived version are as authentic as any other's.
+The HMAC key is derived from a root key. The state covers everything stored for a key except the
+sealed seeds, which authenticate themselves (sealing.py). It still covers a version after its seed
+is destroyed, so that an archived version's status and public key stay authentic.
 """
 
 from datetime import datetime
@@ -27,18 +27,18 @@ def keyring_mac(sealer: Sealer, keyring: Keyring) -> bytes:
 
 
 def require_authentic_keyring(sealer: Sealer, keyring: Keyring, mac: bytes) -> None:
-    """Raise DamagedKeyError unless the settings are those that were stored with this MAC."""
+    """Raise DamagedKeyError unless the settings match the stored MAC."""
     if not sealer.is_mac(mac, _keyring_state(keyring)):
-        raise DamagedKeyError("the keyring is not as it was stored")
+        raise DamagedKeyError("the keyring differs from what was stored")
 
 
 def labels_text(keyring: Keyring) -> str:
-    """Return the labels as JSON, by name and without spaces."""
+    """Return the labels as JSON, sorted by name and without spaces."""
     return _ENCODER.encode(keyring.info.labels).decode()
 
 
 def purposes_text(keyring: Keyring) -> str:
-    """Return the purposes, with commas between them."""
+    """Return the purposes, separated by commas."""
     return ",".join(keyring.info.purposes)
 
 
@@ -76,12 +76,12 @@ def key_mac(sealer: Sealer, versions: KeyVersions) -> bytes:
 
 
 def require_authentic(sealer: Sealer, versions: KeyVersions, mac: bytes) -> None:
-    """Raise DamagedKeyError unless the state is one that was stored with this MAC."""
+    """Raise DamagedKeyError unless the state matches the stored MAC."""
     if not sealer.is_mac(mac, _state(versions)):
-        raise DamagedKeyError("the key is not as it was stored")
+        raise DamagedKeyError("the key differs from what was stored")
     for entry in versions.entries:
         if (entry.sealed is None) != (entry.info.status is KeyStatus.ARCHIVED):
-            raise DamagedKeyError("a private key is missing, or one that was destroyed is there")
+            raise DamagedKeyError("a private key is missing, or a destroyed one is present")
 
 
 def _state(versions: KeyVersions) -> bytes:
@@ -92,14 +92,14 @@ def _state(versions: KeyVersions) -> bytes:
             length_prefixed(versions.algorithm.encode()),
             versions.revision.to_bytes(8, "big"),
             len(versions.entries).to_bytes(4, "big"),
-            *map(_remembered_state, versions.entries),
+            *map(_cached_state, versions.entries),
             length_prefixed(*bound_keyring(versions.keyring)),
         )
     )
 
 
-def _remembered_state(entry: KeyEntry) -> bytes:
-    """Return a version's state. It never changes: most versions of a changed key are as before."""
+def _cached_state(entry: KeyEntry) -> bytes:
+    """Return a version's state. An entry never changes, so its state is computed once."""
     state = entry.mac_state
     if state is None:
         state = _entry_state(entry)

@@ -1,8 +1,8 @@
 """All versions of one key, and every rule of their lifecycle.
 
-Every change of a key's status is a method of KeyVersions, in this file, which does no I/O and no
-cryptography. KeyVersions is a value: a method returns the next one, and storage swaps it in if the
-old one is still the current one.
+Every status change is a method of KeyVersions. This file does no I/O and no cryptography.
+KeyVersions is a value: a method returns the next one, and the store swaps it in if the old one is
+still current.
 """
 
 from bisect import bisect_left
@@ -35,7 +35,7 @@ MICROSECOND = timedelta(microseconds=1)
 IDEMPOTENCY_KEY_LIFETIME = timedelta(days=1)
 
 VERSIONS_PER_GENERATION = 1_000_000
-"""More versions than a key gets between two restores of an installation."""
+"""More versions than a key can get between two restores of an installation."""
 
 
 def microseconds(when: datetime) -> int:
@@ -44,12 +44,12 @@ def microseconds(when: datetime) -> int:
 
 
 def generation_of(version: KeyVersion) -> int:
-    """Return how often the installation had been restored when a key version was made."""
+    """Return the number of restores before a key version was made."""
     return (version - 1) // VERSIONS_PER_GENERATION
 
 
 class KeyName(NamedTuple):
-    """Which key: one of a tenant's keyrings has one for each algorithm."""
+    """The name of a key. Each keyring of a tenant has one key for each algorithm."""
 
     tenant: TenantId
     algorithm: Algorithm
@@ -66,39 +66,39 @@ class KeyEntry:
     idempotency: Idempotency | None = None
     """The Idempotency-Key of the request that generated the key."""
     disabled_from: KeyStatus | None = None
-    """Of a disabled version: the status that it had, which enabling gives back."""
+    """The earlier status of a disabled version. Enabling restores it."""
     retired_at: datetime | None = None
-    """Since when it is retired, or kept once more: archiving it was cancelled then."""
+    """When it was retired, or when its archiving was last cancelled."""
     mac_state: bytes | None = field(default=None, init=False, repr=False, compare=False)
-    """What ``key_mac`` is over of this version, once that was computed."""
+    """This version's part of the ``key_mac`` input; None until it is computed."""
     derivation_info: dict[bytes, bytes] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """The HKDF info of data keys, by purpose, once that was computed."""
+    """The HKDF info of data keys, by purpose, filled on first use."""
 
     @property
     def lasting_status(self) -> KeyStatus:
-        """The status, or of a disabled version the one that it had."""
+        """The status; for a disabled version, its earlier status."""
         return self.disabled_from or self.info.status
 
     @property
     def created_at_us(self) -> int:
-        """When the key was generated, in microseconds since 1970."""
+        """The time of generation, in microseconds since 1970."""
         return microseconds(self.info.created_at)
 
 
 class AgeLimits(NamedTuple):
-    """How old versions become, in days; 0: any age."""
+    """The ages in days at which versions change automatically; 0 for never."""
 
     rotation_days: int = 0
-    """Since it was generated, until the active version is replaced."""
+    """The age from generation at which the active version is rotated."""
     archive_after_days: int = 0
-    """Since it was retired, until archiving a version is scheduled."""
+    """The time from retirement after which archiving is scheduled."""
 
     def due_at(self, entry: KeyEntry) -> datetime | None:
-        """Return when the schedule has something to do with a version, if ever.
+        """Return when the next automatic change of a version is due, or None.
 
-        A disabled version stays as it is, unless archiving it is scheduled already.
+        A disabled version changes only if its archiving is already scheduled.
         """
         if entry.info.archive_at is not None:
             return entry.info.archive_at
@@ -120,10 +120,10 @@ class KeyVersions:
     algorithm: Algorithm
     entries: tuple[KeyEntry, ...] = ()
     revision: int = 0
-    """Counts the changes. Storage compares it before it swaps."""
+    """Counts the changes. The store compares it before a swap."""
     generation: int = 0
-    """How often the installation was restored from a backup. Versions that were made after the
-    backup are lost then: so that none is given out twice, each generation has its own range."""
+    """The number of restores from a backup. A restore loses versions made after the backup. Each
+    generation has its own range of version numbers, so that no number is used twice."""
     keyring: KeyringName = DEFAULT_KEYRING
 
     @property
@@ -133,23 +133,23 @@ class KeyVersions:
 
     @property
     def active(self) -> KeyEntry | None:
-        """The active key. It is the newest version, or there is none."""
+        """The active key, which is always the newest version, or None."""
         newest = self.entries[-1] if self.entries else None
         return newest if newest and newest.info.status is KeyStatus.ACTIVE else None
 
     @property
     def current(self) -> KeyEntry | None:
-        """The active key, also while it is disabled: no other can become active beside it."""
+        """The active key, even if it is disabled. No other key can become active beside it."""
         newest = self.entries[-1] if self.entries else None
         return newest if newest and newest.lasting_status is KeyStatus.ACTIVE else None
 
     @property
     def is_full(self) -> bool:
-        """Whether there can be no more versions."""
+        """Whether the key has the maximum number of versions."""
         return len(self.entries) >= MAX_VERSIONS
 
     def due_at(self, limits: AgeLimits) -> datetime | None:
-        """Return when the schedule has something to do with this key; None: not as it is now."""
+        """Return when the next automatic change of this key is due; None if there is none."""
         limits = self._possible(limits)
         due = (at for entry in self.entries if (at := limits.due_at(entry)) is not None)
         return min(due, default=None)
@@ -157,7 +157,7 @@ class KeyVersions:
     def first_due(
         self, limits: AgeLimits, now: datetime, *, destroys: bool = True
     ) -> KeyEntry | None:
-        """Return the oldest version of which something is due, destroying it or anything else."""
+        """Return the oldest version with a due change; ``destroys=False`` skips destructions."""
         limits = self._possible(limits)
         for entry in self.entries:
             at = limits.due_at(entry)
@@ -167,7 +167,7 @@ class KeyVersions:
 
     @property
     def next_version(self) -> KeyVersion:
-        """The version of the next new key. Raises VERSION_LIMIT_REACHED."""
+        """The version number of the next new key. Raises VERSION_LIMIT_REACHED."""
         if self.is_full:
             raise KeyServiceError(ErrorKind.VERSION_LIMIT_REACHED)
         newest = self.entries[-1].info.version if self.entries else 0
@@ -177,16 +177,16 @@ class KeyVersions:
         return limits._replace(rotation_days=0) if self.is_full else limits
 
     def entry(self, version: KeyVersion) -> KeyEntry:
-        """Return a key version, whatever its status. Raises KEY_NOT_FOUND."""
+        """Return a key version of any status. Raises KEY_NOT_FOUND."""
         return self.entries[self._index(version)]
 
     def version_before(self, version: KeyVersion) -> KeyVersion:
-        """Return the version that one replaced. Raises KEY_NOT_FOUND."""
+        """Return the version before this one. Raises KEY_NOT_FOUND."""
         index = self._index(version)
         return self.entries[index - 1].info.version if index else _not_found()
 
     def entry_generated_with(self, idempotency: Idempotency, now: datetime) -> KeyEntry | None:
-        """Return the key that a request with the same Idempotency-Key generated in the last day."""
+        """Return the key that the same Idempotency-Key generated within the last day."""
         oldest = now - IDEMPOTENCY_KEY_LIFETIME
         for entry in self.entries:
             is_same = entry.idempotency is not None and entry.idempotency.key == idempotency.key
@@ -199,41 +199,41 @@ class KeyVersions:
         return self.active or _not_found()
 
     def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
-        """Return the key for a cryptographic operation; None means the active one.
+        """Return the key for a cryptographic operation. For None, it is the active key.
 
-        Raises KEY_NOT_FOUND, also for a version whose status does not allow the operation.
+        Raises KEY_NOT_FOUND, also if the version's status does not allow the operation.
         """
         entry = self.require_active() if version is None else self.entry(version)
         return entry if entry.info.allows(operation) else _not_found()
 
     def require_current(self) -> KeyEntry:
-        """Return the active key, also while it is disabled. Raises KEY_NOT_FOUND."""
+        """Return the active key, even if it is disabled. Raises KEY_NOT_FOUND."""
         return self.current or _not_found()
 
     def require_no_active(self) -> None:
-        """Raise KEY_EXISTS if there is an active key, or one that enabling makes active."""
+        """Raise KEY_EXISTS if there is an active key, even a disabled one."""
         if self.current is not None:
             raise KeyServiceError(ErrorKind.KEY_EXISTS)
 
     def with_first(self, new: KeyEntry) -> "KeyVersions":
-        """Add a key where none is active. Raises KEY_EXISTS."""
+        """Add a key if no key is active. Raises KEY_EXISTS."""
         self.require_no_active()
         return self._next((*self.entries, new))
 
     def with_rotated(self, new: KeyEntry) -> "KeyVersions":
-        """Retire the active key, also a disabled one, and add its successor. Raises KEY_NOT_FOUND."""
+        """Retire the active key, even if disabled, and add its successor. Raises KEY_NOT_FOUND."""
         retired = _retired(self.require_current(), new.info.created_at)
         return self._next((*self.entries[:-1], retired, new))
 
     def with_retired(self, version: KeyVersion, now: datetime) -> "KeyVersions":
-        """Retire a key; retiring a retired key changes nothing. Raises KEY_STATUS."""
+        """Retire a key. A retired key does not change. Raises KEY_STATUS."""
         entry = self._not_archived(version)
         if entry.lasting_status is KeyStatus.RETIRED:
             return self
         return self._with(_retired(entry, now))
 
     def with_disabled(self, version: KeyVersion) -> "KeyVersions":
-        """Disable a key; disabling a disabled key changes nothing. Raises KEY_STATUS."""
+        """Disable a key. A disabled key does not change. Raises KEY_STATUS."""
         entry = self._not_archived(version)
         if entry.disabled_from is not None:
             return self
@@ -241,41 +241,41 @@ class KeyVersions:
         return self._with(replace(disabled, disabled_from=entry.info.status))
 
     def with_enabled(self, version: KeyVersion) -> "KeyVersions":
-        """Give a disabled key its status back; any other stays as it is. Raises KEY_STATUS."""
+        """Restore a disabled key's status. An enabled key does not change. Raises KEY_STATUS."""
         entry = self._not_archived(version)
         if entry.disabled_from is None:
             return self
         return self._with(replace(_with_status(entry, entry.disabled_from), disabled_from=None))
 
     def with_archive_scheduled(self, version: KeyVersion, at: datetime) -> "KeyVersions":
-        """Set when a retired key is archived; a time that is set already stays. Raises KEY_STATUS."""
+        """Set a retired key's archive time, unless it has one already. Raises KEY_STATUS."""
         entry = self._retired(version)
         if entry.info.archive_at is not None:
             return self
         return self._with(_with_archive_at(entry, at))
 
     def with_archive_postponed(self, version: KeyVersion, until: datetime) -> "KeyVersions":
-        """Let a key that is to be archived be so no sooner than at a time; any other stays as it is."""
+        """Postpone a scheduled archiving to at least this time. Other keys do not change."""
         entry = self.entry(version)
         if entry.info.archive_at is None or entry.info.archive_at >= until:
             return self
         return self._with(_with_archive_at(entry, until))
 
     def with_archive_cancelled(self, version: KeyVersion, now: datetime) -> "KeyVersions":
-        """Keep a key that is to be archived; any other stays as it is. Raises KEY_STATUS."""
+        """Cancel a scheduled archiving. Other keys do not change. Raises KEY_STATUS."""
         entry = self._not_archived(version)
         if entry.info.archive_at is None:
             return self
         return self._with(replace(_with_archive_at(entry, None), retired_at=now))
 
     def with_archived(self, version: KeyVersion) -> "KeyVersions":
-        """Remove a retired key's private half, irreversibly. Raises KEY_STATUS."""
+        """Delete a retired key's private half, irreversibly. Raises KEY_STATUS."""
         entry = _with_archive_at(self._retired(version), None)
         archived = _with_status(entry, KeyStatus.ARCHIVED)
         return self._with(replace(archived, sealed=None, disabled_from=None))
 
     def with_resealed(self, sealed: Mapping[KeyVersion, SealedSeed]) -> "KeyVersions":
-        """Replace the sealed form of some seeds. The keys stay what they are."""
+        """Replace the sealed form of some seeds. The keys themselves do not change."""
         return self._next(
             tuple(
                 replace(entry, sealed=sealed[entry.info.version])
@@ -302,10 +302,10 @@ class KeyVersions:
         return self._next((*self.entries[:index], entry, *self.entries[index + 1 :]))
 
     def _index(self, version: KeyVersion) -> int:
-        """Return where a version is. Raises KEY_NOT_FOUND."""
+        """Return the index of a version. Raises KEY_NOT_FOUND."""
         index = bisect_left(self.entries, version, key=_version)
-        is_there = index < len(self.entries) and _version(self.entries[index]) == version
-        return index if is_there else _not_found()
+        exists = index < len(self.entries) and _version(self.entries[index]) == version
+        return index if exists else _not_found()
 
     def _next(self, entries: tuple[KeyEntry, ...]) -> "KeyVersions":
         return replace(self, entries=entries, revision=self.revision + 1)
@@ -324,7 +324,7 @@ def _with_archive_at(entry: KeyEntry, at: datetime | None) -> KeyEntry:
 
 
 def _retired(entry: KeyEntry, now: datetime) -> KeyEntry:
-    """Return a key as a retired one, still disabled if it was."""
+    """Return a key as retired. A disabled key stays disabled."""
     if entry.disabled_from is not None:
         return replace(entry, disabled_from=KeyStatus.RETIRED, retired_at=now)
     return replace(_with_status(entry, KeyStatus.RETIRED), retired_at=now)

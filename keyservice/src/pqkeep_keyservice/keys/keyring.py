@@ -1,6 +1,7 @@
-"""A keyring as a value: what a tenant says about it, and what its keys may be used for.
+"""A keyring as a value: its tenant's settings, and its keys' purposes.
 
-The keyring that every tenant has, ``default``, also says when the tenant's private keys are destroyed.
+Every tenant has the keyring ``default``. It also stores the destruction of all the tenant's private
+keys.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from pqkeep_protocol.messages import UpdateKeyring
 
 
 class KeyringId(NamedTuple):
-    """Which keyring of which tenant."""
+    """The tenant and name of a keyring."""
 
     tenant: TenantId
     keyring: KeyringName
@@ -35,77 +36,77 @@ class Keyring:
     tenant: TenantId
     info: KeyringInfo
     revision: int = 1
-    """Counts the changes. 0: the default keyring, as every tenant has it, which is not stored."""
+    """Counts the changes. 0 is the default keyring before its first change, which is not stored."""
     destruction: Destruction | None = None
-    """Of the default keyring: that of all private keys of the tenant, if it is scheduled."""
+    """For the default keyring: the destruction of all the tenant's private keys, if scheduled."""
 
     @property
     def name(self) -> KeyringId:
-        """Which keyring it is."""
+        """The keyring's id."""
         return KeyringId(self.tenant, self.info.name)
 
     def require(self, purpose: KeyPurpose | None) -> None:
-        """Raise PURPOSE_DENIED if its keys are not for this; None is no use of a key."""
+        """Raise PURPOSE_DENIED if the keyring lacks a purpose. None needs no purpose."""
         if purpose is not None and purpose not in self.info.purposes:
             raise KeyServiceError(ErrorKind.PURPOSE_DENIED)
 
     def with_changes(self, request: UpdateKeyring) -> "Keyring":
-        """Return the next revision, in which what is not None is changed."""
-        asked = structs.asdict(request)
+        """Return the next revision, with the request's values that are not None."""
+        values = structs.asdict(request)
         changes = {
-            name: asked[name]
+            name: values[name]
             for name in KeyringInfo.__struct_fields__
-            if asked.get(name) is not None
+            if values.get(name) is not None
         }
         return replace(self, info=structs.replace(self.info, **changes), revision=self.revision + 1)
 
     def with_destruction_scheduled(self, at: datetime) -> "Keyring":
-        """Set when the tenant's private keys are destroyed; a time that is set already stays."""
+        """Set the time of destruction of the tenant's private keys, unless it is already set."""
         if self.destruction is None or self.destruction.state is DestructionState.CANCELLED:
             return self._with_destruction(Destruction(DestructionState.SCHEDULED, at))
         return self
 
     def with_destruction_cancelled(self) -> "Keyring":
-        """Keep the tenant's private keys. Raises KEY_STATUS if their destruction has begun.
+        """Cancel a scheduled destruction. Raises KEY_STATUS if it has begun.
 
-        That it was cancelled is kept: the gateway's row follows.
+        The cancelled destruction stays recorded: the gateway's row follows it.
         """
-        found = self.destruction
-        if found is None or found.state is DestructionState.CANCELLED:
+        planned = self.destruction
+        if planned is None or planned.state is DestructionState.CANCELLED:
             return self
-        if found.state is not DestructionState.SCHEDULED:
+        if planned.state is not DestructionState.SCHEDULED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
-        return self._with_destruction(Destruction(DestructionState.CANCELLED, found.at))
+        return self._with_destruction(Destruction(DestructionState.CANCELLED, planned.at))
 
     def with_destruction_postponed(self, until: datetime) -> "Keyring":
-        """Let nothing be destroyed before a time, unless all of it was."""
-        found = self.destruction
-        if found is None or not found.is_open or found.at >= until:
+        """Postpone a destruction to at least this time, unless it is completed."""
+        planned = self.destruction
+        if planned is None or not planned.is_open or planned.at >= until:
             return self
-        return self._with_destruction(Destruction(found.state, until))
+        return self._with_destruction(Destruction(planned.state, until))
 
     def with_destruction_begun(self, destruction: Destruction) -> "Keyring":
-        """Begin a scheduled destruction: it cannot be cancelled any more."""
+        """Begin a scheduled destruction. It can no longer be cancelled."""
         return self._with_destruction(Destruction(DestructionState.BEGUN, destruction.at))
 
     def with_destruction_completed(self, destruction: Destruction) -> "Keyring":
-        """End a destruction: no private key is left."""
+        """Complete a destruction: the last private key is gone."""
         return self._with_destruction(Destruction(DestructionState.COMPLETED, destruction.at))
 
     def require_no_destruction(self) -> None:
-        """Raise KEY_NOT_FOUND if the tenant's private keys are being destroyed, or were."""
-        found = self.destruction
-        if found is not None and found.has_begun:
+        """Raise KEY_NOT_FOUND if a destruction has begun or is completed."""
+        planned = self.destruction
+        if planned is not None and planned.has_begun:
             raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
 
     def _with_destruction(self, destruction: Destruction | None) -> "Keyring":
         return replace(self, destruction=destruction, revision=self.revision + 1)
 
     def with_new_mac(self) -> "Keyring":
-        """Return the next revision, in which nothing is changed."""
+        """Return the next revision without other changes, so that it gets a new MAC."""
         return replace(self, revision=self.revision + 1)
 
 
 def default_keyring(tenant: TenantId) -> Keyring:
-    """Return the keyring that every tenant has, as it is until somebody changes it."""
+    """Return a tenant's default keyring as it is before the first change."""
     return Keyring(tenant, KeyringInfo(DEFAULT_KEYRING), revision=0)

@@ -1,4 +1,4 @@
-"""Key pairs: generated and tested, their private half sealed, and loaded again."""
+"""Generates, tests, seals and loads key pairs."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -38,13 +38,13 @@ class Scheme(Protocol[P_co]):
 
 
 class InconsistentKeyPairError(Exception):
-    """The halves of a new key pair do not belong together. It is not used."""
+    """The halves of a new key pair do not match. The pair is not used."""
 
 
 def generate_key(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool]) -> tuple[bytes, Secret]:
-    """Generate a key pair; return its public key and its seed.
+    """Generate a key pair, and return its public key and seed.
 
-    What the seed expands to is tested with the public key before. Raises InconsistentKeyPairError.
+    The expanded seed is tested with the public key first. Raises InconsistentKeyPairError.
     """
     private = scheme.generate()
     public_key = private.public_bytes()
@@ -56,9 +56,9 @@ def generate_key(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool]) -> tupl
 
 
 def require_pair(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool], seed: Secret) -> bytes:
-    """Return the public key of a private key that was made elsewhere, after a test of both.
+    """Return the public key of an imported private key, after a test of both.
 
-    Raises InconsistentKeyPairError if it is no private key of the scheme.
+    Raises InconsistentKeyPairError if the seed is not a private key of the scheme.
     """
     try:
         private = scheme.load_seed(seed)
@@ -71,21 +71,21 @@ def require_pair(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool], seed: S
 
 
 def unseal_key(sealer: Sealer, tenant: TenantId, entry: KeyEntry) -> Secret:
-    """Return a key's seed. Raises DamagedKeyError."""
+    """Return a key's unsealed seed. Raises DamagedKeyError."""
     if entry.sealed is None:
         raise DamagedKeyError("a private key is missing")
     return sealer.unseal(entry.sealed, _associated_data(tenant, entry))
 
 
 def load_key(scheme: Scheme[P], seed: Secret, public_key: bytes) -> P:
-    """Return a key's expanded private half, if it belongs to its public key. Wipes the seed.
+    """Return a key's expanded private half, and wipe the seed.
 
-    Raises DamagedKeyError.
+    Raises DamagedKeyError if the private half does not match the public key.
     """
     with seed:
         private = scheme.load_seed(seed)
     if private.public_bytes() != public_key:
-        raise DamagedKeyError("a private key does not belong to its public key")
+        raise DamagedKeyError("a private key does not match its public key")
     return private
 
 

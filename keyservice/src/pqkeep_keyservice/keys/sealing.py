@@ -2,10 +2,10 @@
 
     sealed = 0x01 || root key id (1) || salt (16) || nonce (12) || ciphertext || tag (16)
 
-Root keys are numbered from 1. The newest seals, and each unseals what it sealed.
+Root keys are numbered from 1. The newest one seals. Each unseals what it sealed.
 
-The associated data is the header and the tenant, keyring, algorithm, version and public key: a
-sealed seed that was moved to another row cannot be unsealed. key_mac.py authenticates what else is stored.
+The associated data is the header and the tenant, keyring, algorithm, version and public key. So a
+sealed seed cannot be unsealed in another row. key_mac.py authenticates the rest of the row.
 """
 
 import hmac
@@ -35,22 +35,22 @@ _NONCE = 12
 
 
 class DamagedKeyError(Exception):
-    """What is stored of a key is not what the key service stored. The message says in what way."""
+    """A key's stored data differs from what the key service stored. The message says how."""
 
 
 class Sealer:
-    """Seals and unseals seeds. The only holder of the root keys."""
+    """Seals and unseals seeds. Nothing else holds the root keys."""
 
     def __init__(self, root_keys: Mapping[int, Secret]) -> None:
-        """Hold at least one root key (32 bytes), by id. Raises ConfigError on another size.
+        """Take at least one root key (32 bytes), by id.
 
-        And if two are the same: a rotation to a root key would change nothing.
+        Raises ConfigError on another size, and on two equal keys: a rotation would change nothing.
         """
         if any(len(root_key) != ROOT_KEY_SIZE for root_key in root_keys.values()):
             raise ConfigError(f"the root key must be {ROOT_KEY_SIZE} bytes long")
         for one, other in combinations(root_keys, 2):
             if hmac.compare_digest(root_keys[one].reveal(), root_keys[other].reveal()):
-                raise ConfigError(f"root keys {one} and {other} are the same")
+                raise ConfigError(f"root keys {one} and {other} are equal: generate a new one")
         self._root_keys = dict(root_keys)
         self.newest = max(root_keys)
 
@@ -75,7 +75,7 @@ class Sealer:
         """Decrypt a seed. Raises DamagedKeyError."""
         header, rest = sealed[:_HEADER], sealed[_HEADER:]
         if len(header) != _HEADER or header[0] != _FORMAT or header[1] not in self._root_keys:
-            raise DamagedKeyError("a private key has no known format or root key")
+            raise DamagedKeyError("a private key has an unknown format or root key")
         salt, nonce, ciphertext = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
         aead = self._aead(header[1], salt)
         try:
@@ -89,24 +89,24 @@ class Sealer:
         return header + self._mac(self.newest, header + data)
 
     def is_mac(self, mac: bytes, data: bytes) -> bool:
-        """Return whether a MAC is this data's, under any of the root keys."""
+        """Return whether a MAC is valid for this data, under any of the root keys."""
         header, rest = mac[:_HEADER], mac[_HEADER:]
         if len(header) != _HEADER or header[0] != _FORMAT or header[1] not in self._root_keys:
             return False
         return hmac.compare_digest(self._mac(header[1], header + data), rest)
 
     def check_value(self, root_key_id: int) -> bytes:
-        """Return 16 bytes by which a root key is recognised, and which reveal nothing of it."""
+        """Return 16 bytes that identify a root key, and reveal nothing of it."""
         return self._derive(root_key_id, b"", b"pqkeep/check/v1")[:CHECK_VALUE_SIZE]
 
     def matches(self, root_key_id: int, check_value: bytes) -> bool:
-        """Return whether a check value is that root key's."""
+        """Return whether a check value belongs to that root key."""
         return hmac.compare_digest(self.check_value(root_key_id), check_value)
 
     def backup_tag(self, root_key_id: int, digest: bytes) -> bytes:
         """Return the tag (32 bytes) of a backup with this digest: HMAC-SHA-256 under a derived key.
 
-        Only who holds the root key can make it.
+        Only a holder of the root key can compute it.
         """
         key = self._derive(root_key_id, b"", b"pqkeep/backup/v1")
         return hmac.digest(key, digest, "sha256")
@@ -123,7 +123,7 @@ class Sealer:
 
 
 def sealing_root_key_id(sealed: SealedSeed) -> int:
-    """Return the id of the root key that a seed is sealed under; 0 if it is damaged and has none."""
+    """Return the id of the root key that sealed a seed; 0 if the seed is damaged."""
     return sealed[1] if len(sealed) >= _HEADER else 0
 
 

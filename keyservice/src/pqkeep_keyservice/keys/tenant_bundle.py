@@ -1,17 +1,17 @@
-"""A tenant's keys on their way to another shard: sealed by one key service, opened by another.
+"""A tenant's keys in a bundle for another shard: one key service seals it, another opens it.
 
     bundle = header || nonce (12) || ciphertext || tag (16)
     header = "pqkeep/bundle/v1" || transfer key's check value (16) || salt (32)
              || tenant (16) || generation (4) || length of source (1) || source
              || length of target (1) || target
 
-Two keys are derived from the transfer key and the salt, by HKDF-SHA-256: one for the content, with
-AES-256-GCM and the header as associated data, and one for the seeds in it, each sealed on its own
-with the associated data that it has at rest. The header says who made the bundle, for whom, and
-which of the tenant's moves it is; whoever carries it can neither read nor change it.
+HKDF-SHA-256 derives two keys from the transfer key and the salt. One encrypts the content with
+AES-256-GCM; the header is its associated data. The other encrypts each seed in it on its own, with
+the associated data that the seed has at rest. The header names source, target, tenant and the
+number of the move. A carrier of the bundle can neither read nor change it.
 
-A receipt is HMAC-SHA-256 under a third key, over what the header says and the bundle's digest; a
-renunciation, of a shard that will never take the bundle, the same under a fourth.
+A receipt is HMAC-SHA-256 under a third key, over the header's values and the bundle's digest. A
+renunciation is the same under a fourth key: its shard will never take the bundle.
 """
 
 import hmac
@@ -53,21 +53,21 @@ _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class InvalidBundleError(Exception):
-    """Not a whole bundle that was sealed under this transfer key."""
+    """The data is not a complete bundle under this transfer key."""
 
 
 class Move(Struct, frozen=True):
-    """Which move of which tenant."""
+    """Identifies one move of one tenant."""
 
     tenant: TenantId
     source: str
     target: str
     generation: int
-    """How often the tenant was moved, with this time."""
+    """The number of the tenant's move, counted from 1."""
 
 
 class MovedVersion(Struct, frozen=True, array_like=True):
-    """A key version, its seed sealed for the bundle; None once it is archived."""
+    """A key version with its seed sealed for the bundle. An archived version has no seed."""
 
     info: KeyInfo
     seed: bytes | None
@@ -77,7 +77,7 @@ class MovedVersion(Struct, frozen=True, array_like=True):
 
 
 class MovedKey(Struct, frozen=True, array_like=True):
-    """All versions of a key, and the revision with which they left."""
+    """All versions of a key, and the revision at its departure."""
 
     keyring: KeyringName
     algorithm: Algorithm
@@ -86,7 +86,7 @@ class MovedKey(Struct, frozen=True, array_like=True):
 
 
 class MovedKeyring(Struct, frozen=True, array_like=True):
-    """A keyring's settings, and the revision with which they left."""
+    """A keyring's settings, and the revision at its departure."""
 
     info: KeyringInfo
     revision: int
@@ -94,7 +94,7 @@ class MovedKeyring(Struct, frozen=True, array_like=True):
 
 
 class MovedUsage(Struct, frozen=True, array_like=True):
-    """How often a key version was used, and when last (microseconds since 1970)."""
+    """The number of uses of a key version, and the last one (microseconds since 1970)."""
 
     keyring: KeyringName
     algorithm: Algorithm
@@ -104,7 +104,7 @@ class MovedUsage(Struct, frozen=True, array_like=True):
 
 
 class MovedCount(Struct, frozen=True, array_like=True):
-    """How often an operation succeeded in an hour since 1970, or how much was refused in it."""
+    """The number of successes of an operation in an hour since 1970, or of all refusals in it."""
 
     hour: int
     operation: str
@@ -112,7 +112,7 @@ class MovedCount(Struct, frozen=True, array_like=True):
 
 
 class BundleContent(Struct, frozen=True, array_like=True):
-    """All that a shard keeps for a tenant, but for the records in its log."""
+    """Everything that a shard stores for a tenant, except the records in its log."""
 
     keyrings: tuple[MovedKeyring, ...]
     keys: tuple[MovedKey, ...]
@@ -121,7 +121,7 @@ class BundleContent(Struct, frozen=True, array_like=True):
 
     @property
     def key_versions(self) -> int:
-        """How many key versions there are."""
+        """The number of key versions in the bundle."""
         return sum(len(key.versions) for key in self.keys)
 
 
@@ -129,23 +129,26 @@ _CONTENT = msgspec.msgpack.Decoder(BundleContent)
 
 
 class TransferKey:
-    """What all key services of an installation have, and nobody else."""
+    """The key that all key services of an installation share. Nothing else has it."""
 
     def __init__(self, key: Secret) -> None:
-        """Hold a key of 32 bytes. Raises ConfigError on another size."""
+        """Take a key of 32 bytes. Raises ConfigError on another size."""
         if len(key) != TRANSFER_KEY_SIZE:
             raise ConfigError(f"the transfer key must be {TRANSFER_KEY_SIZE} bytes long")
         self._key = key
         self.check_value = self._derive(b"", b"pqkeep/transfer-check/v1")[:_CHECK]
-        """By which it is recognised, and which reveals nothing of it (16 bytes)."""
+        """16 bytes that identify the key, and reveal nothing of it."""
 
     def new_seal(self, move: Move) -> "BundleSeal":
-        """Return what seals a new bundle."""
+        """Return the seal of a new bundle."""
         salt = os.urandom(_SALT)
         return BundleSeal(move, _header(self.check_value, salt, move), *self._keys(salt))
 
     def read_header(self, bundle: bytes) -> "BundleSeal":
-        """Return what opens a bundle. Nothing is authentic before it has. Raises InvalidBundleError."""
+        """Return the seal that opens a bundle. Until then nothing is authentic.
+
+        Raises InvalidBundleError.
+        """
         try:
             move, salt, check_value, size = _parsed(bundle)
         except (IndexError, ValueError):
@@ -155,11 +158,11 @@ class TransferKey:
         return BundleSeal(move, bundle[:size], *self._keys(salt))
 
     def receipt(self, move: Move, digest: bytes) -> Receipt:
-        """Return the statement that what is in a bundle has arrived."""
+        """Return the statement that a bundle has arrived."""
         return self._statement(b"pqkeep/transfer-receipt/v1", move, digest)
 
     def renunciation(self, move: Move, digest: bytes) -> Receipt:
-        """Return the statement that a bundle has not arrived, and never will."""
+        """Return the statement that a bundle has not arrived and never will."""
         return self._statement(b"pqkeep/transfer-renunciation/v1", move, digest)
 
     def _statement(self, label: bytes, move: Move, digest: bytes) -> Receipt:
@@ -174,11 +177,11 @@ class TransferKey:
         )
 
     def is_receipt(self, receipt: Receipt, move: Move, digest: bytes) -> bool:
-        """Return whether a receipt is the one for this bundle of this move."""
+        """Return whether a receipt is valid for this bundle of this move."""
         return _is_same(self.receipt(move, digest), receipt)
 
     def is_renunciation(self, renunciation: Receipt, move: Move, digest: bytes) -> bool:
-        """Return whether a renunciation is the one of this bundle of this move."""
+        """Return whether a renunciation is valid for this bundle of this move."""
         return _is_same(self.renunciation(move, digest), renunciation)
 
     def _keys(self, salt: bytes) -> tuple[AESGCM, AESGCM]:
@@ -201,13 +204,13 @@ class BundleSeal:
     _seeds: AESGCM
 
     def seal_seed(self, seed: Secret, info: KeyInfo) -> bytes:
-        """Seal a seed into the bundle. Wipes it."""
+        """Return a seed sealed into the bundle, and wipe the seed."""
         nonce = os.urandom(_NONCE)
         with seed:
             return nonce + self._seeds.encrypt(nonce, seed.reveal(), self._place(info))
 
     def open_seed(self, sealed: bytes, info: KeyInfo) -> Secret:
-        """Return a seed. Raises InvalidBundleError."""
+        """Return an unsealed seed. Raises InvalidBundleError."""
         try:
             return Secret(self._seeds.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._place(info)))
         except (InvalidTag, ValueError):
@@ -220,7 +223,7 @@ class BundleSeal:
         return b"".join((self._header, nonce, sealed))
 
     def open(self, bundle: bytes) -> BundleContent:
-        """Return what is in the bundle. Raises InvalidBundleError."""
+        """Return the content of the bundle. Raises InvalidBundleError."""
         start = len(self._header)
         nonce, sealed = bundle[start : start + _NONCE], bundle[start + _NONCE :]
         try:
@@ -238,7 +241,7 @@ def _is_same(expected: Receipt, given: Receipt) -> bool:
 
 
 def bundle_digest(bundle: bytes) -> bytes:
-    """Return the digest (32 bytes) by which a bundle is named."""
+    """Return the digest (32 bytes) that identifies a bundle."""
     return sha256(bundle).digest()
 
 
@@ -247,7 +250,7 @@ def _header(check_value: bytes, salt: bytes, move: Move) -> bytes:
 
 
 def _binding(move: Move) -> bytes:
-    names = (bytes([len(each)]) + each for each in (move.source.encode(), move.target.encode()))
+    names = (bytes([len(name)]) + name for name in (move.source.encode(), move.target.encode()))
     return b"".join((move.tenant.bytes, move.generation.to_bytes(4, "big"), *names))
 
 
@@ -255,14 +258,14 @@ def _parsed(bundle: bytes) -> tuple[Move, bytes, bytes, int]:
     """Return move, salt, check value and size of a header. Raises ValueError and IndexError."""
     place = len(_LABEL)
     if bundle[:place] != _LABEL:
-        raise ValueError("no bundle")
+        raise ValueError("not a bundle")
 
     def take(size: int) -> bytes:
         nonlocal place
         taken = bundle[place : place + size]
         place += size
         if len(taken) != size:
-            raise ValueError("a bundle that was cut")
+            raise ValueError("the bundle is cut off")
         return taken
 
     check_value, salt = take(_CHECK), take(_SALT)

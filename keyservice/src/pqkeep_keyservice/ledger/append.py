@@ -1,8 +1,8 @@
-"""Appending to the audit log: ids, numbers, times and nonces of new records, and their tree.
+"""Appends to the audit log: ids, numbers, times and nonces of new records, and their tree.
 
-What was appended lately is kept by kind of record, so that a checkpoint counts without reading
-records. The counts are those that ``key_usage`` makes of the rows; where this
-process has not appended all the records that are to be counted, these read them.
+The newest commits are kept as counts by kind of record, so that a checkpoint need not read records.
+These counts equal those that ``key_usage`` makes from rows. If this process has not appended all
+the records to count, ``key_usage`` reads the rows.
 """
 
 import os
@@ -27,13 +27,13 @@ Value = str | int | bytes | None
 def insert_all(
     connection: sa.Connection, statement: str, rows: Sequence[tuple[Value, ...]]
 ) -> None:
-    """Execute an INSERT with each row, in SQLite by its driver, which does nothing else.
+    """Execute an INSERT with each row. On SQLite, call the driver directly.
 
-    The driver takes half as long again for texts and tuples whose type is a subclass.
+    The driver takes half as long again for texts and tuples of a subclass.
     """
     if connection.dialect.name == "sqlite":
         _driver(connection).executemany(statement, rows)
-    elif rows:  # without rows SQLAlchemy would take it for a statement without parameters
+    elif rows:  # with no rows SQLAlchemy would execute it without parameters
         connection.exec_driver_sql(statement, list(rows))
 
 
@@ -56,17 +56,17 @@ def add_all(
     adding: Callable[[Any], Any],
     rows: Sequence[tuple[Value, ...]],
 ) -> None:
-    """Execute an INSERT, as ``adding`` completes it, with each row, in the order of the columns."""
+    """Execute an INSERT, completed by ``adding``, with rows in the table's column order."""
     insert_all(connection, _compiled(connection.dialect, table, adding), rows)
 
 
 def execute(
     connection: sa.Connection, statement: sa.Executable, *values: Value
 ) -> Sequence[Sequence[Any]]:
-    """Execute a statement, which its caller makes once, with its parameters' values in their order.
+    """Execute a constant statement with its parameters' values in order, and return its rows.
 
-    Return its rows. For what the event loop does again and again: SQLAlchemy takes 0.1 to 0.4 ms
-    for each statement, SQLite's driver some microseconds.
+    For frequent statements on the event loop: SQLAlchemy takes 0.1 to 0.4 ms for each statement,
+    SQLite's driver some microseconds.
     """
     text = _text(connection.dialect, statement)
     if connection.dialect.name == "sqlite":
@@ -82,7 +82,7 @@ def _text(dialect: sa.Dialect, statement: sa.ClauseElement) -> str:
 
 @lru_cache
 def _compiled(dialect: sa.Dialect, table: sa.Table, adding: Callable[[Any], Any]) -> str:
-    """Return the text of an INSERT, which takes SQLAlchemy a millisecond to make."""
+    """Return the text of an INSERT. SQLAlchemy takes a millisecond to compile it."""
     insert = adding(insert_or_update(dialect, table))
     return str(insert.compile(dialect=dialect, column_keys=table.columns.keys()))
 
@@ -92,11 +92,11 @@ _NONCE = 16
 
 
 MAX_RECORDS = 20_000
-"""How many are kept while no checkpoint can be saved."""
+"""Records whose counts are kept while no checkpoint can be stored."""
 
 
 class Kind(NamedTuple):
-    """What counts of a record."""
+    """The properties by which records are counted."""
 
     tenant_id: str
     keyring: str | None
@@ -105,23 +105,23 @@ class Kind(NamedTuple):
     operation: str
     outcome: str
     is_event: bool
-    """Whether the gateway brought it."""
+    """Whether the gateway sent the record as an event."""
     target: str | None
 
 
 class Commit(NamedTuple):
-    """The records of one transaction, which have one time."""
+    """The records of one transaction. All have the same time."""
 
     size: int
-    """Of the log after it."""
+    """The size of the log after the transaction."""
     recorded_at_us: int
     kinds: Mapping[Kind, int]
-    """How many there are of each."""
+    """The number of records of each kind."""
 
 
 def commit_of(rows: Iterable[Row], size: int, recorded_at_us: int) -> Commit:
-    """Return what a transaction has appended, after which the log has that size."""
-    kinds = Counter(  # of plain tuples, which are made in half the time
+    """Return the commit of a transaction's rows. ``size`` is the log's size after it."""
+    kinds = Counter(  # plain tuples take half the time of Kind
         (
             row.tenant_id,
             row.keyring,
@@ -138,36 +138,36 @@ def commit_of(rows: Iterable[Row], size: int, recorded_at_us: int) -> Commit:
 
 
 class Appended:
-    """The newest commits."""
+    """The newest commits of this process."""
 
     def __init__(self, size: int) -> None:
-        """Know nothing of the records up to a size."""
+        """Start after ``size`` records, of which nothing is known."""
         self._since = size
         self._commits: deque[Commit] = deque()
 
     def add(self, commit: Commit) -> None:
-        """Note a commit that has become durable."""
+        """Note a durable commit."""
         self._commits.append(commit)
         self.forget(commit.size - MAX_RECORDS)
 
     def forget(self, size: int) -> None:
-        """Drop what is known of the records up to a size."""
+        """Drop the commits up to a size."""
         while self._commits and self._commits[0].size <= size:
             self._since = self._commits.popleft().size
 
     def between(self, begin: int, end: int) -> list[Commit] | None:
-        """Return the commits of exactly the records behind ``begin`` and up to ``end``, if known."""
-        found = [each for each in self._commits if begin < each.size <= end]
-        before = [each.size for each in self._commits if each.size <= begin]
-        is_whole = [begin, end] == [
-            before[-1] if before else self._since,
-            found[-1].size if found else begin,
+        """Return the commits of exactly the records after ``begin`` up to ``end``, if known."""
+        commits = [commit for commit in self._commits if begin < commit.size <= end]
+        earlier = [commit.size for commit in self._commits if commit.size <= begin]
+        is_complete = [begin, end] == [
+            earlier[-1] if earlier else self._since,
+            commits[-1].size if commits else begin,
         ]
-        return found if is_whole else None
+        return commits if is_complete else None
 
 
 class PendingAppend(NamedTuple):
-    """What a transaction that is not committed yet adds to the log."""
+    """The additions of an uncommitted transaction to the log."""
 
     frontier: Frontier
     recorded_at_us: int
@@ -176,7 +176,7 @@ class PendingAppend(NamedTuple):
 
 
 class LogState:
-    """What the next record follows: the tree so far, the last time, each tenant's last number."""
+    """The state that the next record follows: tree, last time, and last number of each tenant."""
 
     def __init__(self, frontier: Frontier, recorded_at_us: int) -> None:
         self.frontier = frontier
@@ -185,7 +185,7 @@ class LogState:
         self._numbers: dict[str, int] = {}
 
     def last_number(self, connection: sa.Connection, tenant: str) -> int:
-        """Return how many records a tenant has."""
+        """Return the number of a tenant's records."""
         number = self._numbers.get(tenant)
         if number is None:
             query = sa.select(sa.func.max(AUDIT_RECORDS.c.number)).where(
@@ -195,11 +195,11 @@ class LogState:
         return number
 
     def advance(self, appended: PendingAppend) -> None:
-        """Continue after records that have become durable."""
+        """Continue after durable records."""
         self.frontier = appended.frontier
         self.recorded_at_us = appended.recorded_at_us
         if len(self._numbers) > CACHED_TENANTS:
-            self._numbers.clear()  # they are read again
+            self._numbers.clear()  # read again on demand
         self._numbers.update(appended.numbers)
         self.appended.add(appended.commit)
 
@@ -223,9 +223,9 @@ def append_records(
     records: Sequence[NewRecord],
     formats: Formats = FORMATS,
 ) -> PendingAppend:
-    """Insert records of the newest format, but for events that are in the log already, and tiles."""
+    """Insert records of the newest format, and their tiles. Skip events already in the log."""
     records = _without_recorded_events(connection, records)
-    # Never before the last record's time, whatever the machine's clock does.
+    # Times never decrease, even if the machine's clock goes back.
     now = max(log_state.recorded_at_us, clock.now_us())
     numbers: dict[str, int] = {}
     values: list[tuple[Value, ...]] = []
@@ -234,16 +234,16 @@ def append_records(
     nonces = os.urandom(_NONCE * len(records))
     last: NewRecord | None = None
     tenant: str
-    said: tuple[Value, ...]
+    content: tuple[Value, ...]
     for place, record in enumerate(records):
-        if record is not last:  # those of a batch are often one
+        if record is not last:  # the records of a batch are often the same object
             if last is None or record.tenant != last.tenant:
                 tenant = _tenant_text(record.tenant)
-            last, said = record, _said(record)
+            last, content = record, _content(record)
         number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
         numbers[tenant] = number
         nonce = nonces[place * _NONCE : (place + 1) * _NONCE]
-        values.append((size + place + 1, newest, tenant, number, now, nonce, *said))
+        values.append((size + place + 1, newest, tenant, number, now, nonce, *content))
     rows = list(map(Row._make, values))
     leaves = (leaf_hash(record_text(row, formats)) for row in rows)
     new_frontier, tiles = log_state.frontier.with_leaves(leaves)
@@ -253,8 +253,8 @@ def append_records(
     return PendingAppend(new_frontier, now, numbers, commit_of(rows, new_frontier.size, now))
 
 
-def _said(record: NewRecord) -> tuple[Value, ...]:
-    """Return what a Row has of its record itself. Its texts are plain ones, no members of enumerations."""
+def _content(record: NewRecord) -> tuple[Value, ...]:
+    """Return a Row's columns that come from its record. Texts are plain str, not enum members."""
     return (
         record.principal,
         str(record.operation),

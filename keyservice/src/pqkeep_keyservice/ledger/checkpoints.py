@@ -1,4 +1,4 @@
-"""Checkpoints of the audit log: stored, found, and compared with the log."""
+"""Checkpoints of the audit log: stored, listed, and compared with the log."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,8 +35,10 @@ _NEWEST = sa.select(AUDIT_CHECKPOINTS).where(
     .where(_SIGNED.c.algorithm == sa.bindparam("of"))
     .scalar_subquery(),
 )
-_NEWEST_OF_EACH = sa.union_all(*(sa.select(_newest(each).subquery()) for each in Algorithm))
-"""One question in place of one for each algorithm: a standby asks it before it serves."""
+_NEWEST_OF_EACH = sa.union_all(
+    *(sa.select(_newest(algorithm).subquery()) for algorithm in Algorithm)
+)
+"""One query for all algorithms, because a standby needs it before it becomes active."""
 _LOG_ID = sa.select(AUDIT_LOG.c.log_id)
 _COUNTED_UNTIL = sa.select(AUDIT_LOG.c.counted_until)
 _COUNT_UNTIL = (
@@ -47,28 +49,28 @@ _COUNT_UNTIL = (
 
 
 def log_id(connection: sa.Connection) -> UUID:
-    """Return the log's id, which every checkpoint names."""
+    """Return the log's id. Every checkpoint has it."""
     [(text,)] = execute(connection, _LOG_ID)
     return UUID(text)
 
 
 def rename_log(connection: sa.Connection, new: UUID) -> None:
-    """Give the log another id. Checkpoints that were signed before keep theirs."""
+    """Give the log another id. Existing checkpoints keep the old one."""
     connection.execute(sa.update(AUDIT_LOG).values(log_id=str(new)))
 
 
 def add_checkpoint(
     connection: sa.Connection, checkpoint: Checkpoint, appended: Appended | None = None
 ) -> None:
-    """Save a checkpoint, and count the uses of keys and the operations up to it.
+    """Store a checkpoint, and count key uses and operations up to it.
 
-    The records are read for that, unless all that are to be counted were appended lately.
+    The records are read for that, unless ``appended`` has all of them.
     """
     row = (
         *(checkpoint.size, checkpoint.algorithm.value, str(checkpoint.log_id), checkpoint.root),
         *(checkpoint.at_us, checkpoint.key_version, checkpoint.signature),
     )
-    add_all(connection, AUDIT_CHECKPOINTS, _unless_it_is_there, [row])
+    add_all(connection, AUDIT_CHECKPOINTS, _ignoring_conflicts, [row])
     [(counted,)] = execute(connection, _COUNTED_UNTIL)
     commits = None if appended is None else appended.between(counted, checkpoint.size)
     if commits is None:
@@ -80,34 +82,38 @@ def add_checkpoint(
     execute(connection, _COUNT_UNTIL, checkpoint.size, checkpoint.size)
 
 
-def _unless_it_is_there(insert: Any) -> Any:
+def _ignoring_conflicts(insert: Any) -> Any:
     return insert.on_conflict_do_nothing()
 
 
 def find_largest_checkpoint(connection: sa.Connection) -> Checkpoint | None:
-    """Return the checkpoint of the most records, whatever it was signed with."""
+    """Return the checkpoint with the largest size, of any algorithm."""
     query = sa.select(AUDIT_CHECKPOINTS).order_by(AUDIT_CHECKPOINTS.c.size.desc()).limit(1)
     row = connection.execute(query).one_or_none()
     return None if row is None else _checkpoint(row)
 
 
 def find_newest_checkpoint(connection: sa.Connection, algorithm: Algorithm) -> Checkpoint | None:
-    """Return the newest checkpoint that was signed with an algorithm."""
+    """Return the newest checkpoint signed with an algorithm."""
     rows = execute(connection, _NEWEST, algorithm.value, algorithm.value)
     return _checkpoint(rows[0]) if rows else None
 
 
 def newest_checkpoints(connection: sa.Connection) -> tuple[Checkpoint, ...]:
-    """Return the newest checkpoint of each algorithm that there is one of."""
-    found = map(_checkpoint, connection.execute(_NEWEST_OF_EACH))
-    return tuple(sorted(found, key=lambda each: list(Algorithm).index(each.algorithm)))
+    """Return the newest checkpoint of each algorithm that has one."""
+    newest = map(_checkpoint, connection.execute(_NEWEST_OF_EACH))
+    order = list(Algorithm)
+    return tuple(sorted(newest, key=lambda checkpoint: order.index(checkpoint.algorithm)))
 
 
 def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tuple[Checkpoint, ...]:
     """Return checkpoints after a size, by size; or the newest of each algorithm."""
     if request.after is None:
-        found = newest_checkpoints(connection)
-        return tuple(each for each in found if request.algorithm in (None, each.algorithm))
+        return tuple(
+            checkpoint
+            for checkpoint in newest_checkpoints(connection)
+            if request.algorithm in (None, checkpoint.algorithm)
+        )
     query = (
         sa.select(AUDIT_CHECKPOINTS)
         .where(AUDIT_CHECKPOINTS.c.size > request.after)
@@ -128,12 +134,12 @@ def all_checkpoints(connection: sa.Connection) -> Iterator[Checkpoint]:
 
 
 def signed_size(connection: sa.Connection) -> int:
-    """Return how many records the largest checkpoint covers."""
+    """Return the size of the largest checkpoint."""
     return connection.execute(sa.select(sa.func.max(AUDIT_CHECKPOINTS.c.size))).scalar() or 0
 
 
 def first_recorded_at(connection: sa.Connection) -> int:
-    """Return the time of the first record (microseconds since 1970); 0 without one."""
+    """Return the time of the first record (microseconds since 1970), or 0 for an empty log."""
     first = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id == 1)
     return connection.execute(first).scalar() or 0
 
@@ -147,8 +153,8 @@ def check_log(connection: sa.Connection, formats: Formats = FORMATS) -> None:
             root = b""
         if root != checkpoint.root:
             raise ConfigError(
-                f"the audit log is damaged: its first {checkpoint.size} records are not those "
-                "that were signed; see docs/audit.md"
+                f"the audit log is damaged: its first {checkpoint.size} records are not the signed "
+                "ones; see docs/audit.md"
             )
 
 

@@ -1,6 +1,6 @@
-"""What is counted: uses of each key version, operations of each tenant, and both for one that moves.
+"""Counts uses of key versions and operations of tenants, and moves both with a tenant.
 
-Each is a count up to the newest checkpoint, and a query since.
+A number is the stored count up to the newest checkpoint plus a query over the records after it.
 """
 
 from collections import Counter
@@ -37,12 +37,12 @@ from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 
 HOUR_US = 3600 * 1_000_000
 KEPT_HOURS = 40 * 24
-"""Which counts are kept: a month's, and some more."""
+"""The hours for which counts are kept: a month and some more."""
 EVERYBODY = ""
-"""In place of a tenant: the counts of the whole log, so that these are read without a sum."""
+"""The tenant column of counts for the whole log, so that reading them needs no sum."""
 
 NOT_REFUSED = (*Outcome, ErrorKind.VERIFICATION_FAILED)
-"""Outcomes that are no refusals; ``schema.RARE`` has the condition."""
+"""Outcomes that are not refusals. ``schema.RARE`` has the same condition in SQL."""
 _WAS_REFUSED = AUDIT_RECORDS.c.outcome.not_in(NOT_REFUSED)
 _OPERATIONS = tuple(Operation)
 _IS_COUNTED = sa.or_(
@@ -72,9 +72,9 @@ def find_operation_counts(connection: sa.Connection, request: CountOperations) -
     )
     both = sa.union_all(counted, since).subquery()
     bucket = (both.c.hour // request.hours).label("bucket")
-    each = sa.select(bucket, both.c.operation, both.c.count).subquery()
-    group = each.c.bucket, each.c.operation
-    total = sa.cast(sa.func.sum(each.c.count), sa.BigInteger)
+    rows = sa.select(bucket, both.c.operation, both.c.count).subquery()
+    group = rows.c.bucket, rows.c.operation
+    total = sa.cast(sa.func.sum(rows.c.count), sa.BigInteger)
     return OperationCounts(
         counts=tuple(
             OperationCount(number * request.hours, operation, count)
@@ -86,7 +86,7 @@ def find_operation_counts(connection: sa.Connection, request: CountOperations) -
 
 
 def count_operations(connection: sa.Connection, size: int) -> None:
-    """Add the records up to a size to the counts, and drop what is not kept."""
+    """Add the records up to a size to the counts, and drop expired counts."""
     new = AUDIT_RECORDS.c.id <= size
     for tenant in (AUDIT_RECORDS.c.tenant_id, sa.literal(EVERYBODY)):
         group = tenant.label("tenant"), _HOUR.label("hour"), _OPERATION.label("counted")
@@ -100,29 +100,29 @@ def count_operations(connection: sa.Connection, size: int) -> None:
 
 
 def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None:
-    """Add commits to the counts: the same as counting their records."""
-    found: Counter[tuple[str, int, str]] = Counter()
+    """Add commits to the counts, with the same result as counting their records."""
+    totals: Counter[tuple[str, int, str]] = Counter()
     for _, recorded_at_us, kinds in commits:
         for kind, count in kinds.items():
-            counted = _counted_as(kind)
+            counted = _counted_operation(kind)
             if counted is not None:
                 for tenant in (kind.tenant_id, EVERYBODY):
-                    found[tenant, recorded_at_us // HOUR_US, counted] += count
-    if found:
-        rows = [(*key, count) for key, count in found.items()]
+                    totals[tenant, recorded_at_us // HOUR_US, counted] += count
+    if totals:
+        rows = [(*key, count) for key, count in totals.items()]
         add_all(connection, OPERATION_COUNTS, adding_counts, rows)
     execute(connection, _DROP_OLD_COUNTS, KEPT_HOURS)
 
 
-def _counted_as(kind: Kind) -> str | None:
-    """Return what records of a kind count as, as ``_IS_COUNTED`` and ``_OPERATION`` have it."""
+def _counted_operation(kind: Kind) -> str | None:
+    """Return a kind's counted operation, by the rules of ``_IS_COUNTED`` and ``_OPERATION``."""
     if kind.outcome not in NOT_REFUSED:
         return REFUSED
     return kind.operation if not kind.is_event and kind.operation in _OPERATIONS else None
 
 
 def adding_counts(insert: Any) -> Any:
-    """Return an INSERT of counts that adds each to the one that is there."""
+    """Return an INSERT that adds each count to the stored one."""
     return insert.on_conflict_do_update(
         index_elements=list(OPERATION_COUNTS.primary_key),
         set_={"count": OPERATION_COUNTS.c.count + insert.excluded["count"]},
@@ -131,25 +131,25 @@ def adding_counts(insert: Any) -> Any:
 
 _OUTCOMES = (Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)
 _IS_USE = (
-    AUDIT_RECORDS.c.event_id.is_(None),  # what the gateway reports is no use of a key
+    AUDIT_RECORDS.c.event_id.is_(None),  # events of the gateway use no key
     AUDIT_RECORDS.c.outcome.in_(_OUTCOMES),
     AUDIT_RECORDS.c.operation.in_(USES),
     AUDIT_RECORDS.c.key_version.is_not(None),
-    AUDIT_RECORDS.c.keyring.is_not(None),  # a refusal before the keyring was known has none
+    AUDIT_RECORDS.c.keyring.is_not(None),  # an early refusal has no keyring
 )
 
 
 def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, int | None]:
-    """Return how often a key version was used, and when last (microseconds since 1970)."""
+    """Return the number of uses of a key version, and the last one (microseconds since 1970)."""
     counted = connection.execute(
         sa.select(KEY_USAGE.c.uses, KEY_USAGE.c.last_used_us).where(
-            *_is_asked(KEY_USAGE, request), KEY_USAGE.c.key_version == request.version
+            *_matches(KEY_USAGE, request), KEY_USAGE.c.key_version == request.version
         )
     ).one_or_none()
     since = connection.execute(
         sa.select(sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
             IS_UNCOUNTED,
-            *_is_asked(AUDIT_RECORDS, request),
+            *_matches(AUDIT_RECORDS, request),
             AUDIT_RECORDS.c.key_version == request.version,
             *_IS_USE,
         )
@@ -164,12 +164,14 @@ def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, i
         )
     ).one()
     before, last = (0, None) if counted is None else counted
-    newest = max((each for each in (since[1], as_target[1]) if each is not None), default=last)
+    newest = max(
+        (last_us for last_us in (since[1], as_target[1]) if last_us is not None), default=last
+    )
     return before + since[0] + as_target[0], newest
 
 
 def list_key_usage(connection: sa.Connection, request: ListUsage) -> UsageList:
-    """Return one page of the key versions that were ever used, by algorithm, then version."""
+    """Return one page of the key versions with uses, by algorithm, then version."""
     columns = AUDIT_RECORDS.c
     key = columns.algorithm, columns.key_version
     counted = sa.select(
@@ -177,25 +179,25 @@ def list_key_usage(connection: sa.Connection, request: ListUsage) -> UsageList:
         KEY_USAGE.c.key_version,
         KEY_USAGE.c.uses,
         KEY_USAGE.c.last_used_us,
-    ).where(*_is_asked(KEY_USAGE, request))
+    ).where(*_matches(KEY_USAGE, request))
     since = (
         sa.select(*key, sa.func.count(), sa.func.max(columns.recorded_at_us))
-        .where(IS_UNCOUNTED, *_is_asked(AUDIT_RECORDS, request), *_IS_USE)
+        .where(IS_UNCOUNTED, *_matches(AUDIT_RECORDS, request), *_IS_USE)
         .group_by(*key)
     )
     both = sa.union_all(counted, since).subquery()
     version = both.c.algorithm, both.c.key_version
     uses = sa.cast(sa.func.sum(both.c.uses), sa.BigInteger)
     used = sa.select(*version, uses, sa.func.max(both.c.last_used_us)).group_by(*version)
-    found = _with_targets(connection, request, connection.execute(used))
+    usage = _with_targets(connection, request, connection.execute(used))
     after = (request.after.algorithm, request.after.version) if request.after else ("", 0)
-    rest = [each for each in found if each[:2] > after]
+    rest = [row for row in usage if row[:2] > after]
     return UsageList(
         usage=tuple(
             KeyVersionUsage(Algorithm(algorithm), KeyVersion(number), *facts)
             for algorithm, number, *facts in rest[: request.limit]
         ),
-        total=len(found),
+        total=len(usage),
         has_more=len(rest) > request.limit,
     )
 
@@ -203,19 +205,19 @@ def list_key_usage(connection: sa.Connection, request: ListUsage) -> UsageList:
 def _with_targets(
     connection: sa.Connection, request: ListUsage, used: Iterable[Any]
 ) -> list[tuple[str, int, int, int]]:
-    """Return uses with those as targets of re-encryptions, by algorithm, then version."""
-    found = {(row[0], row[1]): (row[2], row[3]) for row in used}
+    """Add the uses as targets of re-encryptions; return all uses by algorithm, then version."""
+    usage = {(row[0], row[1]): (row[2], row[3]) for row in used}
     targets = _targets(is_uncounted_of(request.tenant))
     for _, target, uses, last_us in connection.execute(targets):
         keyring, algorithm, version = target_of(target)
         if keyring == request.keyring and request.algorithm in (None, algorithm):
-            before, last_before_us = found.get((algorithm, version), (0, 0))
-            found[algorithm, version] = before + uses, max(last_before_us, last_us)
-    return sorted((*key, *facts) for key, facts in found.items())
+            before, last_before_us = usage.get((algorithm, version), (0, 0))
+            usage[algorithm, version] = before + uses, max(last_before_us, last_us)
+    return sorted((*key, *facts) for key, facts in usage.items())
 
 
 def _targets(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Return uses as targets of re-encryptions, by tenant and target, since the last count."""
+    """Return the query of uncounted uses as re-encryption targets, by tenant and target."""
     columns = AUDIT_RECORDS.c
     return (
         sa.select(
@@ -229,7 +231,7 @@ def _targets(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     )
 
 
-def _is_asked(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.ColumnElement[bool]]:
+def _matches(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.ColumnElement[bool]]:
     is_counted = table is KEY_USAGE
     yield (
         table.c.tenant_id == str(request.tenant) if is_counted else is_uncounted_of(request.tenant)
@@ -240,7 +242,7 @@ def _is_asked(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.Col
 
 
 def count_key_usage(connection: sa.Connection, size: int) -> None:
-    """Add the records up to a size to the counts."""
+    """Add the key uses in the records up to a size to the counts."""
     group = (
         AUDIT_RECORDS.c.tenant_id,
         AUDIT_RECORDS.c.keyring,
@@ -256,24 +258,24 @@ def count_key_usage(connection: sa.Connection, size: int) -> None:
     for tenant, target, uses, last_us in connection.execute(
         _targets(AUDIT_RECORDS.c.id <= size)
     ).all():
-        of_target = add.values((tenant, *target_of(target), uses, last_us))
-        connection.execute(adding_uses(of_target))
+        target_uses = add.values((tenant, *target_of(target), uses, last_us))
+        connection.execute(adding_uses(target_uses))
 
 
 def add_key_usage(connection: sa.Connection, commits: Iterable[Commit]) -> None:
-    """Add commits to the counts: the same as counting their records."""
-    found: dict[tuple[Any, ...], tuple[int, int]] = {}
+    """Add commits to the counts, with the same result as counting their records."""
+    totals: dict[tuple[Any, ...], tuple[int, int]] = {}
     for _, recorded_at_us, kinds in commits:
         for kind, count in kinds.items():
             for key in _uses(kind):
-                found[key] = found.get(key, (0, 0))[0] + count, recorded_at_us
-    if found:
-        rows = [(*key, *use) for key, use in found.items()]
+                totals[key] = totals.get(key, (0, 0))[0] + count, recorded_at_us
+    if totals:
+        rows = [(*key, *use) for key, use in totals.items()]
         add_all(connection, KEY_USAGE, adding_uses, rows)
 
 
 def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:
-    """Yield the key versions that records of a kind used, as ``_IS_USE`` and ``_targets`` find them."""
+    """Yield a kind's used key versions, by the rules of ``_IS_USE`` and ``_targets``."""
     if kind.is_event or kind.outcome not in _OUTCOMES or kind.operation not in USES:
         return
     if kind.key_version is None or kind.keyring is None:
@@ -285,7 +287,7 @@ def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:
 
 
 def adding_uses(insert: Any) -> Any:
-    """Return an INSERT that adds uses, as a source or as a target: either kind may be the later."""
+    """Return an INSERT that adds uses to the stored ones, and keeps the later time."""
     before_us, after_us = KEY_USAGE.c.last_used_us, insert.excluded.last_used_us
     return insert.on_conflict_do_update(
         index_elements=list(KEY_USAGE.primary_key),
@@ -303,7 +305,7 @@ CountRow = tuple[int, str, int]
 
 
 def count_all(connection: sa.Connection) -> None:
-    """Count every record that is not counted yet."""
+    """Count all records that are not counted yet."""
     size = log_size(connection)
     count_key_usage(connection, size)
     count_operations(connection, size)
@@ -313,7 +315,7 @@ def count_all(connection: sa.Connection) -> None:
 def tenant_counts(
     connection: sa.Connection, tenant: TenantId
 ) -> tuple[list[UsageRow], list[CountRow]]:
-    """Return a tenant's uses of keys and counts of operations, as far as they are counted."""
+    """Return a tenant's stored key uses and operation counts."""
     usage, counts = (
         sa.select(*list(table.c)[1:]).where(table.c.tenant_id == str(tenant))
         for table in (KEY_USAGE, OPERATION_COUNTS)
@@ -325,7 +327,7 @@ def tenant_counts(
 
 
 def remove_tenant_counts(connection: sa.Connection, tenant: TenantId) -> None:
-    """Remove a tenant's counts. What is recorded later is counted from nothing."""
+    """Remove a tenant's counts. Later records are counted from zero."""
     for table in (KEY_USAGE, OPERATION_COUNTS):
         connection.execute(sa.delete(table).where(table.c.tenant_id == str(tenant)))
 
@@ -336,7 +338,7 @@ def add_tenant_counts(
     usage: Sequence[UsageRow],
     counts: Sequence[CountRow],
 ) -> None:
-    """Add counts to a tenant's, and to nobody else's: those of the whole log are of its records."""
+    """Add counts to a tenant's own. The whole log's counts cover only its own records."""
     insert = insert_or_update(connection.dialect, KEY_USAGE)
     for row in usage:
         connection.execute(adding_uses(insert.values((str(tenant), *row))))

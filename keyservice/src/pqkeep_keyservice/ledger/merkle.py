@@ -1,8 +1,7 @@
 """A Merkle tree over the audit log (RFC 9162, section 2.1), with SHA-256. All hashes have 32 bytes.
 
-Only ``subtrees`` does I/O: it returns the function of which all others take one,
-``subtree(level, index)``, the hash of the complete subtree over the ``2 ** level`` leaves from
-``index << level`` on.
+Only ``subtrees`` does I/O. It returns the function ``subtree(level, index)`` that the others take:
+the hash of the complete subtree over ``2 ** level`` leaves, from leaf ``index << level`` on.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,8 +20,8 @@ Subtree = Callable[[int, int], bytes]
 EMPTY_ROOT = sha256().digest()
 
 TILE_LEVELS = 8
-"""Every eighth level of the tree is stored: one hash for 256 below it. The rest is computed when a
-proof needs it."""
+"""Every eighth level of the tree is stored: one hash for 256 hashes below it. The other levels are
+computed for a proof."""
 
 
 class Tile(NamedTuple):
@@ -39,19 +38,19 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of two neighbours."""
+    """Return the hash of a node with these two children."""
     return sha256(b"\1" + left + right).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The complete subtrees of a tree, the largest first: enough to append to it."""
+    """A tree's complete subtrees, the largest first: the state needed to append to it."""
 
     size: int = 0
     hashes: tuple[bytes, ...] = ()
 
     def with_leaves(self, leaves: Iterable[bytes]) -> tuple["Frontier", list[Tile]]:
-        """Append leaves, given by their hashes; return the new tree, and its new tiles."""
+        """Append leaves by their hashes. Return the new frontier and its new tiles."""
         size, hashes = self.size, list(self.hashes)
         tiles: list[Tile] = []
         for leaf in leaves:
@@ -70,19 +69,19 @@ class Frontier:
 
 
 def frontier(size: int, subtree: Subtree) -> Frontier:
-    """Return the frontier of the tree of the first leaves."""
-    return Frontier(size, tuple(subtree(*each) for each in _complete(0, size)))
+    """Return the frontier of the tree of the first ``size`` leaves."""
+    return Frontier(size, tuple(subtree(*position) for position in _complete(0, size)))
 
 
 def range_hash(begin: int, end: int, subtree: Subtree) -> bytes:
     """Return the hash of the leaves from ``begin`` to before ``end``, as one subtree."""
-    return _join(tuple(subtree(*each) for each in _complete(begin, end)))
+    return _join(tuple(subtree(*position) for position in _complete(begin, end)))
 
 
 def inclusion_prover(size: int, subtree: Subtree) -> Callable[[int], list[bytes]]:
-    """Return a function of a leaf's index: the proof that it is in the tree (section 2.1.3.1).
+    """Return a function from a leaf's index to its inclusion proof (section 2.1.3.1).
 
-    The tree is that of the first ``size`` leaves. What several proofs share is computed once.
+    The tree is that of the first ``size`` leaves. Hashes that proofs share are computed once.
     """
 
     @cache
@@ -100,13 +99,13 @@ def inclusion_prover(size: int, subtree: Subtree) -> Callable[[int], list[bytes]
             else:
                 siblings.append((begin, middle))
                 begin = middle
-        return [hash_of(*each) for each in reversed(siblings)]
+        return [hash_of(*sibling) for sibling in reversed(siblings)]
 
     return prove
 
 
 def consistency_proof(first: int, second: int, subtree: Subtree) -> list[bytes]:
-    """Return the proof that a tree is a prefix of another (section 2.1.4.1)."""
+    """Return the proof that the tree of ``first`` is a prefix of that of ``second`` (2.1.4.1)."""
     return [] if first == 0 else _consistency_path(first, 0, second, subtree, whole=True)
 
 
@@ -158,12 +157,12 @@ class DamagedLogError(Exception):
 
 
 def log_size(connection: sa.Connection) -> int:
-    """Return how many records there are."""
+    """Return the number of records in the log."""
     return connection.execute(sa.select(sa.func.max(AUDIT_RECORDS.c.id))).scalar() or 0
 
 
 def newest_record(connection: sa.Connection) -> tuple[int, int]:
-    """Return the newest record's id and time (microseconds since 1970); 0 and 0 without one."""
+    """Return the newest record's id and time (microseconds since 1970); zeros in an empty log."""
     query = sa.select(AUDIT_RECORDS.c.id, AUDIT_RECORDS.c.recorded_at_us)
     newest = connection.execute(query.order_by(AUDIT_RECORDS.c.id.desc()).limit(1)).one_or_none()
     return (0, 0) if newest is None else (newest.id, newest.recorded_at_us)
@@ -172,7 +171,7 @@ def newest_record(connection: sa.Connection) -> tuple[int, int]:
 def subtrees(connection: sa.Connection, formats: Formats = FORMATS) -> Subtree:
     """Return a function that computes the hash of any complete subtree.
 
-    It raises DamagedLogError where rows are missing, or have a format that is not known.
+    It raises DamagedLogError if rows are missing or have an unknown format.
     """
 
     @cache
@@ -193,12 +192,12 @@ def subtrees(connection: sa.Connection, formats: Formats = FORMATS) -> Subtree:
 
 
 def has_format(formats: Formats) -> sa.ColumnElement[bool]:
-    """Return whether a record can be read: one of another format is treated as one that is missing."""
+    """Return the condition for readable records. One of an unknown format counts as missing."""
     return AUDIT_RECORDS.c.format.in_(formats)
 
 
 def _hashes(connection: sa.Connection, formats: Formats, level: int, begin: int) -> list[bytes]:
-    """Return the hashes below one tile: of a stored level, or of leaves."""
+    """Return the hashes below one tile: of the next stored level, or of leaves."""
     if level == 0:
         rows = connection.execute(
             sa.select(AUDIT_RECORDS)

@@ -1,20 +1,19 @@
-"""The records by which a tenant leaves a shard, or arrives: the log itself says where tenants are.
+"""Records of a tenant's departure and arrival. They make the log the authority on tenants' shards.
 
-The last record of a move says, in the fields of every record:
+The last record of a move uses the fields of every record:
 
-    tenant_id         the tenant that is moved
-    operation         tenant-moved-out, in the log of the shard that it leaves; tenant-moved-in, in
-                      the other's
-    outcome           begun: it has left; handed-out: the bundle can have been read since;
-                      completed: the other shard has it, or it has arrived; cancelled, as
-                      tenant-moved-out: this shard has renounced it, and will never take the bundle
-    keyring_revision  the generation: how often the tenant was moved, with this time
-    request_id        SHA-256 of the bundle that carried its keys, in hexadecimal
-    policy            move/SOURCE/TARGET/COUNT: both shards, and how many key versions there were;
-                      both the same where a move was cancelled, and the tenant came back
+    tenant_id         the moved tenant
+    operation         tenant-moved-out in the source shard's log, tenant-moved-in in the target's
+    outcome           begun: the tenant has left; handed-out: the bundle can have been read since;
+                      completed: the tenant has arrived at the target; cancelled, with
+                      tenant-moved-out: this shard renounced the tenant, and never takes the bundle
+    keyring_revision  the generation: the number of the tenant's move, counted from 1
+    request_id        SHA-256 of the bundle, in hexadecimal
+    policy            move/SOURCE/TARGET/COUNT: both shards, and the number of key versions; source
+                      and target are equal if a move was cancelled and the tenant is back
 
-Before it there is one for each key and keyring, with the outcome success and its name and
-revision, after which an earlier state of it is older than the log says.
+One record for each key and keyring precedes it, with the outcome success, and its name and
+revision. From then on, any earlier state of that key is detectably outdated.
 """
 
 from collections.abc import Sequence
@@ -34,28 +33,28 @@ _PREFIX = "move"
 
 
 class RecordedMove(NamedTuple):
-    """What the log says of a tenant's last move."""
+    """A tenant's last move according to the log."""
 
     tenant: TenantId
     is_out: bool
-    """Whether the tenant has left this shard. Otherwise it has arrived."""
+    """Whether the tenant has left this shard. Otherwise it has arrived here."""
     outcome: Outcome
-    """How far it is: COMPLETED once the other shard has its keys."""
+    """The progress: COMPLETED once the target shard has the keys."""
     source: str
     target: str
     generation: int
     sha256: bytes
-    """Of the bundle (32 bytes)."""
+    """The bundle's digest (32 bytes)."""
     key_versions: int
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing of it is left to do."""
+        """Whether the move needs no further step."""
         return self.outcome in {Outcome.COMPLETED, Outcome.CANCELLED}
 
 
 def move_record(move: RecordedMove) -> NewRecord:
-    """Return the last record of a move, or of its first half."""
+    """Return the last record of a move or of its first half."""
     record = _record(move.tenant, Event.TENANT_MOVED_OUT if move.is_out else Event.TENANT_MOVED_IN)
     return record._replace(
         outcome=move.outcome,
@@ -68,14 +67,14 @@ def move_record(move: RecordedMove) -> NewRecord:
 def moved_key_record(
     last: NewRecord, keyring: KeyringName, algorithm: Algorithm | None, revision: int
 ) -> NewRecord:
-    """Return the record of a key, or a keyring, that is moved with a last record."""
+    """Return the record of a moved key or keyring. ``last`` is the move's last record."""
     return last._replace(
         outcome=Outcome.SUCCESS, keyring=keyring, algorithm=algorithm, keyring_revision=revision
     )
 
 
 def find_last_move(connection: sa.Connection, tenant: TenantId) -> RecordedMove | None:
-    """Return a tenant's last move; None if it has never been moved."""
+    """Return a tenant's last move, or None if it never moved."""
     columns = AUDIT_RECORDS.c
     query = sa.select(AUDIT_RECORDS).where(IS_MOVE, columns.tenant_id == str(tenant))
     row = connection.execute(query.order_by(columns.id.desc()).limit(1)).one_or_none()
@@ -83,17 +82,17 @@ def find_last_move(connection: sa.Connection, tenant: TenantId) -> RecordedMove 
 
 
 def list_tenants_away(connection: sa.Connection) -> frozenset[TenantId]:
-    """Return the tenants that have left, and have not come back."""
+    """Return the tenants that have left and are not back."""
     columns = AUDIT_RECORDS.c
     last = sa.select(sa.func.max(columns.id)).where(IS_MOVE).group_by(columns.tenant_id)
     query = sa.select(columns.tenant_id).where(
         columns.id.in_(last), columns.operation == Event.TENANT_MOVED_OUT
     )
-    return frozenset(TenantId(UUID(each)) for each in connection.execute(query).scalars())
+    return frozenset(TenantId(UUID(tenant)) for tenant in connection.execute(query).scalars())
 
 
 def list_moves(connection: sa.Connection) -> Sequence[RecordedMove]:
-    """Return each move of every tenant that has left or arrived, as far as it has come."""
+    """Return the latest state of every departure and arrival."""
     columns = AUDIT_RECORDS.c
     last = (
         sa.select(sa.func.max(columns.id))

@@ -1,8 +1,8 @@
-"""The audit log's records: what a new one says, its row, and the text that it is hashed by.
+"""The audit log's records: new records, their rows, and the texts that are hashed.
 
-A record's text is JSON with its names in alphabetical order and no space (RFC 8785), and its leaf
-in the Merkle tree is the hash of that text. A record has the number of its format, and its text is
-made by that format's rule for ever: a further name is a further format (docs/audit.md).
+A record's text is JSON with names in alphabetical order and no spaces (RFC 8785). The hash of that
+text is its leaf in the Merkle tree. A record stores the number of its format, and that format's
+rule never changes. A new name needs a new format (docs/audit.md).
 """
 
 from collections.abc import Callable, Mapping
@@ -25,15 +25,16 @@ _ENCODER = msgspec.json.Encoder()
 
 _SECOND_US = 1_000_000
 MAX_EVENT_AGE_US = 30 * 24 * 3600 * _SECOND_US
-"""How long before the newest record an event can have happened: it waits while the gateways are down."""
+"""How much older than the newest record an event can be. Events wait while the gateways are
+down."""
 MAX_EVENT_LEAD_US = 5 * 60 * _SECOND_US
 """How far the gateways' clocks can be ahead."""
 
 
 class NewRecord(NamedTuple):
-    """What the log will say about one operation. Its place in the log comes with the commit.
+    """The content of a record for one operation. The commit adds its place in the log.
 
-    Never key material, plaintext, message or signature.
+    It never holds key material, plaintext, messages or signatures.
     """
 
     tenant: TenantId
@@ -46,26 +47,26 @@ class NewRecord(NamedTuple):
     source_address: str
     policy: str
     event_id: str | None = None
-    """Of an event that the gateway brought."""
+    """The id of a gateway's event."""
     happened_at_us: int | None = None
-    """When such an event happened, in microseconds since 1970."""
+    """The time of a gateway's event, in microseconds since 1970."""
     public_key_sha256: bytes | None = None
-    """Of the key that was generated, or of the one that the caller brought (32 bytes)."""
+    """The hash (32 bytes) of the generated key or the caller's key."""
     keyring_revision: int | None = None
-    """Of the key that was changed, after the change."""
+    """The revision of a changed key, after the change."""
     keyring: KeyringName | None = None
-    """None for what concerns no keyring."""
+    """None if the operation has no keyring."""
     target: str | None = None
-    """Of a re-encryption: the key version that it encrypted to, as keyring/algorithm/version."""
+    """The target key version of a re-encryption, as keyring/algorithm/version."""
 
 
 def target_text(keyring: KeyringName, algorithm: Algorithm, version: KeyVersion) -> str:
-    """Return a key version that was encrypted to, as records have it."""
+    """Return a target key version in the form of records."""
     return f"{keyring}/{algorithm}/{version}"
 
 
 def target_of(text: str) -> tuple[KeyringName, Algorithm, KeyVersion]:
-    """Return the key version that such a text names."""
+    """Return the key version that ``target_text`` named."""
     keyring, algorithm, version = text.split("/")
     return keyring, Algorithm(algorithm), KeyVersion(int(version))
 
@@ -80,10 +81,10 @@ def operation_record(
 ) -> NewRecord:
     """Return the record of one operation.
 
-    ``own_keyring``: where a supplied key is that is the tenant's.
+    ``own_keyring`` is the keyring of a supplied key that is the tenant's own.
     """
     supplied = getattr(request, "public_key", None)
-    # By position: by name it takes half as long again, in every request.
+    # Positional arguments: keyword arguments take half as long again, in every request.
     return NewRecord(
         request.tenant,
         attribution.principal,
@@ -104,15 +105,15 @@ def operation_record(
 
 
 def _keyring(request: AnyRequest) -> KeyringName | None:
-    of_all = isinstance(request, ListKeys) and request.all_keyrings
-    return None if of_all or isinstance(request, ListKeyrings) else request.keyring
+    is_of_all = isinstance(request, ListKeys) and request.all_keyrings
+    return None if is_of_all or isinstance(request, ListKeyrings) else request.keyring
 
 
 def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | EventRefusal:
-    """Return the record of something the gateway did or refused, or why there is none.
+    """Return the record of a gateway's event, or the reason for its refusal.
 
-    Times are those of the newest record (0 without one) and of now, in microseconds since 1970:
-    one of them may come from a clock that was wrong.
+    ``newest_us`` is the newest record's time (0 without one), in microseconds since 1970. Both
+    times set the range for the event, because one of the clocks may have been wrong.
     """
     operation = gateway_operation(event.operation, event.outcome)
     if operation is None:
@@ -140,7 +141,7 @@ def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | Event
 class Row(NamedTuple):
     """One row of the table, in the order of its columns.
 
-    What is read becomes one too, by ``_make``: a value of it is found many times as fast.
+    Rows that are read become one too, by ``_make``: access to a value is then many times faster.
     """
 
     id: int
@@ -166,7 +167,7 @@ class Row(NamedTuple):
 
 
 Format = Callable[[Row], Struct]
-"""Returns a record from its row: a Struct with the format's names, in alphabetical order."""
+"""Makes a record from its row: a Struct with the format's names in alphabetical order."""
 
 Formats = Mapping[int, Format]
 
@@ -198,7 +199,7 @@ class Format1(Struct, frozen=True):
 
 def format_1(row: Row) -> Format1:
     """Return a record of format 1."""
-    # By position: CPython takes more than 15 arguments by name through a dictionary, which is slow.
+    # Positional arguments: CPython passes more than 15 keyword arguments through a slow dictionary.
     return Format1(
         row.algorithm,
         row.event_id,
@@ -224,15 +225,15 @@ def format_1(row: Row) -> Format1:
 
 
 FORMATS: Formats = {1: format_1}
-"""By number. New records have the largest. What is here stays here, as it is."""
+"""The formats by number. New records use the largest. An entry here never changes."""
 
 
 def record_text(row: Row, formats: Formats = FORMATS) -> bytes:
-    """Return the text that a record's leaf is the hash of."""
+    """Return the text that is hashed into a record's leaf."""
     return _ENCODER.encode(formats[row.format](row))
 
 
-@lru_cache(maxsize=256)  # the records of a transaction have one time
+@lru_cache(maxsize=256)  # all records of a transaction have the same time
 def iso_timestamp(microseconds: int) -> str:
     """Return microseconds since 1970 as ISO 8601, UTC, to the microsecond."""
     seconds, rest = divmod(microseconds, 1_000_000)

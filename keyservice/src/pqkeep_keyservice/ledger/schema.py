@@ -47,15 +47,16 @@ AUDIT_RECORDS = Table(
 )
 """``id`` counts all records from 1, ``number`` a tenant's own; see records.py.
 
-``one_event``, a unique partial index, says that no event is recorded twice.
+The unique partial index ``one_event`` ensures that no event is recorded twice.
 """
 
 IS_SUCCESSION = text("operation = 'continue-log'")
-"""Of a record by which the log continues another. In these words, without parameters, for the
-partial index ``successions``."""
+"""The condition for records that link the log to a predecessor. The partial index ``successions``
+needs this exact text, without parameters."""
 
 IS_MOVE = text("operation IN ('tenant-moved-out', 'tenant-moved-in') AND keyring IS NULL")
-"""Of a record by which a tenant leaves or arrives, likewise for the partial index ``moves``."""
+"""The condition for records of a departure or arrival. The partial index ``moves`` needs this exact
+text, without parameters."""
 
 COMMON_OPERATIONS = (
     "encrypt",
@@ -73,18 +74,22 @@ COMMON_OPERATIONS = (
     "sign-jws",
     "re-encrypt",
 )
-"""What most records are of. The index of the others is made by it: it stays as it is."""
+"""The operations of most records. The index ``rare_operations`` excludes them, so do not change
+them."""
 
 RARE = {
-    "operation": text(" AND ".join(f"operation <> '{each}'" for each in COMMON_OPERATIONS)),
+    "operation": text(
+        " AND ".join(f"operation <> '{operation}'" for operation in COMMON_OPERATIONS)
+    ),
     "outcome": text("outcome <> 'success'"),
     "refused": text(
         "outcome NOT IN ('success', 'begun', 'handed-out', 'completed', 'cancelled',"
         " 'verification-failed')"
     ),
 }
-"""Of records that have few others like them. In these words, without parameters, for the partial
-indexes ``rare_operations``, ``rare_outcomes`` and ``refusals``. Other records cost these a comparison."""
+"""Conditions for rare records. The partial indexes ``rare_operations``, ``rare_outcomes`` and
+``refusals`` need these exact texts, without parameters. For other records they cost one
+comparison."""
 
 AUDIT_TILES = Table(
     "audit_tiles",
@@ -114,17 +119,17 @@ AUDIT_LOG = Table(
     Column("log_id", String(36), primary_key=True),
     Column("counted_until", BigInteger, nullable=False),
 )
-"""One row: which log this is, and up to which record KEY_USAGE and OPERATION_COUNTS count."""
+"""One row: the log's id, and the last record that KEY_USAGE and OPERATION_COUNTS count."""
 
 IS_UNCOUNTED = AUDIT_RECORDS.c.id > select(AUDIT_LOG.c.counted_until).scalar_subquery()
-"""Of a record that came after the newest checkpoint."""
+"""The condition for records after the newest checkpoint."""
 
 
 def is_uncounted_of(tenant: TenantId) -> ColumnElement[bool]:
-    """Return whether such a record is a tenant's.
+    """Return the condition for uncounted records of a tenant.
 
-    The column is not compared itself, so that SQLite looks at the few records that are not
-    counted, and not, by the index, at all that the tenant has.
+    It avoids comparing the plain column. Otherwise SQLite would use the column's index and read all
+    records of the tenant, instead of the few uncounted ones.
     """
     return AUDIT_RECORDS.c.tenant_id.concat("") == str(tenant)
 
@@ -149,4 +154,4 @@ OPERATION_COUNTS = Table(
     Column("count", BigInteger, nullable=False),
     Index("operation_counts_by_hour", "hour"),
 )
-"""``hour`` counts from 1970; see operation_counts.py."""
+"""``hour`` counts from 1970; see key_usage.py."""
