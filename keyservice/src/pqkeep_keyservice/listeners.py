@@ -1,11 +1,11 @@
-"""The key service's sockets: who may connect to each, and what may be asked there.
+"""The key service's sockets, with the users and requests that each accepts.
 
-The kernel says whose process a peer is (SO_PEERCRED). What is not in a socket's list is refused.
+The kernel identifies a peer's user (SO_PEERCRED). A socket refuses every other user and request.
 
-Gateways of other hosts are accepted by mutual TLS. A stranger can open connections and leave their
-handshakes half done. What these cost is bounded: the number of handshakes, of which the oldest of the
-address with the most gives way, and the time of each. A connection gets its buffers, and a frame is
-read, only once the peer's certificate has been verified.
+Gateways on other hosts connect by mutual TLS. An attacker can open connections without finishing
+their handshakes. So the number of handshakes and the time of each are limited. Above the limit, the
+address with the most handshakes loses its oldest. A connection gets its buffers, and its first
+frame is read, only after the peer's certificate is verified.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ _LOG = logger(__name__)
 
 BACKLOG = 1024
 MAX_HANDSHAKES = 64
-"""At a time."""
+"""Handshakes at once."""
 PAUSE_SECONDS = 0.1
-"""Before the next connection, where the process has no file descriptor for one."""
+"""The pause before the next connection if the process has no free file descriptor."""
 
 
 class LinkListener:
-    """Listens at one address. Each verified peer gets a connection from ``new_connection``."""
+    """Listens on one address. Each verified peer gets a connection from ``new_connection``."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LinkListener:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port of the listening socket."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -88,16 +88,16 @@ class LinkListener:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if len(self._handshakes) >= MAX_HANDSHAKES:
-                self._make_space()
+                self._drop_handshake()
             handshake = asyncio.create_task(self._verify(peer, address[0]))
             self._handshakes[handshake] = address[0]
             handshake.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # accepting does not wait while there are connections
+            await asyncio.sleep(0)  # sock_accept returns at once while connections wait
 
-    def _make_space(self) -> None:
-        """End the oldest handshake of the address that has the most."""
+    def _drop_handshake(self) -> None:
+        """End the oldest handshake of the address with the most handshakes."""
         ((crowded, _),) = Counter(self._handshakes.values()).most_common(1)
-        oldest = next(task for task, each in self._handshakes.items() if each == crowded)
+        oldest = next(task for task, address in self._handshakes.items() if address == crowded)
         del self._handshakes[oldest]
         oldest.cancel()
 
@@ -117,7 +117,7 @@ class LinkListener:
 
 
 class _Verified(asyncio.Protocol):
-    """Stands for a connection until the handshake is done, and then gives way to it."""
+    """Stands for a connection during its handshake, and then hands over to it."""
 
     def __init__(self, new_connection: Callable[[], asyncio.BaseProtocol]) -> None:
         self._new_connection = new_connection
@@ -145,7 +145,7 @@ def _listen(address: NetworkAddress) -> socket.socket:
         raise ConfigError(
             f"cannot listen on {address.host}, port {address.port}: {error.strerror}"
         ) from None
-    listener.settimeout(0)  # the loop waits for it
+    listener.settimeout(0)  # the event loop waits for it
     return listener
 
 
@@ -169,9 +169,9 @@ class Listener:
 
     path: Path
     users: frozenset[int]
-    """The user ids whose processes may connect."""
+    """The user ids that may connect."""
     requests: frozenset[type[Struct]]
-    """The requests that are answered."""
+    """The types of requests that the socket accepts."""
     mode: int
 
     def bind(self) -> socket.socket:
@@ -183,7 +183,7 @@ class Listener:
         umask = os.umask(0o777)
         try:
             if self.path.is_socket():
-                self.path.unlink()  # left over from a process that was killed
+                self.path.unlink()  # a killed process left it behind
             bound.bind(path)
             if self.mode & 0o070:
                 os.chown(path, -1, self.path.parent.stat().st_gid)
@@ -196,7 +196,7 @@ class Listener:
         return bound
 
     def accepts(self, transport: asyncio.Transport) -> bool:
-        """Return whether the process at the other end of a connection may connect."""
+        """Return whether a peer's user may connect."""
         uid = peer_of(transport.get_extra_info("socket")).uid
         if uid in self.users:
             return True
@@ -205,23 +205,23 @@ class Listener:
 
 
 def listeners(settings: Config) -> Iterator[Listener]:
-    """Yield the sockets that the settings name.
+    """Yield the sockets of the settings.
 
-    Raises ConfigError where the gateway would run as this process's user.
+    Raises ConfigError if the gateway would run as this process's user.
     """
     own = os.geteuid()
     gateway = settings.gateway_uid
     if gateway == own:
         raise ConfigError(
-            f"gateway_uid: the key service runs as user {own} too; it needs a user of its own, or"
-            " whoever takes the gateway over can read the root key"
+            f"gateway_uid must differ from the key service's own user {own}: otherwise an attacker"
+            " who controls the gateway could read the root key"
         )
     match settings.socket, gateway:
         case Path() as path, "same":
             yield Listener(path, frozenset({own}), GATEWAY_REQUESTS, 0o600)
         case Path() as path, int():
             yield Listener(path, frozenset({gateway}), GATEWAY_REQUESTS, 0o660)
-        case _:  # gateways of other hosts only
+        case _:  # only gateways on other hosts
             pass
     if settings.operator_socket is not None:
         yield Listener(settings.operator_socket, frozenset({0, own}), OPERATOR_REQUESTS, 0o600)

@@ -1,6 +1,6 @@
-"""The key service's numbers: what it counts itself, and what it looks up when it is asked.
+"""The key service's numbers: its own counters, and values looked up on request.
 
-``pqkeep_protocol.metrics`` says which there are.
+``pqkeep_protocol.metrics`` defines them.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ from pqkeep_protocol.metrics import (
 
 UP_SECONDS = 1.0
 UP_WAIT_SECONDS = 1.5
-"""The gateway waits two seconds for all of it."""
+"""The gateway waits two seconds for all numbers."""
 KEYS_SECONDS = 60.0
-"""Counting a million keys takes a tenth of a second, on a connection of its own."""
+"""Counting a million keys takes a tenth of a second, on its own connection."""
 KEYS_WAIT_SECONDS = 0.5
 ROOT_KEY_SECONDS = 10.0
-"""What remains of a rotation is counted as keys are."""
+"""Also the age of the count of keys that a root key rotation still has to reseal."""
 
 
 class ServiceMetrics:
-    """Counts what is answered, and collects everybody's numbers."""
+    """Counts completed requests, and collects the numbers of all parts."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ServiceMetrics:
         )
 
     async def run(self) -> None:
-        """Measure the event loop until cancelled."""
+        """Measure the event loop's lag until cancelled."""
         await measure_lag(self._lag)
 
     def count(
@@ -111,12 +111,12 @@ class ServiceMetrics:
         seconds: float,
         times: int = 1,
     ) -> None:
-        """Count requests that have been answered, after so many seconds each."""
+        """Count ``times`` completed requests, which took ``seconds`` each."""
         self._outcomes[operation, algorithm, outcome] += times
         self._durations[operation, algorithm].observe(seconds, times)
 
     async def collect(self, calls: int) -> Metrics:
-        """Return all numbers; ``calls`` are under way."""
+        """Return all numbers. ``calls`` is the number of calls in flight."""
         problem, keys, root_key, due = await asyncio.gather(
             self._problem.get(), self._keys.get(), self._root_key.get(), self._due.get()
         )
@@ -156,7 +156,7 @@ class ServiceMetrics:
                 "pqkeep_schedule_changes_total": tuple(
                     Sample(labels, count) for labels, count in self._schedule.changes.items()
                 ),
-                **_of_backup(self._store.newest_backup),
+                **_backup_samples(self._store.newest_backup),
                 "pqkeep_audit_log_records": one(self._store.size),
                 "pqkeep_audit_log_unsigned_records": one(
                     max(0, self._store.size - signer.signed_size)
@@ -168,7 +168,7 @@ class ServiceMetrics:
         )
 
     async def _find_problem(self) -> WriteProblem | None:
-        if self._writer.is_standing_by:  # and so asks for the lock all the time
+        if self._writer.is_standing_by:  # a standby already asks for the lock all the time
             return None
         return await self._store.find_write_problem()
 
@@ -185,9 +185,9 @@ class ServiceMetrics:
         return one(await self._schedule.count())
 
     async def _count_keys(self) -> tuple[Sample, ...]:
-        found = await self._store.database.query(count_keys)
+        counts = await self._store.database.query(count_keys)
         return tuple(
-            Sample((algorithm.value, status.value), count) for algorithm, status, count in found
+            Sample((algorithm.value, status.value), count) for algorithm, status, count in counts
         )
 
 
@@ -196,7 +196,7 @@ def _build() -> tuple[str, str]:
     return version("pqkeep-keyservice"), platform.python_version()
 
 
-def _of_backup(newest: NewestBackup | None) -> Samples:
+def _backup_samples(newest: NewestBackup | None) -> Samples:
     number = newest and {"generation": newest.generation, "records": newest.records}
     return {
         "pqkeep_last_backup_timestamp_seconds": one(newest.created_at_us / 1e6) if newest else (),

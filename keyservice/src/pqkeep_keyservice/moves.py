@@ -1,14 +1,16 @@
-"""Moves tenants between shards, as the operator's command asks, step by step.
+"""Moves tenants between shards, step by step, as the operator's command asks.
 
-A tenant leaves in one transaction: its rows are replaced by a bundle that only key services can
-open, the log says so, and from then on its calls are refused. It arrives in one transaction of the
-other shard, once, and only if that shard knows of no later move. The bundle is destroyed for that
-shard's receipt. A move is cancelled, and the tenant comes back, where the bundle was never handed
-out, or for the other shard's renunciation: its statement that it has not taken the bundle and never
-will. Every step can be asked for again after a crash, and says the same then.
+A tenant leaves in one transaction. It replaces the tenant's rows with a bundle that only key
+services can open, and records the departure. From then on its calls are refused. The tenant arrives
+in one transaction of the target shard, once, and only if that shard knows of no later move. With
+the target's receipt, the source destroys the bundle.
 
-A private key is in memory in the open for as long as it takes to seal it again: out of this shard's
-seal into the bundle's, or back.
+A move can be cancelled if the bundle was never handed out, or with the target's renunciation: its
+statement that it has not taken the bundle and never will. Each step can be repeated after a crash,
+and then returns the same result.
+
+A private key is in memory unsealed only while it is resealed, from this shard's seal to the
+bundle's or back.
 """
 
 import asyncio
@@ -86,9 +88,9 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 DRAIN_SECONDS = 15.0
-"""How long a move waits for the tenant's calls that are under way."""
+"""How long a move waits for the tenant's calls in flight."""
 TRIES = 5
-"""How often a move begins again because a root key's rotation has changed the tenant's keys."""
+"""How often a step is tried if a root key rotation changes the tenant's keys meanwhile."""
 
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """The parts of a bundle that have been brought."""
+    """The received parts of a bundle."""
 
     tenant: TenantId
     sha256: bytes
@@ -114,7 +116,7 @@ class _Received:
 
 
 class TenantMoves:
-    """Answers the requests of which a move consists."""
+    """Executes the requests that make up a move."""
 
     def __init__(
         self,
@@ -127,9 +129,9 @@ class TenantMoves:
         keyring_cache: KeyringCache,
         material: KeyMaterial,
     ) -> None:
-        """Take what reads the transfer key, or raises ConfigError.
+        """Take the reader of the transfer key. It raises ConfigError.
 
-        Each step asks it: what is sealed under a key that was replaced meanwhile nobody opens again.
+        Each step reads the key again, because nobody can open what a replaced key has sealed.
         """
         self._shard = shard
         self._transfer_key = transfer_key
@@ -141,11 +143,11 @@ class TenantMoves:
         self._material = material
         self._lock = asyncio.Lock()
         self._epoch = 0
-        """In which the step began that is being taken. What it has read is of no other one."""
+        """The epoch in which the current step began. Its reads are valid only in this epoch."""
         self._received: _Received | None = None
 
     async def respond(self, request: AnyMoveRequest) -> AnyMoveResult:
-        """Take one step. Raises UNAVAILABLE."""
+        """Execute one step. Raises UNAVAILABLE."""
         try:
             async with self._lock:
                 self._epoch = self._store.writer.epoch
@@ -167,8 +169,8 @@ class TenantMoves:
     ) -> AnyMoveResult:
         match request:
             case ListMoves():
-                found = await self._store.database.query(list_bundles)
-                return Moves(shard=self._shard, tenants=found)
+                tenants = await self._store.database.query(list_bundles)
+                return Moves(shard=self._shard, tenants=tenants)
             case ExportTenant():
                 return await self._export(request)
             case ReadBundle():
@@ -187,7 +189,7 @@ class TenantMoves:
     async def _last_move(self, tenant: TenantId) -> RecordedMove | None:
         return await self._store.database.read(find_last_move, tenant)
 
-    # --- Leaving --------------------------------------------------------------------------
+    # --- Departure ------------------------------------------------------------------------
 
     async def _export(self, request: ExportTenant) -> ExportedTenant:
         transfer_key = self._require_transfer_key()
@@ -237,25 +239,30 @@ class TenantMoves:
         return left
 
     async def _collect(self, seal: BundleSeal) -> tuple[TenantLeft, BundleContent]:
-        """Return all that is kept for a tenant whose gate is closed. Raises DamagedKeyError."""
+        """Return all data of a tenant with a closed gate. Raises DamagedKeyError."""
         tenant = seal.move.tenant
         names = await self._store.database.read(list_keys, tenant)
         keys = [await self._store.find_key_versions(name) for name in names]
-        keyrings = [each for each in await self._store.list_keyrings(tenant) if each.revision]
+        keyrings = [
+            keyring for keyring in await self._store.list_keyrings(tenant) if keyring.revision
+        ]
         await self._store.database.write(count_all)
         usage, counts = await self._store.database.read(tenant_counts, tenant)
-        left_keys = tuple(replace(each, revision=each.revision + 1) for each in keys)
-        left_keyrings = tuple(replace(each, revision=each.revision + 1) for each in keyrings)
+        left_keys = tuple(replace(key, revision=key.revision + 1) for key in keys)
+        left_keyrings = tuple(
+            replace(keyring, revision=keyring.revision + 1) for keyring in keyrings
+        )
         content = BundleContent(
             keyrings=tuple(
-                MovedKeyring(each.info, each.revision, each.destruction) for each in left_keyrings
+                MovedKeyring(keyring.info, keyring.revision, keyring.destruction)
+                for keyring in left_keyrings
             ),
             keys=await asyncio.to_thread(leaving_keys, self._material, seal, left_keys),
             usage=tuple(
                 MovedUsage(keyring, Algorithm(algorithm), KeyVersion(version), uses, last_us)
                 for keyring, algorithm, version, uses, last_us in usage
             ),
-            counts=tuple(MovedCount(*each) for each in counts),
+            counts=tuple(MovedCount(*row) for row in counts),
         )
         bundle = await asyncio.to_thread(seal.seal, content)
         return TenantLeft(tenant, left_keys, left_keyrings, bundle), content
@@ -267,7 +274,7 @@ class TenantMoves:
         data = await self._store.database.read(find_bundle_part, request.tenant, request.part)
         if data is None:
             raise _RefusedError(MoveRefusal.NOT_MOVING)
-        if last.outcome is Outcome.BEGUN:  # from here on the other shard may have it
+        if last.outcome is Outcome.BEGUN:  # from now on the target shard may have the bundle
             handed_out = last._replace(outcome=Outcome.HANDED_OUT)
             if not await self._is_durable(handed_out, None):
                 raise KeyServiceError(ErrorKind.UNAVAILABLE)
@@ -287,7 +294,7 @@ class TenantMoves:
             await self._store.database.scrub()
         return MoveFinished()
 
-    # --- Coming back ----------------------------------------------------------------------
+    # --- Return ---------------------------------------------------------------------------
 
     async def _cancel(self, request: CancelMove) -> MoveCancelled:
         transfer_key, tenant = self._require_transfer_key(), request.tenant
@@ -360,7 +367,7 @@ class TenantMoves:
             await self._commit_again(tenant, close)
         return Renounced(renunciation=transfer_key.renunciation(_move(renounced), request.sha256))
 
-    # --- Arriving -------------------------------------------------------------------------
+    # --- Arrival --------------------------------------------------------------------------
 
     async def _import(self, request: ImportTenant) -> ImportProgress:
         transfer_key = self._require_transfer_key()
@@ -368,7 +375,7 @@ class TenantMoves:
         if _is_arrival_of(last, request.sha256):
             return ImportProgress(part=0, receipt=transfer_key.receipt(_move(last), last.sha256))
         if not request.data and (last is None or last.is_out):
-            await self._require_absent(request.tenant)  # asked before the tenant leaves its shard
+            await self._require_absent(request.tenant)  # a query before the tenant leaves its shard
         received = self._received
         if (
             received is None
@@ -423,25 +430,25 @@ class TenantMoves:
         tenant = arrived.tenant
         await self._require_absent(tenant)
         names = [
-            *((each.info.name, None) for each in content.keyrings),
-            *((each.keyring, each.algorithm) for each in content.keys),
+            *((keyring.info.name, None) for keyring in content.keyrings),
+            *((key.keyring, key.algorithm) for key in content.keys),
         ]
-        known = await self._store.database.read(recorded_revisions, tenant, names)
+        recorded = await self._store.database.read(recorded_revisions, tenant, names)
         keyrings = tuple(
             Keyring(
                 tenant,
-                each.info,
-                max(each.revision, known[each.info.name, None]) + 1,
-                each.destruction,
+                keyring.info,
+                max(keyring.revision, recorded[keyring.info.name, None]) + 1,
+                keyring.destruction,
             )
-            for each in content.keyrings
+            for keyring in content.keyrings
         )
         keys = await asyncio.to_thread(
             arriving_keys, self._material, seal, content.keys, self._store.generation
         )
         keys = tuple(
-            replace(each, revision=max(each.revision, known[each.keyring, each.algorithm]) + 1)
-            for each in keys
+            replace(key, revision=max(key.revision, recorded[key.keyring, key.algorithm]) + 1)
+            for key in keys
         )
         change = TenantArrived(tenant, keys, keyrings, content.usage, content.counts)
         if not await self._is_durable(arrived, change):
@@ -452,7 +459,7 @@ class TenantMoves:
             self._keyring_cache.update(keyring, self._epoch)
         return arrived
 
-    # --- Both -----------------------------------------------------------------------------
+    # --- Common ---------------------------------------------------------------------------
 
     def _require_transfer_key(self) -> TransferKey:
         try:
@@ -465,7 +472,7 @@ class TenantMoves:
         return transfer_key
 
     async def _commit_again(self, tenant: TenantId, step: Callable[[], Awaitable[T | None]]) -> T:
-        """Take a step with none of the tenant's calls under way, again while it is stale."""
+        """Run a step while no call of the tenant is in flight, and again while it is stale."""
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         try:
             async with self._gate.closed(tenant, deadline):
@@ -480,9 +487,9 @@ class TenantMoves:
         raise _RefusedError(MoveRefusal.BUSY)
 
     async def _is_durable(self, move: RecordedMove, change: Change | None) -> bool:
-        """Commit a step, in the epoch in which it began. Raises UNAVAILABLE.
+        """Commit a step in the epoch of its start. Return whether it is durable.
 
-        Whether it was taken is unknown then.
+        Raises UNAVAILABLE, which leaves open whether it was committed.
         """
         outcome = await self._log.commit(move_record(move), change, self._epoch)
         return outcome is CommitOutcome.DURABLE
@@ -502,7 +509,7 @@ def _cancelled(move: RecordedMove, *, cancelled: bool) -> MoveCancelled:
 
 
 def _is_arrival_of(last: RecordedMove | None, sha256: bytes) -> TypeGuard[RecordedMove]:
-    """Return whether a tenant has arrived with a bundle, and not come back with it."""
+    """Return whether a tenant has arrived with this bundle, other than by a cancelled move."""
     return (
         last is not None
         and not last.is_out
@@ -514,7 +521,7 @@ def _is_arrival_of(last: RecordedMove | None, sha256: bytes) -> TypeGuard[Record
 def leaving_keys(
     material: KeyMaterial, seal: BundleSeal, keys: Iterable[KeyVersions]
 ) -> tuple[MovedKey, ...]:
-    """Return keys as a bundle has them. Raises DamagedKeyError."""
+    """Return keys in the form for a bundle. Raises DamagedKeyError."""
 
     def version(entry: KeyEntry) -> MovedVersion:
         seed = None
@@ -525,15 +532,15 @@ def leaving_keys(
         )
 
     return tuple(
-        MovedKey(each.keyring, each.algorithm, each.revision, tuple(map(version, each.entries)))
-        for each in keys
+        MovedKey(key.keyring, key.algorithm, key.revision, tuple(map(version, key.entries)))
+        for key in keys
     )
 
 
 def arriving_keys(
     material: KeyMaterial, seal: BundleSeal, keys: Iterable[MovedKey], generation: int
 ) -> tuple[KeyVersions, ...]:
-    """Return a bundle's keys as a database of this generation has them. Raises InvalidBundleError."""
+    """Return a bundle's keys in the form for this database. Raises InvalidBundleError."""
     tenant = seal.move.tenant
 
     def entry(name: KeyName, moved: MovedVersion) -> KeyEntry:
@@ -549,7 +556,7 @@ def arriving_keys(
 
     def key(moved: MovedKey) -> KeyVersions:
         name = KeyName(tenant, moved.algorithm, moved.keyring)
-        entries = tuple(entry(name, each) for each in moved.versions)
+        entries = tuple(entry(name, version) for version in moved.versions)
         return KeyVersions(
             tenant, moved.algorithm, entries, moved.revision, generation, moved.keyring
         )

@@ -1,7 +1,7 @@
 """Queries of the audit log. Each reads at most MAX_SCANNED records, found by an index.
 
-Ids and a tenant's numbers grow by one, and together, so a part of the log is a range of either.
-Records that few have in common have indexes of their own: see RARE in schema.py.
+Ids grow by one, and so do a tenant's numbers, in the same order. So a part of the log is a range of
+either. Rare kinds of records have their own indexes: see RARE in schema.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,40 +25,40 @@ from pqkeep_protocol.audit_events import API_KEY, OPERATOR, PAGE_VIEWS, PERSON, 
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
 
 MAX_SCANNED = 10_000
-"""Records that one request reads, at most."""
+"""The most records that one request reads."""
 
 Condition = sa.ColumnElement[bool] | sa.TextClause
 _COLUMNS = AUDIT_RECORDS.c
 
 
 class Span(NamedTuple):
-    """Positions from ``first`` to before ``end``: ids, or a tenant's numbers."""
+    """Positions from ``first`` to before ``end``: ids or a tenant's numbers."""
 
     first: int
     end: int
 
     def part(self, *, newest_first: bool) -> "Span":
-        """Return what one search reads of it."""
+        """Return the part of the span that one search reads."""
         if newest_first:
             return Span(max(self.first, self.end - MAX_SCANNED), self.end)
         return Span(self.first, min(self.end, self.first + MAX_SCANNED))
 
     def is_in(self, column: sa.ColumnElement[int]) -> tuple[Condition, Condition]:
-        """Return the conditions of a position in it."""
+        """Return the conditions for positions in the span."""
         return column >= self.first, column < self.end
 
 
 class Window(NamedTuple):
-    """What one search reads."""
+    """The part of the log that one search reads."""
 
     conditions: tuple[Condition, ...]
     order: sa.ColumnElement[int]
     next: int | None
-    """The id from which to go on, exclusive; None if there is nothing more."""
+    """The id after which the next page starts; None at the end."""
 
 
 def window(connection: sa.Connection, request: ListRecords) -> Window:
-    """Return the part of the log that a request reads."""
+    """Return the part of the log for a request."""
     ids = _ids(connection, request)
     if request.tenant == INSTALLATION:
         of_tenant: tuple[Condition, ...] = ()
@@ -75,9 +75,8 @@ def window(connection: sa.Connection, request: ListRecords) -> Window:
             read = Span(beyond + 1, ids.end) if request.newest_first else Span(ids.first, beyond)
             of_part = (*rare, *read.is_in(_COLUMNS.id))
         column = _COLUMNS.id
-        if (
-            request.tenant != INSTALLATION
-        ):  # an expression: the index of numbers is not in this order
+        if request.tenant != INSTALLATION:
+            # An expression, so that SQLite does not use the index of numbers: its order differs.
             of_tenant = (_COLUMNS.tenant_id + "" == str(request.tenant),)
     else:
         of_part = (*part.is_in(column), *of_ids)
@@ -90,12 +89,12 @@ def window(connection: sa.Connection, request: ListRecords) -> Window:
 
 
 def numbers(connection: sa.Connection, tenant: TenantId, ids: Span) -> Span:
-    """Return the numbers that a tenant's records with these ids have."""
+    """Return the numbers of a tenant's records with these ids."""
     is_tenants = _COLUMNS.tenant_id == str(tenant)
     newest = sa.select(sa.func.max(_COLUMNS.number)).where(is_tenants)
     end = (connection.execute(newest).scalar() or 0) + 1
     query = sa.select(_COLUMNS.id).where(is_tenants, _COLUMNS.number >= sa.bindparam("least"))
-    query = query.order_by(_COLUMNS.number).limit(1)  # the next one that is there
+    query = query.order_by(_COLUMNS.number).limit(1)  # the next existing one
 
     def comes_before(id_: int) -> Callable[[int], bool]:
         return lambda number: connection.execute(query, {"least": number}).scalar_one() < id_
@@ -107,10 +106,10 @@ def numbers(connection: sa.Connection, tenant: TenantId, ids: Span) -> Span:
 def _ids(connection: sa.Connection, request: ListRecords) -> Span:
     first, end = (request.after or 0) + 1, log_size(connection) + 1
     times = sa.select(_COLUMNS.recorded_at_us).where(_COLUMNS.id >= sa.bindparam("least"))
-    times = times.order_by(_COLUMNS.id).limit(1)  # the next one that is there
+    times = times.order_by(_COLUMNS.id).limit(1)  # the next existing one
 
     def first_at(microseconds: int) -> int:
-        """Return the id of the first record at a time or later: times never decrease."""
+        """Return the id of the first record at a time or later. Times never decrease."""
         return _bisect(
             1,
             log_end,
@@ -128,7 +127,7 @@ def _ids(connection: sa.Connection, request: ListRecords) -> Span:
 
 
 def _rare(request: ListRecords) -> tuple[Condition, ...]:
-    """Return the condition of what is asked for, where that has an index of its own."""
+    """Return the condition that uses an index of rare records, or nothing."""
     if request.operation is not None and request.operation not in COMMON_OPERATIONS:
         return RARE["operation"], _COLUMNS.operation == request.operation
     if request.outcome == REFUSED:
@@ -145,10 +144,10 @@ def _following(
     column: sa.ColumnElement[int],
     skipped: int,
 ) -> int | None:
-    """Return the id of the record after so many, in the order of the request."""
+    """Return the id of the record after ``skipped`` others, in the order of the request."""
     query = sa.select(_COLUMNS.id).where(*conditions).order_by(_in_order(request, column))
-    found: int | None = connection.execute(query.offset(skipped).limit(1)).scalar()
-    return found
+    id_: int | None = connection.execute(query.offset(skipped).limit(1)).scalar()
+    return id_
 
 
 def _in_order(request: ListRecords, column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -156,7 +155,7 @@ def _in_order(request: ListRecords, column: sa.ColumnElement[int]) -> sa.ColumnE
 
 
 def _bisect(first: int, end: int, is_before: Callable[[int], bool]) -> int:
-    """Return the first position that is not before what is looked for; ``end`` if all are."""
+    """Return the first position for which ``is_before`` is false; ``end`` if there is none."""
     while first < end:
         middle = (first + end) // 2
         if is_before(middle):
@@ -175,7 +174,7 @@ _NEWEST_KEY_REVISION = sa.select(sa.func.max(AUDIT_RECORDS.c.keyring_revision)).
 
 
 class Page(NamedTuple):
-    """Records, each as its text, and the id to continue from; None at the end."""
+    """The texts of records, and the id after which the next page starts; None at the end."""
 
     lines: tuple[bytes, ...]
     next: int | None
@@ -184,7 +183,7 @@ class Page(NamedTuple):
 def list_records(
     connection: sa.Connection, request: ListRecords, formats: Formats = FORMATS
 ) -> Page:
-    """Return the matching ones among the next MAX_SCANNED records."""
+    """Return the matching records among the next MAX_SCANNED ones."""
     read = window(connection, request)
     columns = AUDIT_RECORDS.c
     filters = {
@@ -202,7 +201,7 @@ def list_records(
         .where(*(column == value for column, value in filters.items() if value is not None))
         .where(*((RARE["refused"],) if request.outcome == REFUSED else ()))
         .where(*_by(columns.principal, request.principal))
-        .where(*(() if request.page_views else (_is_no_page_view(),)))
+        .where(*(() if request.page_views else (_excludes_page_views(),)))
         .order_by(read.order)
         .limit(request.limit + 1)
     )
@@ -216,8 +215,8 @@ def prove_records(
 ) -> tuple[Proof, ...]:
     """Return records with their inclusion proofs. Raises DamagedLogError if the tree is too large.
 
-    A proof that needs a missing record is empty, so that an export continues and its verification
-    can name what is missing.
+    If a proof needs a missing record, it is empty. So an export continues, and its verification can
+    name the missing record.
     """
     if request.size > log_size(connection):
         raise DamagedLogError
@@ -235,7 +234,7 @@ def prove_records(
 def prove_successions(
     connection: sa.Connection, size: int, formats: Formats = FORMATS
 ) -> tuple[Proof, ...]:
-    """Return the records by which the log continues others, with their inclusion proofs.
+    """Return the records that link the log to its predecessors, with their inclusion proofs.
 
     Raises DamagedLogError if the tree is too large.
     """
@@ -254,9 +253,9 @@ def _prove(
     formats: Formats,
 ) -> tuple[Proof, ...]:
     query = sa.select(AUDIT_RECORDS).where(*conditions, has_format(formats))
-    found = connection.execute(query.order_by(order).limit(limit)).all()
+    selected = connection.execute(query.order_by(order).limit(limit)).all()
     prove = inclusion_prover(size, subtrees(connection, formats))
-    rows = map(Row._make, found)
+    rows = map(Row._make, selected)
     return tuple(Proof(record_text(row, formats), _path(prove, row.id - 1)) for row in rows)
 
 
@@ -292,13 +291,13 @@ def prove_consistency(
 def newest_key_revision(
     connection: sa.Connection, tenant: TenantId, keyring: KeyringName, algorithm: Algorithm
 ) -> int:
-    """Return the key's revision after the last change that the log has; 0 without one."""
+    """Return a key's revision after its last recorded change, or 0 without one."""
     name = {"tenant": str(tenant), "in_keyring": keyring, "with_algorithm": algorithm}
     return connection.execute(_NEWEST_KEY_REVISION, name).scalar() or 0
 
 
 def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the condition for a principal, with an API key's name or without it, or for a name."""
+    """Return the condition for a principal: complete, without its name, or its name alone."""
     if principal is None:
         return ()
     with_name = _begins_with(column, f"{principal}/")
@@ -309,7 +308,7 @@ def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.Column
 
 
 def _begins_with(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[bool]:
-    """Return the condition of a beginning. No LIKE: SQLite's ignores case."""
+    """Return the condition for a prefix. SQLite's LIKE would ignore case."""
     return sa.func.substr(column, 1, len(text)) == text
 
 
@@ -317,8 +316,8 @@ def _ends_with(column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[boo
     return sa.func.substr(column, sa.func.length(column) - len(text) + 1) == text
 
 
-def _is_no_page_view() -> sa.ColumnElement[bool]:
-    """Return the condition that leaves out the lists that people's pages have read."""
+def _excludes_page_views() -> sa.ColumnElement[bool]:
+    """Return the condition that excludes people's page views."""
     columns = AUDIT_RECORDS.c
     return sa.not_(
         sa.and_(
@@ -332,7 +331,7 @@ def _is_no_page_view() -> sa.ColumnElement[bool]:
 def newest_keyring_revisions(
     connection: sa.Connection, tenant: TenantId, keyring: KeyringName | None = None
 ) -> dict[KeyringName, int]:
-    """Return the revision of each of a tenant's keyrings, or of one, after its last change."""
+    """Return the revision of a tenant's keyrings, or of one, after its last recorded change."""
     columns = AUDIT_RECORDS.c
     query = sa.select(columns.keyring, sa.func.max(columns.keyring_revision)).where(
         columns.tenant_id == str(tenant),

@@ -4,8 +4,8 @@
     signature = key id (4) || time (8, seconds since 1970) || ML-DSA-44.Sign(message) (2420)
     key id    = SHA-256(name || LF || 0x06 || public key)[:4]
 
-The message names origin, size and root in binary, and the signer by its name, which is the origin.
-The context is empty, as the specification has it.
+The message has origin, size and root in binary, and the signer's name, which is the origin. The
+context is empty, as specified.
 """
 
 from base64 import b64encode
@@ -13,17 +13,17 @@ from hashlib import sha256
 from uuid import UUID
 
 SIGNATURE_TYPE = b"\x06"
-"""Timestamped ML-DSA-44 cosignatures."""
+"""The type of timestamped ML-DSA-44 cosignatures."""
 _LABEL = b"subtree/v1\n\0"
 
 
 def origin(log_id: UUID) -> str:
-    """Return the log's name in notes; a restored log has another id, and so another name."""
+    """Return the log's name in notes. A restored log has another id, and so another name."""
     return f"pqkeep/audit/{log_id}"
 
 
 def message(name: str, log_origin: str, seconds: int, size: int, root: bytes) -> bytes:
-    """Return what is signed of a tree from its first leaf on: a ``cosigned_message``."""
+    """Return the ``cosigned_message`` of a tree from its first leaf on."""
     return b"".join(
         (
             _LABEL,
@@ -38,24 +38,24 @@ def message(name: str, log_origin: str, seconds: int, size: int, root: bytes) ->
 
 
 def note(log_origin: str, size: int, root: bytes, *signature_lines: str) -> str:
-    """Return a checkpoint with its signature lines."""
+    """Return a note: a checkpoint with its signature lines."""
     return f"{log_origin}\n{size}\n{_base64(root)}\n\n{''.join(signature_lines)}"
 
 
 def signature_line(name: str, public_key: bytes, seconds: int, signature: bytes) -> str:
-    """Return the line of one signature."""
+    """Return a note's line for one signature."""
     timestamped = key_id(name, public_key) + seconds.to_bytes(8, "big") + signature
     return f"\u2014 {name} {_base64(timestamped)}\n"
 
 
 def verifier_key(name: str, public_key: bytes) -> str:
-    """Return a public key as verifiers of notes take it (a vkey)."""
+    """Return a public key in the form for verifiers of notes (a vkey)."""
     key = _base64(SIGNATURE_TYPE + public_key)
     return f"{name}+{key_id(name, public_key).hex()}+{key}"
 
 
 def key_id(name: str, public_key: bytes) -> bytes:
-    """Return the id of a key under a name (4 bytes)."""
+    """Return the id of a key with a name (4 bytes)."""
     return sha256(name.encode() + b"\n" + SIGNATURE_TYPE + public_key).digest()[:4]
 
 

@@ -1,5 +1,5 @@
-"""What is held in memory while the process runs: key versions, expanded keys, locks, workers."""
+"""State in memory while the process runs: key versions, expanded keys, locks, workers."""
 
 MAX_WAITING = 96
-"""Requests in one queue, of changes or for worker processes: well below MAX_IN_FLIGHT of a connection,
-so that other requests never wait behind a queue."""
+"""Requests that may wait in one queue, for changes or for worker processes. It is well below
+MAX_IN_FLIGHT of a connection, so that a full queue leaves capacity for other requests."""

@@ -1,10 +1,11 @@
-"""Worker processes that encapsulate for batches, while the event loop does all the rest.
+"""Worker processes that encapsulate for batches, so that the event loop is free for other work.
 
-ML-KEM holds the interpreter lock, and is half of what a batch of encapsulations costs. A worker gets
-a public key and a number, and returns so many fresh shared secrets with their KEM ciphertexts, over a
-pair of sockets: nothing secret is in a file, an argument or the environment. It has no private key.
+ML-KEM holds the interpreter lock, and takes half the time of a batch of encapsulations. A worker
+receives a public key and a number. It returns that many fresh shared secrets with their KEM
+ciphertexts. They cross by a pair of sockets: no secret is in a file, an argument or the
+environment. A worker has no private key.
 
-Whatever a worker cannot do now, because it starts, has ended or was too slow, the event loop does.
+If a worker is starting, has ended or is too slow, the event loop does the work itself.
 """
 
 import asyncio
@@ -30,20 +31,21 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 MOST_WORKERS = 4
-"""Two encapsulate as fast as the event loop can record, with ML-KEM; X-Wing takes longer."""
+"""With ML-KEM, two workers encapsulate as fast as the event loop records. X-Wing takes longer."""
 JOBS_OF_A_WORKER = 8
-"""It works on one; the others are there when it has done, however busy the event loop is then."""
+"""Jobs sent to a worker at once. It works on one, and has the next even if the event loop is
+busy."""
 SECONDS = 5.0
-"""After which a worker that has not answered is ended: 128 encapsulations take milliseconds."""
+"""The time after which a silent worker is ended. 128 encapsulations take milliseconds."""
 SECONDS_BETWEEN_STARTS = 60.0
-"""Of one worker: what ends it may end the next one too."""
+"""The time between two starts of one worker: the cause of its end may end the next one too."""
 BUFFER = 1 << 20
-"""More bytes than 128 encapsulations have."""
+"""A buffer's bytes: more than 128 encapsulations have."""
 PUBLIC_KEYS = 100
-"""Expanded ones that a worker keeps: 7 to 11 KB each."""
+"""Expanded public keys in a worker's cache, 7 to 11 KB each."""
 
 Encapsulation = tuple[bytes, bytes]
-"""A fresh shared secret, and the KEM ciphertext that carries it."""
+"""A fresh shared secret, and its KEM ciphertext."""
 
 
 class _Job(NamedTuple):
@@ -62,21 +64,21 @@ _JOB = msgspec.msgpack.Decoder(_Job)
 _MADE = msgspec.msgpack.Decoder(_Made)
 _ENCODER = msgspec.msgpack.Encoder()
 _SIZE = 4
-"""Bytes of the size, big-endian, before each message. The first one of a worker is empty."""
+"""Bytes of the big-endian size before each message. A worker's first message is empty."""
 
 
 class _WrongAnswerError(Exception):
-    """An answer is another job's, such as one that came too late, or not as long as its own."""
+    """A result is for another, earlier job, or has the wrong length."""
 
 
 _FAILURES = (OSError, EOFError, TimeoutError, msgspec.DecodeError, _WrongAnswerError)
 
 
 class EncapsulationWorkers:
-    """All but one core's. No tenant keeps others from them."""
+    """The workers, one for each core but one. Tenants share them fairly."""
 
     def __init__(self) -> None:
-        """Start nothing yet; a process starts with its first work, which it does not get."""
+        """Start nothing yet. A worker starts at its first job, which the event loop then does."""
         self._workers = [_Worker() for _ in range(min(MOST_WORKERS, (os.cpu_count() or 1) - 1))]
         self._ids = itertools.count()
         self._running: set[asyncio.Task[list[Encapsulation]]] = set()
@@ -93,9 +95,9 @@ class EncapsulationWorkers:
         public_key: bytes,
         number: int,
     ) -> list[Encapsulation]:
-        """Return so many encapsulations to a public key that was checked; or none.
+        """Return ``number`` encapsulations to a checked public key, or an empty list.
 
-        The deadline, in the event loop's time, is for a worker to be free.
+        The deadline for a free worker is in the event loop's time.
         """
         if not self._workers:
             return []
@@ -104,7 +106,7 @@ class EncapsulationWorkers:
         except (QueueFullError, QueueTimeoutError):
             return []
         job = _Job(next(self._ids), algorithm, public_key, number)
-        run = asyncio.create_task(self._run(tenant, worker, job))  # goes on if this is cancelled
+        run = asyncio.create_task(self._run(tenant, worker, job))  # survives a cancelled caller
         self._running.add(run)
         run.add_done_callback(self._running.discard)
         return await asyncio.shield(run)
@@ -116,24 +118,24 @@ class EncapsulationWorkers:
             self._queue.release(tenant, worker)
 
     def close(self) -> None:
-        """End the processes."""
-        for each in self._workers:
-            each.end()
+        """End all worker processes."""
+        for worker in self._workers:
+            worker.end()
 
 
 class _Worker:
-    """One process, which runs one job after the other. It starts again after it has ended."""
+    """One process, which runs one job after another. After its end it can start again."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
-        """Answers come in the order of the jobs, and those who wait are let in in theirs."""
+        """Results come in the order of the jobs. The lock lets readers in in the same order."""
         self._process: multiprocessing.process.BaseProcess | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._greeting: asyncio.Task[bytes] | None = None
         self._may_start_at = 0.0
 
     async def run(self, job: _Job) -> list[Encapsulation]:
-        """Return what a job makes; nothing where the process is not ready, or has failed."""
+        """Return a job's encapsulations, or an empty list if the process is not ready or fails."""
         streams = self._streams
         try:
             if streams is None or self._greeting is None:
@@ -147,13 +149,13 @@ class _Worker:
             async with asyncio.timeout(SECONDS), self._reading:
                 return await _answer(reader, job)
         except _FAILURES as error:
-            if streams is self._streams:  # else another job has ended it
+            if streams is self._streams:  # otherwise another job has already ended it
                 _LOG.warning("a worker process has failed", error=type(error).__name__)
                 self.end()
             return []
 
     async def _start(self) -> None:
-        """Start the process, but not at once again. Spawned, it has nothing of this one's memory."""
+        """Start the process, unless it just started. It is spawned: it inherits no memory."""
         now = asyncio.get_running_loop().time()
         if now < self._may_start_at:
             return
@@ -168,7 +170,7 @@ class _Worker:
         self._greeting = asyncio.create_task(_next(self._streams[0]))
 
     def end(self) -> None:
-        """End the process, if there is one."""
+        """End the process if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -196,7 +198,7 @@ def _message(data: bytes) -> bytes:
 
 
 def _serve(peer: socket.socket) -> None:
-    """Run jobs until the other end closes."""
+    """Run jobs in a worker process until the other end closes."""
     hardening.harden_worker()
     selftest.require_kems()
     with peer, peer.makefile("rwb") as stream:

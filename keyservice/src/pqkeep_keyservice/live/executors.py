@@ -1,8 +1,8 @@
-"""Where each algorithm's keys are generated and its signatures made: one table for all of them.
+"""The executors of all algorithms: they generate keys, sign and verify.
 
 ML-KEM takes tens of microseconds and runs on the event loop. ML-DSA takes up to a few milliseconds
-and releases the interpreter lock: it runs in threads. SLH-DSA holds the lock, for up to half a
-second: it runs in worker processes, behind a queue in which no tenant can keep others waiting.
+and releases the interpreter lock, so it runs in threads. SLH-DSA holds the lock for up to half a
+second, so it runs in worker processes. Their queue is fair between tenants.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from pqkeep_protocol.keys import KeyVersion, TenantId
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Message:
-    """A message, and the context (at most 255 bytes) that a signature binds it to."""
+    """A message and its signature context (at most 255 bytes)."""
 
     message: bytes
     context: bytes = b""
@@ -29,7 +29,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExternalMu:
-    """What ML-DSA makes of a message and its context first: 64 bytes (FIPS 204, algorithm 7)."""
+    """A message and context, hashed for ML-DSA: 64 bytes (FIPS 204, algorithm 7)."""
 
     mu: bytes
 
@@ -38,7 +38,7 @@ Signable = Message | ExternalMu
 
 
 def sign(private: SigningKey, signable: Signable) -> bytes:
-    """Return a signature. Raises TypeError on a mu for a scheme that has none."""
+    """Return a signature. Raises TypeError on a mu if the scheme is not ML-DSA."""
     if isinstance(signable, Message):
         return private.sign(signable.message, signable.context)
     if isinstance(private, mldsa.SigningKey):
@@ -47,14 +47,14 @@ def sign(private: SigningKey, signable: Signable) -> bytes:
 
 
 def sign_and_verify(private: SigningKey, public: VerifyingKey, signable: Signable) -> bytes:
-    """Return a signature that holds. Raises InvalidSignature if it does not: a computation failed."""
+    """Return a verified signature. Raises InvalidSignature after a computation error."""
     signature = sign(private, signable)
     verify(public, signature, signable)
     return signature
 
 
 def verify(public: VerifyingKey, signature: bytes, signable: Signable) -> None:
-    """Raise InvalidSignature unless it holds; TypeError on a mu for a scheme that has none."""
+    """Raise InvalidSignature unless it is valid; TypeError on a mu if the scheme is not ML-DSA."""
     if isinstance(signable, Message):
         public.verify(signature, signable.message, signable.context)
     elif isinstance(public, mldsa.VerifyingKey):
@@ -65,7 +65,7 @@ def verify(public: VerifyingKey, signature: bytes, signable: Signable) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SuppliedKey:
-    """A verifying key that the caller brought, as its standard encodes it."""
+    """A verifying key from the caller, in its standard's encoding."""
 
     algorithm: Algorithm
     public_key: bytes
@@ -74,19 +74,19 @@ class SuppliedKey:
 class Executor(Protocol):
     """Generates keys, signs and verifies. Deadlines are in the event loop's time.
 
-    Raises DamagedKeyError; and, if work has to wait, OVERLOADED, DEADLINE_EXCEEDED and UNAVAILABLE.
+    Raises DamagedKeyError. Queued work also raises OVERLOADED, DEADLINE_EXCEEDED and UNAVAILABLE.
     """
 
     async def generate(
         self, name: KeyName, version: KeyVersion, deadline: float
     ) -> tuple[bytes, SealedSeed]:
-        """Return a new public key and its private key, sealed for this version."""
+        """Return a new public key, and its private key sealed for this version."""
         ...
 
     async def adopt(
         self, name: KeyName, version: KeyVersion, seed: Secret, deadline: float
     ) -> tuple[bytes, SealedSeed]:
-        """Return the public key of a private key made elsewhere, and that key sealed; wipe it.
+        """Return an imported private key's public key, and the sealed private key. Wipes ``seed``.
 
         Raises InconsistentKeyPairError.
         """
@@ -106,7 +106,7 @@ class Executor(Protocol):
         signature: bytes,
         deadline: float,
     ) -> None:
-        """Raise InvalidSignature unless it holds; ValueError if a supplied key is none."""
+        """Raise InvalidSignature unless it is valid, and ValueError on an invalid supplied key."""
         ...
 
 
@@ -117,17 +117,19 @@ def executors(
     schemes: SignatureSchemes, in_process: Executor, worker_processes: Executor
 ) -> Executors:
     """Return the executor of each algorithm."""
-    slow = {algorithm for algorithm, each in schemes.items() if each.holds_interpreter_lock}
-    return {each: worker_processes if each in slow else in_process for each in Algorithm}
+    slow = {algorithm for algorithm, scheme in schemes.items() if scheme.holds_interpreter_lock}
+    return {
+        algorithm: worker_processes if algorithm in slow else in_process for algorithm in Algorithm
+    }
 
 
 class InProcess:
-    """An Executor with threads."""
+    """Signs and verifies in threads."""
 
     def __init__(
         self, material: KeyMaterial, threads: Threads, *, verify_signatures: bool = False
     ) -> None:
-        """Sign and verify in threads. ``verify_signatures``: release none that does not verify."""
+        """Take the threads. ``verify_signatures``: verify each signature before its release."""
         self._material = material
         self._threads = threads
         self._verify_signatures = verify_signatures
@@ -166,5 +168,5 @@ class InProcess:
         await self._threads.run(verify, public, signature, signable)
 
     def close(self) -> None:
-        """Wait for what runs."""
+        """Wait for running work."""
         self._threads.close()

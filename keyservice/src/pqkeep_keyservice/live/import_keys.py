@@ -1,6 +1,6 @@
-"""The import keys that were given out: in memory, each for one private key and ten minutes.
+"""Issued import keys. Each is in memory only, for one private key and ten minutes.
 
-They are nowhere else. After a restart there are none, and whoever held one asks for another.
+A restart drops them. Their holders then request new ones.
 """
 
 from collections import Counter, OrderedDict
@@ -16,14 +16,14 @@ from pqkeep_protocol.messages import IMPORT_KEY_SECONDS
 
 LIFETIME_SECONDS = float(IMPORT_KEY_SECONDS)
 PER_TENANT = 16
-"""One more drops the tenant's oldest."""
+"""Import keys of one tenant. One more drops the tenant's oldest."""
 CAPACITY = 4_096
-"""Of all tenants together; one more drops the oldest of a tenant that has the most, so that no
-tenant keeps another from getting one."""
+"""Import keys of all tenants. One more drops the oldest of the tenant with the most, so that no
+tenant can block the others."""
 
 
 class ImportKeyName(NamedTuple):
-    """An import key belongs to who asked for it."""
+    """The id of an import key, which belongs to its tenant."""
 
     tenant: TenantId
     id: UUID
@@ -37,32 +37,31 @@ class _Issued:
 
 
 class ImportKeys:
-    """Gives out import keys, and takes each back once. Times are the event loop's."""
+    """Issues import keys, and accepts each once. Times are the event loop's."""
 
     def __init__(self) -> None:
         self._issued: OrderedDict[ImportKeyName, _Issued] = OrderedDict()
-        """The oldest first, which is the order in which they end."""
+        """By age: the oldest first. It also expires first."""
 
     def __len__(self) -> int:
         return len(self._issued)
 
     def issue(self, target: KeyName, now: float) -> tuple[UUID, bytes, bytes]:
-        """Return the id of a new import key for one key, its public key, and the info."""
+        """Issue an import key for one key. Return its id, its public key and the HPKE info."""
         self._expire(now)
         own = [name for name in self._issued if name.tenant == target.tenant]
         for name in own[: max(0, len(own) + 1 - PER_TENANT)]:
             self._issued.pop(name).key.wipe()
         if len(self._issued) >= CAPACITY:
-            (largest, _), *_ = Counter(each.tenant for each in self._issued).most_common(1)
-            self._issued.pop(
-                next(each for each in self._issued if each.tenant == largest)
-            ).key.wipe()
+            (largest, _), *_ = Counter(name.tenant for name in self._issued).most_common(1)
+            oldest = next(name for name in self._issued if name.tenant == largest)
+            self._issued.pop(oldest).key.wipe()
         name, key = ImportKeyName(target.tenant, uuid4()), ImportKey()
         self._issued[name] = _Issued(key, target, now + LIFETIME_SECONDS)
         return name.id, key.public_key, import_info(name.id, target.algorithm, target.keyring)
 
     def claim(self, import_key_id: UUID, target: KeyName, now: float) -> ImportKey:
-        """Return an import key that was given out for this key; never again.
+        """Remove and return an import key that was issued for this key.
 
         Raises IMPORT_KEY_NOT_FOUND.
         """

@@ -1,10 +1,10 @@
-"""Keys in memory, so that a request needs no query: as they are stored, and expanded.
+"""Keys in memory, as stored and expanded, so that a request needs no query.
 
-Between stored keys and usable ones: expands seeds and public keys, generates sealed keys.
+This module expands seeds and public keys, and generates sealed keys.
 
-Expanded keys are cached for a short time, because expanding an ML-KEM-768 seed costs more than
-twice what a decapsulation does. The root key is in the same memory for as long as the process
-lives, so whoever can read that memory learns nothing more from a cached key.
+Expanded keys are cached for a short time, because expanding an ML-KEM-768 seed takes more than
+twice as long as a decapsulation. The root key stays in the same memory for the life of the process.
+So an attacker who can read the memory learns nothing more from a cached key.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, MutableMapping
@@ -42,16 +42,16 @@ N_co = TypeVar("N_co", bound=Hashable, covariant=True)
 
 
 class Revisioned(Protocol[N_co]):
-    """What has a name and counts its changes."""
+    """A named value that counts its changes."""
 
     @property
     def name(self) -> N_co:
-        """Which one it is."""
+        """The value's name."""
         ...
 
     @property
     def revision(self) -> int:
-        """How often it was changed."""
+        """The number of changes."""
         ...
 
 
@@ -59,26 +59,26 @@ V = TypeVar("V", bound=Revisioned[Hashable])
 
 
 class RevisionCache(Generic[N, V]):
-    """The current values. Within one epoch, this process is the only one that changes them."""
+    """The current values. During an epoch, only this process changes them."""
 
     def __init__(self, writer: Writer, find: Callable[[N], Awaitable[V]]) -> None:
-        """Cache what ``find`` returns, until the writer's epoch ends."""
+        """Cache the results of ``find`` until the writer's epoch ends."""
         self._writer = writer
         self._find = find
         self._cached: dict[Hashable, V] = {}
-        """The oldest first. Which was used last is not noted: that takes longer than all the rest."""
+        """The oldest first. Noting the last use would take longer than all other work here."""
         writer.on_change(self.clear)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all values."""
         self._cached.clear()
 
     def known(self, name: N) -> V | None:
-        """Return the current value, if it is in memory."""
+        """Return the current value, or None if it is not in memory."""
         return self._cached.get(name)
 
     async def get(self, name: N) -> V:
-        """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
+        """Return the current value. Raises DatabaseUnavailableError and the errors of ``find``."""
         cached = self._cached.get(name)
         if cached is not None:
             return cached
@@ -86,9 +86,9 @@ class RevisionCache(Generic[N, V]):
         return self.update(await self._find(name), epoch)
 
     def update(self, value: V, epoch: int) -> V:
-        """Cache a value unless a newer revision is cached; return the newer of the two.
+        """Cache a value unless a newer revision is cached. Return the newer of the two.
 
-        A value of an epoch that is over is returned and not cached.
+        A value from an earlier epoch is returned and not cached.
         """
         if epoch != self._writer.epoch:
             return value
@@ -101,23 +101,23 @@ class RevisionCache(Generic[N, V]):
         return value
 
     def invalidate(self, value: V) -> None:
-        """Load the value from the store the next time."""
+        """Drop a value, so that the next ``get`` loads it."""
         self._cached.pop(value.name, None)
 
 
 KeyCache: TypeAlias = RevisionCache[KeyName, KeyVersions]
-"""The versions of each key, none if there is no key. Raises DamagedKeyError."""
+"""The versions of each key, empty if there is no key. Raises DamagedKeyError."""
 KeyringCache: TypeAlias = RevisionCache[KeyringId, Keyring]
 """Keyrings. Raises KEYRING_NOT_FOUND and DamagedKeyError."""
 
 
 CAPACITY = 1_000
 PUBLIC_CAPACITY = 10_000
-"""As many as keys in memory: an expanded public key takes 7 to 11 KB."""
+"""As many as keys in memory. An expanded public key takes 7 to 11 KB."""
 SECONDS = 60.0
 
 KeyId = tuple[TenantId, KeyringName, Algorithm, KeyVersion, bytes]
-"""With the public key: in a database that was restored, a version may belong to another key."""
+"""Includes the public key: after a restore, a version number may belong to another key."""
 T = TypeVar("T")
 
 
@@ -129,8 +129,8 @@ class KeyMaterial:
         self._schemes = schemes
         self._authentic: MutableMapping[KeyId, bool] = LRUCache(PUBLIC_CAPACITY)
         self._encapsulation: dict[int, tuple[KeyInfo, EncapsulationKey]] = {}
-        """By the identity of what was authenticated: nothing of it can change. Not of the entry,
-        whose sealed seed would stay in memory once it is destroyed."""
+        """By the identity of the authenticated KeyInfo, which is immutable. Not by the entry: that
+        would keep its sealed seed in memory after the seed's destruction."""
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(PUBLIC_CAPACITY)
         self._decapsulation: _PrivateKeys[DecapsulationKey] = _PrivateKeys()
         self._signing: _PrivateKeys[SigningKey] = _PrivateKeys()
@@ -143,7 +143,7 @@ class KeyMaterial:
         self.authenticate(tenant, entry)
         key = KEMS[entry.info.algorithm].load_public(entry.info.public_key)
         if len(self._encapsulation) >= PUBLIC_CAPACITY:
-            del self._encapsulation[next(iter(self._encapsulation))]  # the oldest one
+            del self._encapsulation[next(iter(self._encapsulation))]  # the oldest entry
         self._encapsulation[id(entry.info)] = entry.info, key
         return key
 
@@ -154,7 +154,7 @@ class KeyMaterial:
         return _cached(self._verifying, _id(tenant, entry), lambda: load(entry.info.public_key))
 
     def supplied_verifying_key(self, algorithm: Algorithm, public_key: bytes) -> VerifyingKey:
-        """Return a verifying key that is nobody's here, and is not kept. Raises ValueError."""
+        """Return a supplied verifying key. It is not cached. Raises ValueError."""
         return self._schemes[algorithm].load_public(public_key)
 
     def decapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> DecapsulationKey:
@@ -176,15 +176,15 @@ class KeyMaterial:
         )
 
     def note_key(self, tenant: TenantId, entry: KeyEntry) -> NoteKey:
-        """Return the key that signs notes beside a key that signs checkpoints."""
+        """Return the key for notes that derives from a checkpoint key."""
         with self.unseal(tenant, entry) as seed:
             return derive_note_key(seed)
 
     def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
-        """Check, once, that a public key is the one that was stored with its seed.
+        """Check once that a public key was stored together with its seed.
 
-        Without this, an attacker with write access to the database could have data encrypted to a
-        key of their own. An archived key has no seed to check against, and cannot be used.
+        Otherwise an attacker with write access to the database could have data encrypted to their
+        own key. An archived key has no seed to check against, and is never used.
         """
         if entry.info.status is KeyStatus.ARCHIVED:
             return
@@ -194,7 +194,7 @@ class KeyMaterial:
             self._authentic[key_id] = True
 
     def generate(self, name: KeyName, version: KeyVersion) -> tuple[bytes, SealedSeed]:
-        """Generate a key pair; return its public key, and its seed sealed for this version.
+        """Generate a key pair. Return its public key, and its seed sealed for this version.
 
         Raises InconsistentKeyPairError.
         """
@@ -207,7 +207,7 @@ class KeyMaterial:
         return public_key, self.seal(seed, name, version, public_key)
 
     def adopt(self, name: KeyName, version: KeyVersion, seed: Secret) -> tuple[bytes, SealedSeed]:
-        """Return the public key of a private key made elsewhere, and that key sealed; wipe it.
+        """Return an imported private key's public key, and the sealed private key. Wipes ``seed``.
 
         Raises InconsistentKeyPairError.
         """
@@ -223,21 +223,21 @@ class KeyMaterial:
     def seal(
         self, seed: Secret, name: KeyName, version: KeyVersion, public_key: bytes
     ) -> SealedSeed:
-        """Return a new key's seed, sealed for this version. Wipes the seed."""
+        """Return a new key's seed sealed for this version. Wipes the seed."""
         with seed:
             place = associated_data(name.tenant, name.keyring, name.algorithm, version, public_key)
             return self._sealer.seal(seed, place)
 
     def unseal(self, tenant: TenantId, entry: KeyEntry) -> Secret:
-        """Return a key's seed."""
+        """Return a key's unsealed seed."""
         return unseal_key(self._sealer, tenant, entry)
 
     def change_sealer(self, sealer: Sealer) -> None:
-        """Seal and unseal with other root keys from now on. Expanded keys stay in the cache."""
+        """Use other root keys from now on. Expanded keys stay in the cache."""
         self._sealer = sealer
 
     def reseal(self, tenant: TenantId, entry: KeyEntry) -> SealedSeed:
-        """Return a seed, sealed under the newest root key."""
+        """Return a seed sealed under the newest root key."""
         return reseal_key(self._sealer, tenant, entry)
 
     def forget_private_key(self, tenant: TenantId, entry: KeyEntry) -> None:
@@ -246,24 +246,24 @@ class KeyMaterial:
         self._signing.forget(tenant, entry)
 
     def forget_private_keys(self) -> None:
-        """Remove all expanded private keys: another key service may have destroyed some."""
+        """Remove all expanded private keys. Another key service may have destroyed some."""
         self._decapsulation.clear()
         self._signing.clear()
 
     def expire(self) -> None:
-        """Remove the expanded private keys whose time is over."""
+        """Remove expired private keys."""
         self._decapsulation.expire()
         self._signing.expire()
 
 
 class _PrivateKeys(Generic[T]):
-    """Expanded private keys, each for SECONDS, by the identity of what the store says of them."""
+    """Expanded private keys, kept for SECONDS, by the identity of their KeyInfo."""
 
     def __init__(self) -> None:
         self._keys: TTLCache[int, tuple[TenantId, KeyInfo, T]] = TTLCache(CAPACITY, SECONDS)
 
     def get(self, tenant: TenantId, entry: KeyEntry, load: Callable[[], T]) -> T:
-        """Return a key; load it where it is unknown or has expired."""
+        """Return a key, and load it if it is missing or expired."""
         try:
             owner, _, key = self._keys[id(entry.info)]
         except KeyError:
@@ -276,7 +276,7 @@ class _PrivateKeys(Generic[T]):
         return key
 
     def forget(self, tenant: TenantId, entry: KeyEntry) -> None:
-        """Remove a key, however often the store was read since it was loaded."""
+        """Remove a key, even if several reads of the store have cached it."""
         name = _id(tenant, entry)
         for identity, (owner, info, _) in list(self._keys.items()):
             if (owner, info.keyring, info.algorithm, info.version, info.public_key) == name:
@@ -287,7 +287,7 @@ class _PrivateKeys(Generic[T]):
         self._keys.clear()
 
     def expire(self) -> None:
-        """Remove the keys that have expired."""
+        """Remove expired keys."""
         self._keys.expire()
 
 
@@ -308,10 +308,10 @@ _NOTE_SEED_SIZE = 32
 
 
 def derive_note_key(seed: Secret) -> NoteKey:
-    """Return the ML-DSA-44 key that signs notes, from the seed of a key that signs checkpoints.
+    """Return the ML-DSA-44 key for notes, derived from a checkpoint key's seed.
 
-    It is HKDF-SHA-256(seed of the checkpoint key, salt = "", info = "pqkeep/v1/signed-note", 32): sealed,
-    backed up and replaced with that key. Nothing further is stored.
+    HKDF-SHA-256(seed of the checkpoint key, salt = "", info = "pqkeep/v1/signed-note", 32). It is
+    sealed, backed up and replaced together with that key, and needs no storage of its own.
     """
     kdf = HKDF(SHA256(), length=_NOTE_SEED_SIZE, salt=None, info=_NOTE_INFO)
     with Secret(kdf.derive(seed.reveal())) as derived:

@@ -1,11 +1,11 @@
-"""Lets the calls of tenants in whose keys are here, and none of a tenant's while its keys move.
+"""Admits the calls of tenants with keys in this shard, and stops a tenant's calls during its move.
 
-A call that was let in is waited for: when a tenant leaves, none of its calls is under way, and none
-begins. Which tenants have left is in the log; it is read once in each epoch.
+When a tenant leaves, the gate waits for its calls in flight and admits no new ones. The log names
+the tenants that have left. It is read once in each epoch.
 
-As long as no tenant has left and none moves, the gate is open: a call is let in without a question,
-and is counted by one number. Closing it for a tenant ends that: from then on calls are counted by
-tenant, and those that were let in before are waited for, whichever tenant's they are.
+While all tenants are here and none moves, the gate is open: calls are admitted without a look-up,
+and only counted in total. Closing the gate for a tenant ends that. From then on calls are counted
+by tenant, and the gate also waits for all earlier calls of any tenant.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ from pqkeep_protocol.keys import TenantId
 
 
 class TenantGate:
-    """Counts calls, and refuses those of tenants that have left."""
+    """Counts calls, and refuses those of departed tenants."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
         self._writer = store.writer
         self._writer.on_change(self._forget)
         self.is_open = False
-        """Whether every tenant's call is let in: with ``uncounted`` one higher for as long as it takes.
+        """Whether all calls are admitted. A call then adds one to ``uncounted`` while it runs.
 
-        Who takes it down again calls ``left`` where the gate is not open any more.
+        At its end, if the gate is no longer open, it calls ``left``.
         """
         self.uncounted = 0
-        """How many calls are under way that were let in while the gate was open."""
-        # By number: a UUID's own hash and comparison are functions in Python.
+        """Calls in flight that were admitted through the open gate."""
+        # By integer: the hash and comparison of a UUID are Python functions.
         self._away: frozenset[int] | None = None
-        """None where it has to be read."""
+        """None if it must be read."""
         self._loads = 0
         self._closed: dict[int, asyncio.Event] = {}
-        """Set when none of the tenant's calls is under way."""
+        """Each event is set when the tenant has no call in flight."""
         self._calls: Counter[int] = Counter()
 
     async def require(self, tenant: TenantId) -> None:
-        """Raise TENANT_MOVED unless the tenant's keys are here, and DatabaseUnavailableError."""
+        """Raise TENANT_MOVED if the tenant's keys are elsewhere; or DatabaseUnavailableError."""
         away = self._away
         if away is None:
             away = await self._load()
@@ -51,15 +51,15 @@ class TenantGate:
             raise KeyServiceError(ErrorKind.TENANT_MOVED)
 
     def call(self, tenant: TenantId) -> "_Call":
-        """Return a block for a call of a tenant. Raises what ``require`` raises."""
+        """Return a context manager for a tenant's call. Raises the errors of ``require``."""
         return _Call(self, tenant)
 
     @asynccontextmanager
     async def closed(self, tenant: TenantId, deadline: float) -> AsyncIterator[None]:
-        """Let none of a tenant's calls in, and wait until none is under way.
+        """Stop a tenant's new calls, and wait until none is in flight.
 
-        Afterwards what the log says is read again. Raises DEADLINE_EXCEEDED, in the event loop's
-        time. One caller at a time.
+        On exit, departures are read from the log again. Raises DEADLINE_EXCEEDED (event loop's
+        time). Only one caller at a time.
         """
         emptied = self._closed[tenant.int] = asyncio.Event()
         self.is_open = False
@@ -72,7 +72,7 @@ class TenantGate:
             except TimeoutError:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
             yield
-        finally:  # before the gate opens, whatever has become of it
+        finally:  # also after an error, before the gate opens
             self._forget()
             self._loads += 1
             del self._closed[tenant.int]
@@ -81,21 +81,21 @@ class TenantGate:
         self.is_open, self._away = False, None
 
     async def _load(self) -> frozenset[int]:
-        """Read who is away, and open the gate if nobody is."""
+        """Read the departed tenants, and open the gate if there are none."""
         while True:
             epoch, loads = self._writer.epoch, self._loads
-            found = await self._store.database.read(list_tenants_away)
-            if loads == self._loads:  # otherwise a tenant may have left since it was read
-                away = frozenset(tenant.int for tenant in found)
+            tenants = await self._store.database.read(list_tenants_away)
+            if loads == self._loads:  # otherwise a tenant may have left since the read
+                away = frozenset(tenant.int for tenant in tenants)
                 if epoch == self._writer.epoch:
                     self._away = away
                     self.is_open = not away and not self._closed
                 return away
 
     def enter_from_memory(self, tenant: TenantId) -> Callable[[], None] | None:
-        """Count a call if it is known that the tenant's keys are here; return what ends it.
+        """Count a call without reading the log. Return a function that ends it.
 
-        None where that is not known, or the keys are not here.
+        Return None if the log must be read, or the keys are elsewhere.
         """
         if self.is_open:
             self.uncounted += 1
@@ -112,12 +112,12 @@ class TenantGate:
             self.left()
 
     async def enter(self, tenant: TenantId) -> None:
-        """Count a call. Raises what ``require`` raises."""
+        """Admit and count a call. Raises the errors of ``require``."""
         await self.require(tenant)
         self._calls[tenant.int] += 1
 
     def leave(self, tenant: TenantId) -> None:
-        """Count it no more."""
+        """End a counted call."""
         number = tenant.int
         self._calls[number] -= 1
         if not self._calls[number]:
@@ -126,7 +126,7 @@ class TenantGate:
                 self._closed[number].set()
 
     def left(self) -> None:
-        """Wake who waits for calls that were let in while the gate was open."""
+        """Wake the callers that wait for calls admitted through the open gate."""
         for emptied in self._closed.values():
             emptied.set()
 

@@ -1,8 +1,8 @@
-"""The executor of worker processes, and what runs in them.
+"""The executor with worker processes, and the functions that run in them.
 
-A worker never has a root key. With a message it gets the private key that signs it, and of a new
-key pair it returns the private key, which this process seals. Both cross by the anonymous pipes of
-``multiprocessing``: nothing secret is in a file, an argument or the environment.
+A worker never has a root key. It receives a private key with each message to sign. It returns the
+private key of a new key pair, and this process seals it. Both cross by the anonymous pipes of
+``multiprocessing``: no secret is in a file, an argument or the environment.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class WorkerProcess:
-    """One process that runs one function at a time, and is replaced when it dies.
+    """A process that runs one function at a time, and is replaced when it dies.
 
-    It is spawned, never forked: it starts with nothing of this process's memory.
+    It is spawned, never forked, so that it inherits none of this process's memory.
     """
 
     def __init__(self, initialise: Callable[..., None], *arguments: object) -> None:
-        """Start nothing yet; the process starts with the first work, and runs ``initialise``.
+        """Start nothing yet. The process starts at the first work, and first runs ``initialise``.
 
-        Raises OSError where it could not be started: a pool has semaphores, and these are files. A
-        pool has a process beside it that removes them, too, so none is made before it is needed.
+        A pool needs semaphores, which are files, and a process that removes them; so it is created
+        on demand. Raises OSError now if the files could not be created later.
         """
         self._initialise = initialise
         self._arguments = arguments
@@ -58,7 +58,7 @@ class WorkerProcess:
             pass
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a function there, once more if the process dies. Raises UNAVAILABLE after that."""
+        """Run a function in the process, again if it dies. Raises UNAVAILABLE if it dies twice."""
         loop = asyncio.get_running_loop()
         for _ in range(2):
             if self._pool is None:
@@ -71,7 +71,7 @@ class WorkerProcess:
         raise KeyServiceError(ErrorKind.UNAVAILABLE)
 
     def close(self) -> None:
-        """Wait for what runs and end the process."""
+        """Wait for running work, and end the process."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -85,25 +85,26 @@ class WorkerProcess:
 
 
 LOW_PRIORITY = 4
-"""Signing yields to everything else on the same core, and still gets a third of it: see nice(2).
+"""The niceness of signers. Signing yields to other work on a core, and still gets a third of it
+(nice(2)).
 
-With 10 it got a tenth, and a busy machine's signatures came too late for whoever waited for them.
+With 10 it got a tenth, and signatures on a busy machine came too late.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker process is told when it starts, and with each function it runs."""
+    """Settings that a worker process gets at its start and with each function."""
 
     slh_dsa: Literal["pqcrypto", "openssl"]
     openssl_library: str | None
 
 
 def worker_settings(settings: Config) -> WorkerSettings:
-    """Return the part of the settings that worker processes need.
+    """Return the settings for worker processes.
 
-    A library that is named is used or refused: pqcrypto takes the place only of one that nobody
-    named, and that is not there. One that is there and fails its self-test is refused at start.
+    A configured library is used or refused. With "auto" and no library, pqcrypto is used only if
+    the system has no OpenSSL. An OpenSSL that fails its self-test is refused at the start.
     """
     library = settings.openssl_library
     if settings.slh_dsa != "auto":
@@ -114,14 +115,14 @@ def worker_settings(settings: Config) -> WorkerSettings:
 
 @cache
 def schemes_of(settings: WorkerSettings) -> SignatureSchemes:
-    """Return the signature schemes, with SLH-DSA as it is set. Raises ConfigError."""
+    """Return the signature schemes with the configured SLH-DSA. Raises ConfigError."""
     if settings.slh_dsa == "openssl":
         return signature_schemes(OpenSsl(settings.openssl_library))
     return signature_schemes(Pqcrypto())
 
 
 class WorkerPool:
-    """Runs functions in worker processes. No tenant has more than ``per_tenant`` running at once."""
+    """Runs functions in worker processes. A tenant has at most ``per_tenant`` running at once."""
 
     def __init__(self, workers: Sequence[WorkerProcess], *, per_tenant: int) -> None:
         self._workers = workers
@@ -131,7 +132,7 @@ class WorkerPool:
 
     @property
     def waiting(self) -> int:
-        """How many functions wait for a worker."""
+        """The number of functions that wait for a worker."""
         return self._queue.waiting
 
     async def run(
@@ -143,8 +144,8 @@ class WorkerPool:
     ) -> T:
         """Run a function as soon as the tenant may have a worker.
 
-        Raises OVERLOADED if too much of the tenant's waits, DEADLINE_EXCEEDED if no worker is free
-        before the deadline (in the event loop's time), UNAVAILABLE if the worker dies.
+        Raises OVERLOADED if the tenant has too much waiting, DEADLINE_EXCEEDED if no worker is free
+        before the deadline (in the event loop's time), and UNAVAILABLE if the worker dies.
         """
         try:
             worker = await self._queue.acquire(tenant, deadline)
@@ -158,19 +159,20 @@ class WorkerPool:
             self._queue.release(tenant, worker)
 
     def close(self) -> None:
-        """Wait for what runs and end the processes."""
+        """Wait for running work, and end the processes."""
         for worker in self._workers:
             worker.close()
 
 
 class WorkerProcesses:
-    """An Executor that signs with a worker a core, of which no tenant has more than all but one.
+    """Signs with one worker for each core. A tenant has at most all but one of them.
 
-    Verifying takes under a millisecond and has a worker of its own: it never waits for a signature.
+    Verifying takes under a millisecond. It has its own worker, so that it never waits for a
+    signature.
     """
 
     def __init__(self, settings: WorkerSettings, material: KeyMaterial) -> None:
-        """Start nothing yet; processes start with the first work."""
+        """Start nothing yet. The processes start at the first work."""
         self._settings = settings
         self._material = material
         count = max(2, os.cpu_count() or 1)
@@ -180,12 +182,12 @@ class WorkerProcesses:
 
     @property
     def waiting_to_sign(self) -> int:
-        """How many signatures and new keys wait for a worker."""
+        """The number of signatures and new keys that wait for a worker."""
         return self._signing.waiting
 
     @property
     def waiting_to_verify(self) -> int:
-        """How many verifications wait for a worker."""
+        """The number of verifications that wait for a worker."""
         return self._verifying.waiting
 
     async def generate(
@@ -244,7 +246,7 @@ class WorkerProcesses:
         )
 
     def close(self) -> None:
-        """Wait for what runs and end the processes."""
+        """Wait for running work, and end the processes."""
         self._signing.close()
         self._verifying.close()
 

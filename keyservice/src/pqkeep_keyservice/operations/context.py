@@ -1,4 +1,4 @@
-"""What every operation takes and returns: ``(request, context) -> OperationResult``."""
+"""The parameters and results of every operation: ``(request, context) -> OperationResult``."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,7 @@ from pqkeep_protocol.messages import AnyResult
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What all operations share."""
+    """The parts that all operations share."""
 
     store: KeyStore
     writer: Writer
@@ -33,43 +33,43 @@ class Parts:
     encapsulation_workers: EncapsulationWorkers
     import_keys: ImportKeys
     least_delay: timedelta
-    """How long a private key is kept, at least, once its destruction is asked for."""
+    """The minimum time between a request to destroy a private key and its destruction."""
 
     async def require_no_destruction(self, tenant: TenantId) -> None:
-        """Raise KEY_NOT_FOUND if the tenant's private keys are being destroyed, or were."""
+        """Raise KEY_NOT_FOUND if the destruction of the tenant's private keys has begun."""
         default = await self.keyrings.get(KeyringId(tenant, DEFAULT_KEYRING))
         default.require_no_destruction()
 
 
 class Context:
-    """What one call of an operation works with."""
+    """The state of one call of an operation."""
 
     __slots__ = ("deadline", "keyring", "material", "parts", "versions")
 
     keyring: Keyring
-    """Set where the operation's row says that it is loaded, as ``versions`` is."""
+    """Loaded, like ``versions``, if the operation's row in the table says so."""
     versions: KeyVersions
 
     def __init__(self, parts: Parts, deadline: float) -> None:
-        """Take the deadline in the event loop's time."""
+        """Take the parts, and the deadline in the event loop's time."""
         self.parts = parts
         self.material = parts.material
         self.deadline = deadline
 
     @property
     def executor(self) -> Executor:
-        """Where keys of this algorithm are generated, and sign."""
+        """The executor for this key's algorithm."""
         return self.parts.executors[self.versions.algorithm]
 
     async def of_key(self, name: KeyName) -> "Context":
-        """Return the same for another key. Raises DamagedKeyError."""
+        """Return a context for another key. Raises DamagedKeyError."""
         other = Context(self.parts, self.deadline)
         other.versions = await self.parts.keys.get(name)
         return other
 
 
 class RecordedError(KeyServiceError):
-    """A refusal of which the record says more than the request does."""
+    """A refusal with details for its record that are not in the request."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RecordedError(KeyServiceError):
         version: KeyVersion | None = None,
         target: str | None = None,
     ) -> None:
-        """Take what the record has: of a supplied key, or of a decryption."""
+        """Take the details for the record: of a supplied key, or of a decryption."""
         super().__init__(kind)
         self.keyring = keyring
         self.version = version
@@ -87,16 +87,16 @@ class RecordedError(KeyServiceError):
 
 
 class OperationResult(Struct, frozen=True):
-    """A result that may leave the key service once its record and its change are durable."""
+    """A result. It may leave the key service once its record and its change are durable."""
 
     result: AnyResult
     version: KeyVersion | None
     change: KeyChange | KeyringChange | None = None
     target: str | None = None
-    """Of a re-encryption: the key version that it encrypted to, as keyring/algorithm/version."""
+    """The target key version of a re-encryption, as keyring/algorithm/version."""
     keyring: KeyringName | None = None
-    """Of a supplied key that is the tenant's: where it is."""
+    """The keyring of a supplied key that is the tenant's."""
     operation: Operation | None = None
-    """What was done, where that is not what was asked for."""
+    """The operation for the record, if it differs from the request's."""
     policy: str | None = None
-    """What the record says in place of the policy that allowed the request."""
+    """The policy for the record, if it differs from the one that allowed the request."""

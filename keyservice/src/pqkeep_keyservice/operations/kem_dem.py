@@ -1,11 +1,10 @@
-"""Operations with a KEM key: encrypt, wrap and encapsulate, and what undoes them.
+"""Operations with a KEM key: encrypt, wrap, encapsulate and their inverses.
 
     ciphertext = KEM ciphertext || nonce (12) || AES-GCM ciphertext || tag (16)
 
-The purpose, the tenant, the keyring, the algorithm and the version are in the key derivation, and
-what the caller binds it to is the cipher's associated data: only with all of them right does a
-ciphertext decrypt.
-Of a public key that was supplied, none of them is known: the key itself is in the key derivation.
+The key derivation has the purpose, tenant, keyring, algorithm and version. The cipher's associated
+data is the caller's. A ciphertext decrypts only if all of them match. With a supplied public key,
+the key derivation has that key instead, because the others are unknown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +42,7 @@ from pqkeep_protocol.messages import (
 
 
 class Purpose(Enum):
-    """What a ciphertext is for."""
+    """The kinds of ciphertexts, for the key derivation."""
 
     ENCRYPT = b"encrypt"
     ENVELOPE = b"envelope"
@@ -60,7 +59,7 @@ def encrypt(request: Encrypt, context: Context) -> OperationResult:
 
 
 def decrypt(request: Decrypt, context: Context) -> OperationResult:
-    """Decrypt what was encrypted with the same key version. Raises DECRYPTION_FAILED."""
+    """Decrypt a ciphertext of the same key version. Raises DECRYPTION_FAILED."""
     key = context.versions.key_for(request.operation, request.version)
     purpose, associated_data = _binding(request, request.version)
     plaintext = _open(purpose, request.ciphertext, key, context, associated_data)
@@ -75,7 +74,7 @@ def wrap(request: Wrap, context: Context) -> OperationResult:
 
 
 def unwrap(request: Unwrap, context: Context) -> OperationResult:
-    """Decrypt what was wrapped with the same key version. Raises DECRYPTION_FAILED."""
+    """Decrypt a wrapped key of the same key version. Raises DECRYPTION_FAILED."""
     key = context.versions.key_for(request.operation, request.version)
     symmetric_key = _open(Purpose.WRAP, request.wrapped_key, key, context, request.associated_data)
     return OperationResult(Unwrapped(symmetric_key=symmetric_key), request.version)
@@ -93,24 +92,24 @@ def encapsulate(request: Encapsulate, context: Context) -> OperationResult:
 async def encapsulate_all(
     request: Encapsulate, context: Context, count: int
 ) -> Sequence[OperationResult]:
-    """Return so many results, each with a secret of its own; none where no worker is ready."""
+    """Return ``count`` encapsulations with different secrets, or none if no worker is ready."""
     key = context.versions.key_for(request.operation, request.version)
     context.material.authenticate(context.versions.tenant, key)
     info = key.info
-    made = await context.parts.encapsulation_workers.encapsulate(
+    encapsulations = await context.parts.encapsulation_workers.encapsulate(
         context.versions.tenant, context.deadline, info.algorithm, info.public_key, count
     )
     return [
         OperationResult(Encapsulated(kem_ciphertext=ciphertext, shared_secret=secret), info.version)
-        for secret, ciphertext in made
+        for secret, ciphertext in encapsulations
     ]
 
 
 def decapsulate(request: Decapsulate, context: Context) -> OperationResult:
     """Return the shared secret.
 
-    A damaged KEM ciphertext of the right size gives another secret, not an error: ML-KEM rejects
-    implicitly. Raises DECRYPTION_FAILED on a wrong size, and on X-Wing's points of low order.
+    ML-KEM rejects implicitly: a damaged KEM ciphertext of the right size gives another secret, not
+    an error. Raises DECRYPTION_FAILED on a wrong size, and on X-Wing's points of low order.
     """
     key = context.versions.key_for(request.operation, request.version)
     private = context.material.decapsulation_key(context.versions.tenant, key)
@@ -122,10 +121,10 @@ def decapsulate(request: Decapsulate, context: Context) -> OperationResult:
 
 
 async def decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> OperationResult:
-    """Decrypt or unwrap. If that fails, tell a wrong algorithm from a damaged ciphertext.
+    """Decrypt or unwrap. After a failure, tell a wrong algorithm from a damaged ciphertext.
 
-    Raises DECRYPTION_FAILED; or ALGORITHM_MISMATCH, if the keyring's key of the same version of
-    another KEM decrypts it, of those that may be tried. The record names those that were.
+    Raises DECRYPTION_FAILED. Raises ALGORITHM_MISMATCH if the same version of the keyring's key for
+    another permitted KEM decrypts it. The record names the tried algorithms.
     """
     try:
         return _decrypt_or_unwrap(request, context)
@@ -136,10 +135,10 @@ async def decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> Oper
     for algorithm in _others(request):
         other = structs.replace(request, algorithm=algorithm)
         with suppress(KeyServiceError, DamagedKeyError):
-            found = await context.of_key(KeyName(request.tenant, algorithm, request.keyring))
-            if found.versions.entries:
+            candidate = await context.of_key(KeyName(request.tenant, algorithm, request.keyring))
+            if candidate.versions.entries:
                 tried.append(algorithm)
-            _decrypt_or_unwrap(other, found)
+            _decrypt_or_unwrap(other, candidate)
             kind = ErrorKind.ALGORITHM_MISMATCH
             break
     if not tried:
@@ -149,7 +148,7 @@ async def decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> Oper
 
 
 def _others(request: Decrypt | Unwrap) -> Iterator[Algorithm]:
-    """Yield the algorithms whose keys may be tried, too."""
+    """Yield the other algorithms that may be tried."""
     if isinstance(request, Decrypt) and request.format is CiphertextFormat.ENVELOPE:
         return
     for algorithm, spec in ALGORITHMS.items():
@@ -165,7 +164,7 @@ def _decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> Operation
 
 
 def _binding(request: Encrypt | Decrypt, version: KeyVersion) -> tuple[Purpose, bytes]:
-    """Return what a ciphertext is bound to beside its key; an envelope to its header, too."""
+    """Return a ciphertext's purpose and associated data. An envelope is bound to its header too."""
     if request.format is CiphertextFormat.CIPHERTEXT:
         return Purpose.ENCRYPT, request.associated_data
     header = Header(request.algorithm, version, request.keyring)
@@ -200,7 +199,7 @@ def seal_to(
     data: bytes,
     associated_data: bytes,
 ) -> bytes:
-    """Encrypt data under the shared secret of a public key that was supplied."""
+    """Encrypt data under the shared secret of a supplied public key."""
     info = supplied_key_info(algorithm, public_key)
     hkdf_hash = KEMS[algorithm].hkdf_hash
     return dem.encrypt(hkdf_hash, shared_secret, data, info=info, associated_data=associated_data)
@@ -213,7 +212,7 @@ def _open(
     context: Context,
     associated_data: bytes,
 ) -> bytes:
-    """Return the data, also if its key was supplied to encrypt. Raises DECRYPTION_FAILED."""
+    """Return the data, even if encrypt got the key as a supplied key. Raises DECRYPTION_FAILED."""
     versions = context.versions
     private = context.material.decapsulation_key(versions.tenant, key)
     size = ALGORITHMS[versions.algorithm].output_size

@@ -1,4 +1,4 @@
-"""create, update, get and list keyrings; schedule the destruction of a tenant's keys, and cancel it."""
+"""create, update, get and list keyrings; schedule or cancel the destruction of a tenant's keys."""
 
 from datetime import UTC, timedelta
 
@@ -21,7 +21,7 @@ from pqkeep_protocol.messages import (
 )
 
 MAX_DELAY = timedelta(days=366)
-"""How far ahead the destruction of a tenant's keys can be."""
+"""The longest delay before the destruction of a tenant's keys."""
 
 
 async def create(request: CreateKeyring, context: Context) -> OperationResult:
@@ -62,34 +62,38 @@ def get(_: GetKeyring, context: Context) -> OperationResult:
 async def list_(request: ListKeyrings, context: Context) -> OperationResult:
     """Return one page of keyrings, by name."""
     keyrings = await context.parts.store.list_keyrings(request.tenant)
-    found = [
+    matching = [
         keyring.info
         for keyring in keyrings
         if request.label is None or request.label in keyring.info.labels.items()
     ]
-    rest = [each for each in found if request.after is None or each.name > request.after]
+    rest = [info for info in matching if request.after is None or info.name > request.after]
     page = tuple(rest[: request.limit])
-    listed = KeyringsFound(keyrings=page, total=len(found), has_more=len(rest) > len(page))
+    listed = KeyringsFound(keyrings=page, total=len(matching), has_more=len(rest) > len(page))
     return OperationResult(listed, None)
 
 
 def schedule_destruction(request: ScheduleDestruction, context: Context) -> OperationResult:
-    """Set when all private keys of a tenant are destroyed, not before a least delay."""
+    """Schedule the destruction of all a tenant's private keys, no sooner than the minimum delay."""
     earliest = clock.now() + context.parts.least_delay
     at = max(earliest, min(request.at, earliest + MAX_DELAY)).astimezone(UTC)
     return _destruction(context.keyring, context.keyring.with_destruction_scheduled(at))
 
 
 def cancel_destruction(_: CancelDestruction, context: Context) -> OperationResult:
-    """Keep all private keys of a tenant. Raises KEY_STATUS if their destruction has begun."""
+    """Cancel the destruction of all private keys of a tenant. Raises KEY_STATUS if it has begun."""
     return _destruction(context.keyring, context.keyring.with_destruction_cancelled())
 
 
 def _destruction(current: Keyring, new: Keyring) -> OperationResult:
-    found = new.destruction
+    planned = new.destruction
     return OperationResult(
-        TenantDestruction(destruction=found),
+        TenantDestruction(destruction=planned),
         None,
         None if new is current else KeyringChange(new),
-        policy=None if found is None or not found.is_open else f"at-{found.at:%Y-%m-%dT%H:%M:%SZ}",
+        policy=(
+            None
+            if planned is None or not planned.is_open
+            else f"at-{planned.at:%Y-%m-%dT%H:%M:%SZ}"
+        ),
     )

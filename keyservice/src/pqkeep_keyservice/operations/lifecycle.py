@@ -46,11 +46,11 @@ from pqkeep_protocol.messages import (
 )
 
 VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArchive
-"""Requests that change one version that is there."""
+"""Requests that change one existing version."""
 
 
 async def generate(request: GenerateKey, context: Context) -> OperationResult:
-    """Generate a key where none is active. Raises KEY_EXISTS, and what ``_begin`` raises."""
+    """Generate a key if none is active. Raises KEY_EXISTS and the errors of ``_begin``."""
     if (repeated := await _begin(request, context)) is not None:
         return repeated
     versions = context.versions
@@ -72,7 +72,7 @@ async def generate(request: GenerateKey, context: Context) -> OperationResult:
 async def rotate(request: RotateKey, context: Context) -> OperationResult:
     """Retire the active key and generate its successor.
 
-    Raises KEY_NOT_FOUND, and what ``_begin`` raises.
+    Raises KEY_NOT_FOUND and the errors of ``_begin``.
     """
     if (repeated := await _begin(request, context)) is not None:
         return repeated
@@ -88,7 +88,7 @@ async def rotate(request: RotateKey, context: Context) -> OperationResult:
 
 
 def issue_import_key(_: GetImportKey, context: Context) -> OperationResult:
-    """Give out an import key for this key."""
+    """Issue an import key for this key."""
     import_keys, now = context.parts.import_keys, asyncio.get_running_loop().time()
     import_key_id, public_key, info = import_keys.issue(context.versions.name, now)
     issued = ImportKey(
@@ -98,11 +98,11 @@ def issue_import_key(_: GetImportKey, context: Context) -> OperationResult:
 
 
 async def import_key(request: ImportPrivateKey, context: Context) -> OperationResult:
-    """Make a private key active where none is. The import key is used up, however it ends.
+    """Make an imported private key active if none is. The import key is used up in any case.
 
-    Raises KEY_EXISTS, VERSION_LIMIT_REACHED and what ``_begin`` raises, before that,
-    IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED where it was not wrapped to the import key, and
-    PRIVATE_KEY_... for what was.
+    Raises the errors of ``_begin``, KEY_EXISTS and VERSION_LIMIT_REACHED before the import key is
+    used. Then raises IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED if the key was not wrapped to the
+    import key, and PRIVATE_KEY_... if the unwrapped key is unusable.
     """
     if (repeated := await _begin(request, context)) is not None:
         return repeated
@@ -116,17 +116,17 @@ async def import_key(request: ImportPrivateKey, context: Context) -> OperationRe
     try:
         with wrapping.unwrap(request.wrapped_private_key, info) as data:
             private_key = decode_pkcs8(versions.algorithm, data)
-        made = await context.executor.adopt(
+        pair = await context.executor.adopt(
             versions.name, version, private_key.seed, context.deadline
         )
-        private_key.require(made[0])
+        private_key.require(pair[0])
     except UnwrappingError:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
     except PrivateKeyError as error:
         raise KeyServiceError(error.kind) from None
     except InconsistentKeyPairError:
         raise KeyServiceError(ErrorKind.PRIVATE_KEY_CONTRADICTION) from None
-    entry = entry_of(versions, made, clock.now(), request.idempotency, imported=True)
+    entry = entry_of(versions, pair, clock.now(), request.idempotency, imported=True)
     new = versions.with_first(entry)
     key = new.require_active().info
     return OperationResult(Key(key=key), key.version, KeyChange(versions, new, request.quota))
@@ -135,9 +135,10 @@ async def import_key(request: ImportPrivateKey, context: Context) -> OperationRe
 async def _begin(
     request: GenerateKey | RotateKey | ImportPrivateKey, context: Context
 ) -> OperationResult | None:
-    """Load the key; return the result of the first request with the same Idempotency-Key, if any.
+    """Load the key. Return the result of an earlier request with the same Idempotency-Key, if any.
 
-    Raises KEY_NOT_FOUND once the tenant's keys are being destroyed, and IDEMPOTENCY_KEY_REUSED.
+    Raises IDEMPOTENCY_KEY_REUSED, and KEY_NOT_FOUND once the destruction of the tenant's keys
+    begins.
     """
     parts, name = context.parts, KeyName(request.tenant, request.algorithm, request.keyring)
     await parts.require_no_destruction(request.tenant)
@@ -149,9 +150,9 @@ async def _begin(
 async def previous_entry(
     request: GenerateKey | RotateKey | ImportPrivateKey, context: Context
 ) -> KeyEntry | None:
-    """Return the key that the first request with the same Idempotency-Key generated, if any.
+    """Return the key that an earlier request with the same Idempotency-Key generated, if any.
 
-    Raises IDEMPOTENCY_KEY_REUSED if it generated another key.
+    Raises IDEMPOTENCY_KEY_REUSED if that request was for another key.
     """
     idempotency = request.idempotency
     if idempotency is None:
@@ -164,7 +165,7 @@ async def previous_entry(
 
 
 def _require_use(context: Context) -> None:
-    """Raise NO_PURPOSE unless a new key could be used in the keyring, or there is one anyway."""
+    """Raise NO_PURPOSE if no key is active, and no purpose of the keyring fits a new one."""
     versions = context.versions
     if versions.active is None and not any(
         PURPOSE_OF.get(operation) in context.keyring.info.purposes
@@ -179,9 +180,9 @@ def _repeat(
     previous: KeyEntry,
     parts: Parts,
 ) -> OperationResult:
-    """Return the result of the first request with the same Idempotency-Key.
+    """Return the result of an earlier request with the same Idempotency-Key.
 
-    Raises IDEMPOTENCY_KEY_REUSED if that was another request.
+    Raises IDEMPOTENCY_KEY_REUSED if the two requests differ.
     """
     if request.idempotency != previous.idempotency:
         raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
@@ -204,12 +205,15 @@ def disable(request: DisableKey, context: Context) -> OperationResult:
 
 
 def enable(request: EnableKey, context: Context) -> OperationResult:
-    """Give a disabled key version its status back. Raises KEY_STATUS."""
+    """Restore a disabled key version's earlier status. Raises KEY_STATUS."""
     return _changed(context.versions.with_enabled(request.version), request, context)
 
 
 def schedule_archive(request: ScheduleArchive, context: Context) -> OperationResult:
-    """Set when a retired key version is archived, or archive it without a delay. Raises KEY_STATUS."""
+    """Schedule the archiving of a retired key version; without a delay, archive it now.
+
+    Raises KEY_STATUS.
+    """
     versions = context.versions
     delay = max(timedelta(days=request.days), context.parts.least_delay)
     new = versions.with_archive_scheduled(request.version, clock.now() + delay)
@@ -222,27 +226,27 @@ def schedule_archive(request: ScheduleArchive, context: Context) -> OperationRes
 
 
 def cancel_archive(request: CancelArchive, context: Context) -> OperationResult:
-    """Keep a key version that is to be archived. Raises KEY_STATUS."""
+    """Cancel the scheduled archiving of a key version. Raises KEY_STATUS."""
     new = context.versions.with_archive_cancelled(request.version, clock.now())
     return _changed(new, request, context)
 
 
 def get(request: GetKey, context: Context) -> OperationResult:
-    """Return one version, whatever its status. Raises KEY_NOT_FOUND."""
-    return _found(context.versions.entry(request.version), context)
+    """Return one version of any status. Raises KEY_NOT_FOUND."""
+    return _key_result(context.versions.entry(request.version), context)
 
 
 def get_active(_: GetActiveKey, context: Context) -> OperationResult:
     """Return the active version. Raises KEY_NOT_FOUND."""
-    return _found(context.versions.require_active(), context)
+    return _key_result(context.versions.require_active(), context)
 
 
 async def list_(request: ListKeys, context: Context) -> OperationResult:
     """Return one page of keys, ordered by keyring, algorithm and version."""
     algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
     if request.all_keyrings:
-        found = await context.parts.store.database.query(list_keys, request.tenant)
-        names = [name for name in found if name.algorithm in algorithms]
+        all_names = await context.parts.store.database.query(list_keys, request.tenant)
+        names = [name for name in all_names if name.algorithm in algorithms]
     else:
         names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]
     return await _page(request, names, context)
@@ -259,7 +263,7 @@ async def _page(
     request: ListKeys | ListPublicKeys, names: Iterable[KeyName], context: Context
 ) -> OperationResult:
     keys = [await context.parts.keys.get(name) for name in names]
-    found = [
+    matching = [
         (versions, entry)
         for versions in sorted(keys, key=lambda versions: (versions.keyring, versions.algorithm))
         for entry in versions.entries
@@ -269,7 +273,7 @@ async def _page(
     after = request.after
     rest = [
         (versions, entry)
-        for versions, entry in found
+        for versions, entry in matching
         if after is None
         or (versions.keyring, versions.algorithm, entry.info.version)
         > (after.keyring, after.algorithm, after.version)
@@ -279,10 +283,10 @@ async def _page(
         context.material.authenticate(versions.tenant, entry)
     infos = tuple(entry.info for _, entry in page)
     has_more = len(rest) > len(page)
-    return OperationResult(Keys(keys=infos, total=len(found), has_more=has_more), None)
+    return OperationResult(Keys(keys=infos, total=len(matching), has_more=has_more), None)
 
 
-def _found(entry: KeyEntry, context: Context) -> OperationResult:
+def _key_result(entry: KeyEntry, context: Context) -> OperationResult:
     context.material.authenticate(context.versions.tenant, entry)
     return OperationResult(Key(key=entry.info), entry.info.version)
 
@@ -302,20 +306,20 @@ async def new_entry(
     idempotency: Idempotency | None = None,
 ) -> KeyEntry:
     """Generate the next version of a key."""
-    made = await executor.generate(versions.name, versions.next_version, deadline)
-    return entry_of(versions, made, created_at, idempotency)
+    pair = await executor.generate(versions.name, versions.next_version, deadline)
+    return entry_of(versions, pair, created_at, idempotency)
 
 
 def entry_of(
     versions: KeyVersions,
-    made: tuple[bytes, SealedSeed],
+    pair: tuple[bytes, SealedSeed],
     created_at: datetime,
     idempotency: Idempotency | None,
     *,
     imported: bool = False,
 ) -> KeyEntry:
-    """Return the next version, active: its public key, and its sealed private key."""
-    public_key, sealed = made
+    """Return the next version, active. ``pair`` is its public key and its sealed private key."""
+    public_key, sealed = pair
     info = KeyInfo(
         algorithm=versions.algorithm,
         version=versions.next_version,

@@ -1,4 +1,4 @@
-"""re-encrypt: what is encrypted under one key, under another. The plaintext stays in this process."""
+"""re-encrypt: from one key to another. The plaintext stays in this process."""
 
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
@@ -25,8 +25,8 @@ from pqkeep_protocol.messages import (
 async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     """Decrypt with the source, and encrypt with the active key of the target.
 
-    Raises PURPOSE_DENIED unless the one keyring is for reading and the other for writing, what
-    decrypt and unwrap raise, TARGET_NOT_FOUND, and UNSUPPORTED.
+    Raises PURPOSE_DENIED and TARGET_PURPOSE_DENIED unless the source keyring allows decrypting and
+    the target encrypting; the errors of decrypt and unwrap; TARGET_NOT_FOUND; and UNSUPPORTED.
     """
     wraps = request.is_wrapped_key
     context.keyring.require(PURPOSE_OF[Operation.UNWRAP if wraps else Operation.DECRYPT])
@@ -66,8 +66,8 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
             format=request.format,
         )
     _require_operation(source)
-    found = await context.of_key(KeyName(source.tenant, source.algorithm, source.keyring))
-    opened = await kem_dem.decrypt_or_unwrap(source, found)
+    source_context = await context.of_key(KeyName(source.tenant, source.algorithm, source.keyring))
+    opened = await kem_dem.decrypt_or_unwrap(source, source_context)
     match opened.result:
         case Decrypted(plaintext=plaintext) | Unwrapped(symmetric_key=plaintext):
             return plaintext
@@ -78,11 +78,12 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
 async def _sealed(
     request: ReEncrypt, plaintext: bytes, context: Context
 ) -> tuple[ReEncrypted, str]:
-    """Return the result, and the target's key version as records have it."""
+    """Return the result, and the target's key version in the form of records."""
     target = request.target
-    found = await context.of_key(KeyName(request.tenant, target.algorithm, target.keyring))
+    target_key = KeyName(request.tenant, target.algorithm, target.keyring)
+    target_context = await context.of_key(target_key)
     try:
-        version = found.versions.require_active().info.version
+        version = target_context.versions.require_active().info.version
     except KeyServiceError:
         raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
     if request.is_wrapped_key:
@@ -95,7 +96,7 @@ async def _sealed(
             associated_data=target.associated_data,
         )
         _require_operation(wrap)
-        made = kem_dem.wrap(wrap, found)
+        done = kem_dem.wrap(wrap, target_context)
         wrap.symmetric_key[:] = bytes(len(plaintext))
     else:
         encrypt = Encrypt(
@@ -108,8 +109,8 @@ async def _sealed(
             format=target.format,
         )
         _require_operation(encrypt)
-        made = kem_dem.encrypt(encrypt, found)
-    match made.result:
+        done = kem_dem.encrypt(encrypt, target_context)
+    match done.result:
         case Encrypted(ciphertext=ciphertext) | Wrapped(wrapped_key=ciphertext):
             record = target_text(target.keyring, target.algorithm, version)
             return ReEncrypted(ciphertext=ciphertext, version=version), record

@@ -1,4 +1,4 @@
-"""What the key service does with keys by itself, because its time has come."""
+"""The automatic changes of keys when they are due."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,9 +23,9 @@ from pqkeep_protocol.keys import (
 )
 
 SCHEDULE = "schedule"
-"""The principal of its records."""
+"""The principal in records of automatic changes."""
 DESTRUCTION = "tenant-destruction"
-"""Why keys are destroyed with all others of their tenant."""
+"""The reason for destroying a key together with all others of its tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class DueChange:
     operation: Operation
     version: KeyVersion
     reason: str
-    """Which setting of the key asks for it."""
+    """The setting that asks for the change."""
     change: KeyChange
 
     @property
     def record(self) -> NewRecord:
-        """The record of the change."""
+        """The audit record of the change."""
         key = self.change.new
         return NewRecord(
             tenant=key.tenant,
@@ -58,7 +58,7 @@ class DueChange:
 
 @dataclass(frozen=True, slots=True)
 class DestructionStep:
-    """The beginning or the end of the destruction of a tenant's private keys."""
+    """The beginning or the completion of the destruction of a tenant's private keys."""
 
     change: KeyringChange
     outcome: Outcome
@@ -67,7 +67,7 @@ class DestructionStep:
 
     @property
     def record(self) -> NewRecord:
-        """The record of the change."""
+        """The audit record of the step."""
         return NewRecord(
             tenant=self.change.new.tenant,
             principal=SCHEDULE,
@@ -83,9 +83,9 @@ class DestructionStep:
 
 
 def _next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
-    """Return the next change by which all versions of a key are destroyed, if there is one.
+    """Return the next change towards destroying all versions of a key, or None.
 
-    A version is retired first, as it is where a person archives it.
+    An active version is retired first, as it is when a person archives it.
     """
     for entry in versions.entries:
         if entry.info.status is KeyStatus.ARCHIVED:
@@ -102,9 +102,9 @@ def _next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
 async def due_change(
     name: KeyName, now: datetime, parts: Parts, deadline: float, *, destroys: bool
 ) -> DueChange | None:
-    """Return the first change of a key that is due by itself, if there is one.
+    """Return the first due change of a key, or None.
 
-    None where it destroys a key, and ``destroys`` is false.
+    Without ``destroys``, changes that destroy a key are ignored.
     """
     await parts.require_no_destruction(name.tenant)
     versions = await parts.keys.get(name)
@@ -130,16 +130,16 @@ async def due_change(
 async def destruction_step(
     tenant: TenantId, now: datetime, parts: Parts
 ) -> DueChange | DestructionStep | None:
-    """Return the next change by which a tenant's private keys are destroyed, if that is due.
+    """Return the next due change towards destroying a tenant's private keys, or None.
 
-    Raises DamagedKeyError once nothing is left but keys that are damaged.
+    Raises DamagedKeyError if only damaged keys are left.
     """
     keyring = await parts.keyrings.get(KeyringId(tenant, DEFAULT_KEYRING))
-    found = keyring.destruction
-    if found is None or not found.is_open or found.at > now:
+    planned = keyring.destruction
+    if planned is None or not planned.is_open or planned.at > now:
         return None
-    if found.state is DestructionState.SCHEDULED:
-        begun = keyring.with_destruction_begun(found)
+    if planned.state is DestructionState.SCHEDULED:
+        begun = keyring.with_destruction_begun(planned)
         return DestructionStep(KeyringChange(begun), Outcome.BEGUN)
     damage: DamagedKeyError | None = None
     for name in await parts.store.database.query(list_keys, tenant):
@@ -152,5 +152,5 @@ async def destruction_step(
             return change
     if damage is not None:
         raise damage
-    completed = keyring.with_destruction_completed(found)
+    completed = keyring.with_destruction_completed(planned)
     return DestructionStep(KeyringChange(completed), Outcome.COMPLETED)
