@@ -65,18 +65,18 @@ GENERATE = GenerateKey(**KEY, quota=None, idempotency=Idempotency(bytes(32), b"r
 NAMED = "payments.cards"
 PURPOSES = (KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT)
 NOT_STORED = "the key differs from what was stored"
-NEVER_STORED = "the key has values that were never stored"
-OLDER = "the key is older than the audit log says"
+NEVER_STORED = "the key has values that pqkeep never stores"
+OLDER = "the key is older than its last change in the audit log"
 NO_KEYRING = "the keyring differs from what was stored"
-NEVER_A_KEYRING = "the keyring has values that were never stored"
-OLDER_KEYRING = "the keyring is older than the audit log says"
+NEVER_A_KEYRING = "the keyring has values that pqkeep never stores"
+OLDER_KEYRING = "the keyring is older than its last change in the audit log"
 LOG = "the audit log is damaged"
 INTEGRITY = "refused by the database"
 
 MESSAGES: Mapping[str, tuple[str, ...]] = {
     "root_keys": ("root key",),
     "root_keys.check_value": ("the root key is not the one that sealed this database's keys",),
-    "shard": ("this database is that of the shard",),
+    "shard": ("this database belongs to the shard",),
     "keyrings": (NO_KEYRING, NEVER_A_KEYRING),
     "keyrings.tenant_id": (OLDER_KEYRING,),
     "keyrings.name": (OLDER_KEYRING, NO_KEYRING),

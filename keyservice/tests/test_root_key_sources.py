@@ -221,14 +221,14 @@ def no_library(hsm: SoftHsm) -> Pkcs11:
 
 
 REFUSED = [
-    (extractable, "could be read from it"),
-    (not_sensitive, "could be read from it"),
+    (extractable, "can be read out"),
+    (not_sensitive, "can be read out"),
     (short, "shorter than 256 bits"),
-    (twice, "is there 2 times"),
+    (twice, "exists 2 times"),
     (missing, "is missing"),
-    (wrong_pin, "refuses the PIN: PinIncorrect"),
+    (wrong_pin, "rejects the PIN: PinIncorrect"),
     (open_pin, "other users have access"),
-    (no_library, "cannot use the PKCS#11 library /nowhere.so"),
+    (no_library, "cannot load the PKCS#11 library /nowhere.so"),
 ]
 
 
@@ -252,7 +252,7 @@ def test_a_token_that_is_away(hsm: SoftHsm) -> None:
     create_token_key(source)
     away = hsm.tokens.rename(hsm.folder / "away")
     hsm.tokens.mkdir()
-    with pytest.raises(RootKeyUnavailableError, match="is not there"):
+    with pytest.raises(RootKeyUnavailableError, match="is not present"):
         derive_root_key(source)
     hsm.tokens.rmdir()
     away.rename(hsm.tokens)

@@ -582,7 +582,7 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
     "a lost database": (lambda at: at.database.unlink(), 'the runbook \\"A database is lost\\"'),
     "a database of an earlier version": (
         earlier_database,
-        "has the schema revision 0003, which this version of pqkeep does not know",
+        "has the unknown schema revision 0003: another version of pqkeep created it",
     ),
 }
 

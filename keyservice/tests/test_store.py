@@ -246,7 +246,7 @@ async def test_a_database_of_another_version_is_refused(location: Location, revi
         await location.open()
     message = str(refused.value)
     assert (
-        f"has the schema revision {revision}, which this version of pqkeep does not know" in message
+        f"has the unknown schema revision {revision}: another version of pqkeep created it" in message
     )
     assert "Use the version that created it, or a new database" in message
     assert location.sql("SELECT version_num FROM alembic_version") == [(revision,)]
@@ -261,7 +261,9 @@ async def test_a_database_is_one_shards_only(location: Location, sealer: Sealer)
         database = await location.open()
         store = KeyStore(database, sealer)
         await store.claim_shard("b")
-        with pytest.raises(ConfigError, match='that of the shard "b", and the settings say') as no:
+        with pytest.raises(
+            ConfigError, match='belongs to the shard "b", but the settings have'
+        ) as no:
             await store.claim_shard("default")
         assert 'shard = "default"' in str(no.value)
         await database.close()

@@ -763,9 +763,9 @@ async def test_rows_that_are_put_back_are_refused(pair: Pair, tenant: TenantId) 
     await pair.restart()
     with pytest.raises(KeyServiceError, match="tenant-moved"):
         await pair.east.ask(GetActiveKey(tenant=tenant, algorithm=KEM))
-    with pytest.raises(DamagedKeyError, match="older than the audit log says"):
+    with pytest.raises(DamagedKeyError, match="older than its last change in the audit log"):
         await pair.east.parts.store.find_key_versions(KeyName(tenant, KEM))
-    with pytest.raises(DamagedKeyError, match="older than the audit log says"):
+    with pytest.raises(DamagedKeyError, match="older than its last change in the audit log"):
         await pair.east.parts.store.list_keyrings(tenant)
 
 

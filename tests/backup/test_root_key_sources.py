@@ -151,9 +151,9 @@ def test_a_token_is_needed_to_start_to_back_up_and_to_restore(
     away = softhsm.tokens.rename(softhsm.folder / "away")
     softhsm.tokens.mkdir()
     status, said = start_key_service(data, environment)
-    assert (status, "is not there" in said) == (os.EX_TEMPFAIL, True), said
+    assert (status, "is not present" in said) == (os.EX_TEMPFAIL, True), said
     status, said = command(*backup, environment=environment)
-    assert (status, "is not there" in said, file.exists()) == (1, True, False), said
+    assert (status, "is not present" in said, file.exists()) == (1, True, False), said
     assert list(softhsm.tokens.iterdir()) == []
     softhsm.tokens.rmdir()
     away.rename(softhsm.tokens)
@@ -161,7 +161,7 @@ def test_a_token_is_needed_to_start_to_back_up_and_to_restore(
     pin = softhsm.pin_file.read_text()
     softhsm.pin_file.write_text("0000-0000")
     status, said = start_key_service(data, environment)
-    assert (status, "refuses the PIN: PinIncorrect" in said) == (os.EX_CONFIG, True), said
+    assert (status, "rejects the PIN: PinIncorrect" in said) == (os.EX_CONFIG, True), said
     softhsm.pin_file.write_text(pin)
 
     status, said = command(*backup, environment=environment)

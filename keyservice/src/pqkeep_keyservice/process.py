@@ -1,8 +1,8 @@
-"""The key service's process: wired, run, drained.
+"""The key service's process: it is wired, runs and drains.
 
-Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
-75 (EX_TEMPFAIL): its database or the token or command of a root key is unavailable, or a background
-task failed, and a later start may succeed.
+Exit status 78 (EX_CONFIG): the configuration is wrong. 70 (EX_SOFTWARE): a self-test failed. 75
+(EX_TEMPFAIL): the database, or the token or command of a root key, is unavailable, or a background
+task failed. A later start may succeed.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("key service")
     keep_freed_memory()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to reload
     parser = argparse.ArgumentParser(prog="python -m pqkeep_keyservice")
     parser.add_argument("settings", type=Path, help="the settings file")
     arguments = parser.parse_args()
@@ -85,10 +85,10 @@ def _warn(settings: Config, *, is_locked: bool) -> None:
 
 
 async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
-    """Serve until SIGTERM or SIGINT, and return the status.
+    """Serve until SIGTERM or SIGINT, and return the exit status.
 
-    Before it serves, SIGTERM ends it as it ends any process: a root key's command, or a database's
-    server, can take its time. Root keys are read again from the settings file on request.
+    Before that, SIGTERM has its default effect: a root key's command or a database server can take
+    long. The settings file is read again when an operator reloads the root keys.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
     loop.add_signal_handler(signal.SIGHUP, reload)
     sources = settings.root_key_sources
     sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
-    _transfer_key(settings)  # raises what it could not be used for; moves read it again
+    _transfer_key(settings)  # fails early on an unusable key; each move reads it again
     database = await open_database(settings, may_stand_by=True)
     if is_to_begin_again("pqkeep_keyservice"):
         await database.close()
@@ -122,10 +122,10 @@ async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
             verify_signatures=settings.verify_signatures,
             least_destruction_days=settings.least_destruction_days,
         )
-    except OSError as error:  # of the semaphores of worker processes
+    except OSError as error:  # from the workers' semaphores
         raise ConfigError(
-            f"cannot make worker processes: {error.strerror}; /dev/shm must be a tmpfs that the"
-            " process's user can write to"
+            f"cannot create worker processes: {error.strerror}; mount a tmpfs on /dev/shm, and let"
+            " the process's user write to it"
         ) from None
     await parts.activation.start(settings.shard)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -164,13 +164,13 @@ async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
 
     _LOG.info("stopping")
     await server.drain(DRAIN_SECONDS)
-    activation.cancel()  # not sooner: interrupting a write ends the database's session
+    activation.cancel()  # only now: an interrupted write ends the database's session
     await asyncio.wait([activation])
-    await tasks.end()  # their writes end before the database closes
+    await tasks.end()  # before the database closes, for their writes
     parts.close()
     await database.close()
     with suppress(asyncio.CancelledError):
-        activation.result()  # raises what it could not serve with
+        activation.result()  # raises the error that ended it
     return os.EX_TEMPFAIL if tasks.failed else os.EX_OK
 
 
@@ -188,7 +188,7 @@ def _link_tls(link: Link) -> LinkTls:
 
 
 async def open_database(settings: Config, *, may_stand_by: bool = False) -> Database:
-    """Open the database, or on a server wait for it if another key service has it.
+    """Open the database. On a server, ``may_stand_by`` waits while another key service has it.
 
     Raises ConfigError and DatabaseUnavailableError.
     """

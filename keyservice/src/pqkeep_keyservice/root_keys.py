@@ -1,10 +1,10 @@
 """Rotates the root key while the service runs.
 
-A root key is used as soon as the settings name it: at the start, or when an operator's command asks
-for the settings to be read again. From then on it seals new seeds and makes new MACs. Seeds under
-older root keys are resealed, key by key, each as a change like any other: if another change of the key
-was committed first, it is tried again. When none is left the older root keys are dropped. All
-progress is in the database, so that a process that was killed continues.
+A root key comes into use as soon as the settings name it: at the start, or after the operator's
+command to reload. From then on it seals new seeds and makes new MACs. Seeds under older root keys
+are resealed key by key. Each reseal is an ordinary change: it is repeated if another change of the
+key was committed first. When none is left, the older root keys are dropped. All progress is in the
+database, so a killed process continues at its next start.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ RETRY_SECONDS = 5.0
 
 
 class RootKeyRotation:
-    """Adds root keys, reseals seeds under the newest, and drops the older ones."""
+    """Adds root keys, reseals seeds under the newest one, and drops the older ones."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RootKeyRotation:
         material: KeyMaterial,
         sources: Mapping[int, RootKeySource],
     ) -> None:
-        """Start with the root keys of a sealer, which the store has checked, and their sources."""
+        """Start with a sealer's root keys, already checked by the store, and with their sources."""
         self._settings_file = settings_file
         self._sources = sources
         self._sealer = sealer
@@ -79,7 +79,7 @@ class RootKeyRotation:
         self._damaged = 0
 
     async def reload(self, _: ReloadRootKeys) -> RootKeys:
-        """Use the root keys that the settings name now; return the progress of the rotation."""
+        """Use the root keys in the current settings. Return the progress of the rotation."""
         try:
             sources = config.read(self._settings_file).root_key_sources
             async with self._lock:
@@ -98,23 +98,26 @@ class RootKeyRotation:
     async def _read(self, sources: Mapping[int, RootKeySource]) -> Sealer:
         """Return a sealer with the root keys from these sources. Raises ConfigError.
 
-        Those whose source is the same are not read again: they must not be lost with a token that
-        fails while they are in use. A token or a command may take its time: it has a thread.
+        Keys with unchanged sources are not read again: a failing token must not lose a key that is
+        in use. Reading runs in a thread, because a token or a command can be slow.
         """
         held = self._sealer.root_keys
         known = {
-            each: held[each]
-            for each, source in self._sources.items()
-            if each in held and sources.get(each) == source
+            root_key_id: held[root_key_id]
+            for root_key_id, source in self._sources.items()
+            if root_key_id in held and sources.get(root_key_id) == source
         }
-        others = {each: source for each, source in sources.items() if each not in known}
+        others = {
+            root_key_id: source
+            for root_key_id, source in sources.items()
+            if root_key_id not in known
+        }
         return Sealer(known | await asyncio.to_thread(read_root_keys, others))
 
     async def catch_up(self) -> None:
-        """Have the root keys that another key service has added since they were read.
+        """Read root keys that another key service has added meanwhile.
 
-        Raises ConfigError where the settings do not name them either, and
-        DatabaseUnavailableError.
+        Raises ConfigError if the settings do not name them, and DatabaseUnavailableError.
         """
         stored = set(await self._store.list_root_key_check_values())
         if stored <= self._sealer.root_key_ids:
@@ -125,13 +128,13 @@ class RootKeyRotation:
             self._sources = sources
 
     async def start(self) -> None:
-        """Save the newest root key before it seals anything. Raises DatabaseUnavailableError."""
+        """Store the newest root key before its first use. Raises DatabaseUnavailableError."""
         self._wake.set()
         if self._sealer.newest not in await self._store.list_root_key_check_values():
             await self._add_newest(self._sealer)
 
     async def run(self) -> None:
-        """Reseal seeds under older root keys, whenever there are any, until cancelled."""
+        """Reseal seeds under older root keys whenever there are any, until cancelled."""
         self._wake.set()
         while True:
             await self._wake.wait()
@@ -140,7 +143,7 @@ class RootKeyRotation:
                 is_done = await self._reseal_all()
             except (KeyServiceError, DatabaseUnavailableError):
                 is_done = False
-            except Exception:  # noqa: BLE001 - tried again, and the command shows what remains
+            except Exception:  # noqa: BLE001 - retried, and the reload command shows the rest
                 _LOG.exception("private keys could not be resealed")
                 is_done = False
             if not is_done:
@@ -174,7 +177,7 @@ class RootKeyRotation:
         _LOG.info("new keys are sealed under another root key", root_key=sealer.newest)
 
     async def _reseal_all(self) -> bool:
-        """Reseal what is under an older root key; return whether nothing is left."""
+        """Reseal everything under an older root key. Return whether nothing is left."""
         newest = self._sealer.newest
         if set(await self._store.list_root_key_check_values()) == {newest}:
             return True
@@ -196,7 +199,7 @@ class RootKeyRotation:
         return True
 
     async def _renew_keyring(self, name: KeyringId) -> bool:
-        """Make a keyring's MAC again; return whether it is damaged."""
+        """Renew a keyring's MAC. Return whether the keyring is damaged."""
         while True:
             epoch = self._writer.epoch
             try:
@@ -211,7 +214,7 @@ class RootKeyRotation:
                 return False
 
     async def _reseal_key(self, name: KeyName) -> bool:
-        """Reseal a key's seeds, and make its MAC again; return whether it is damaged."""
+        """Reseal a key's seeds and renew its MAC. Return whether the key is damaged."""
         newest = self._sealer.newest
         while True:
             epoch = self._writer.epoch

@@ -1,12 +1,11 @@
-"""Carries out what is due: rotates keys, schedules their archiving, and destroys private keys.
+"""Makes due changes: rotates keys, schedules their archiving, and destroys private keys.
 
-One task looks for keys, and for tenants, that are due, in pages by an index, and makes their changes
-one after another, each with its record. What is due is decided once more on the key that a change
-replaces: so a change is made once, and not at all where it was cancelled first. What cannot be
-changed holds no other up and is tried again.
+One task finds due keys and tenants in pages, by an index. It makes their changes one after another,
+each with a record. Each change is checked again against the key that it replaces. So it is made
+once, and never after its cancellation. A failing change delays no other, and is retried.
 
-The time is the machine's clock. Where it was set forward by much, nothing is destroyed for a day, so
-that a wrong clock is seen before its harm.
+The time is the machine's clock. After a large step forward, nothing is destroyed for a day. So an
+operator can notice a wrong clock before it does harm.
 """
 
 import asyncio
@@ -31,61 +30,61 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 SECONDS = 10.0
-"""Between two looks."""
+"""The time between two searches for due changes."""
 AT_ONCE = 64
-"""Keys on one page."""
+"""Keys on one page of due keys."""
 CHANGES_AT_ONCE = 100
-"""Changes of one key before others have their turn."""
+"""Changes of one key before it is another key's turn."""
 CHANGE_SECONDS = 60.0
-"""The deadline of one change."""
+"""The time limit of one change."""
 RETRY_SECONDS = 300.0
-"""How long a key or a tenant rests that could not be changed."""
+"""The pause after a failed change of a key or tenant."""
 MAX_LEAP_SECONDS = 3600.0
-"""How far the clock may be set forward."""
+"""The largest step forward of the clock that is accepted."""
 HOLD_SECONDS = 24 * 3600.0
-"""For how long nothing is destroyed where it was set forward further."""
+"""The pause in destructions after a larger step."""
 MAX_RESTING = 10_000
 
 
 class Schedule:
-    """Makes the changes that are due."""
+    """Makes due changes."""
 
     def __init__(self, store: KeyStore, transactions: Transactions, least_delay: timedelta) -> None:
-        """Take how long a private key is kept, at least, once its destruction is asked for."""
+        """Take the minimum delay between a destruction's request and the destruction."""
         self._hold_seconds = min(HOLD_SECONDS, least_delay.total_seconds())
         self._store = store
         self._transactions = transactions
         self._resting: LRUCache[DueKey | TenantId, float] = LRUCache(MAX_RESTING)
         self._epoch = 0
         self._seen = 0.0, 0.0
-        """The clock and the event loop's time at the last look."""
+        """The clock and the event loop's time at the last search."""
         self._held_until = float("-inf")
-        """In the event loop's time: nothing is destroyed before."""
+        """The event loop's time before which nothing is destroyed."""
         self.changes: Counter[tuple[str, str]] = Counter()
-        """How many changes were made, or failed, by operation and outcome."""
+        """The number of changes by operation and outcome."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Make due changes repeatedly, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(SECONDS)
 
     async def count(self) -> int:
-        """Return how many keys are due now."""
+        """Return the number of keys with a due change."""
         return await self._store.database.query(count_due_keys, clock.now())
 
     async def look(self) -> None:
-        """Make every change that is due now, if the database is available."""
+        """Make all due changes, if the database is available."""
         try:
             now = clock.now()
             await self.carry_out(now, destroys=not self._is_held(now))
         except (KeyServiceError, DatabaseUnavailableError):
-            pass  # the database is unavailable: nothing was done, and nothing is lost
-        except Exception:  # noqa: BLE001 - tried again
+            pass  # the database is unavailable: nothing is lost, and the next search retries
+        except Exception:  # noqa: BLE001 - the next search retries
             _LOG.exception("the schedule could not be carried out")
 
     async def carry_out(self, now: datetime, *, destroys: bool = True) -> None:
-        """Make every change that is due, or every one that destroys no private key.
+        """Make all due changes; without ``destroys``, those that destroy no private key.
 
         Raises DatabaseUnavailableError.
         """
@@ -136,9 +135,10 @@ class Schedule:
             )
 
     def _is_held(self, now: datetime) -> bool:
-        """Return whether the clock was set forward by much in the last day.
+        """Return whether the clock stepped far forward within the last day.
 
-        Since before an epoch the log alone tells: it has had no record for as long then.
+        For the time before this epoch, the newest record is the only evidence. A long time without
+        records looks the same as a step.
         """
         loop_time, seconds = asyncio.get_running_loop().time(), now.timestamp()
         if self._epoch == self._store.writer.epoch:

@@ -1,11 +1,11 @@
-"""Serves framed requests: to each peer, on a Unix socket or by mutual TLS, what it may ask.
+"""Serves framed requests on Unix sockets and by mutual TLS, with the permitted requests of each.
 
-A request with keys in memory is answered by the commit of its record; any other becomes a task.
-Requests over the limit are refused at once, and so is every request
-that arrives while the server drains, or while another key service is the database's writer.
+A request with its keys in memory runs at once, and its response follows the commit of its record.
+Any other request becomes a task. Requests over the limit are refused at once. So are requests that
+arrive while the server drains, or while another key service is the database's writer.
 
-Where there are too many connections of gateways, a new one is served only where another certificate,
-or another address with its own, has more of them: the oldest of these ends.
+If too many gateway connections are open, a new one replaces the oldest of a certificate, or of an
+address with the same certificate, that has more. If none has more, the new one is refused.
 """
 
 import asyncio
@@ -64,11 +64,11 @@ T = TypeVar("T")
 
 
 class GatewayConnections:
-    """The connections of gateways, by where these are."""
+    """The connections of gateways, by host."""
 
     def __init__(self) -> None:
         self._hosts: dict[FramedConnection[ToKeyService], _Host] = {}
-        """The oldest first."""
+        """By age: the oldest first."""
 
     def add(
         self,
@@ -77,40 +77,44 @@ class GatewayConnections:
         *,
         is_full: bool,
     ) -> bool:
-        """Note a connection, and return whether it is served."""
+        """Register a connection, and return whether it is accepted."""
         host = _host_of(transport)
-        if is_full and not self._make_space(host):
+        if is_full and not self._close_oldest(host):
             _LOG.warning("refused a gateway: too many connections are open")
             return False
         self._hosts[connection] = host
         return True
 
     def remove(self, connection: FramedConnection[ToKeyService]) -> None:
-        """Forget a connection, if it is noted."""
+        """Remove a connection if it is registered."""
         self._hosts.pop(connection, None)
 
-    def _make_space(self, host: "_Host") -> bool:
-        """End the oldest connection of who has the most, unless this one would have as many.
+    def _close_oldest(self, host: "_Host") -> bool:
+        """End the oldest connection of the host with the most, unless the new one ties with it.
 
-        That is a certificate, and among those of one certificate an address: one gateway can have
-        many addresses, and several gateways can have one certificate.
+        Certificates are compared first, then the addresses of one certificate. One gateway can have
+        many addresses, and several gateways can share a certificate.
         """
         hosts = self._hosts.values()
-        crowded = _more_crowded(Counter(each.certificate for each in hosts), host.certificate)
+        crowded = _more_crowded(Counter(other.certificate for other in hosts), host.certificate)
         certificate = host.certificate if crowded is None else crowded
-        addresses = Counter(each.address for each in hosts if each.certificate == certificate)
+        addresses = Counter(other.address for other in hosts if other.certificate == certificate)
         address = _more_crowded(addresses, host.address if crowded is None else None)
         if address is None:
             return False
         _LOG.warning("ended a gateway's connection: its host has too many", host=address)
-        oldest = next(each for each, of in self._hosts.items() if of == (certificate, address))
+        oldest = next(
+            connection
+            for connection, other in self._hosts.items()
+            if other == (certificate, address)
+        )
         del self._hosts[oldest]
         oldest.abort()
         return True
 
 
 class _Host(NamedTuple):
-    """Where a gateway is; of one on this host both are empty."""
+    """A gateway's host. Both values are empty for this host."""
 
     certificate: bytes
     address: str
@@ -126,21 +130,21 @@ def _host_of(transport: asyncio.Transport) -> _Host:
     )
 
 
-def _more_crowded(of_each: Mapping[T, int], own: T | None) -> T | None:
-    """Return who has the most, if that is more than ``own`` would have with another one."""
-    most = max(of_each, key=of_each.__getitem__, default=None)
-    if most is None or (own is not None and of_each[most] <= of_each.get(own, 0) + 1):
+def _more_crowded(counts: Mapping[T, int], own: T | None) -> T | None:
+    """Return the key with the largest count, if ``own`` plus one would be smaller; else None."""
+    most = max(counts, key=counts.__getitem__, default=None)
+    if most is None or (own is not None and counts[most] <= counts.get(own, 0) + 1):
         return None
     return most
 
 
 BACKLOG = 128
 MAX_CONNECTIONS = 64
-"""Open connections, beyond which GatewayConnections decides whether a gateway's is served."""
+"""Open connections before GatewayConnections decides about a new one."""
 
 
 class Server:
-    """Answers calls until it drains."""
+    """Executes calls until it drains."""
 
     def __init__(
         self,
@@ -152,7 +156,7 @@ class Server:
         activation: Activation,
         shard: str = DEFAULT_SHARD,
     ) -> None:
-        """Take the name of the shard whose key service it is."""
+        """Take the parts, and the name of this key service's shard."""
         self._activation = activation
         self._writer = activation.writer
         self._transactions = transactions
@@ -162,34 +166,34 @@ class Server:
         self._metrics = metrics
         self._shard = shard
         self._connections: dict[FramedConnection[ToKeyService], None] = {}
-        """The oldest first: a simulation ends them in the same order again."""
+        """By age: a simulation then ends them in a repeatable order."""
         self._gateways = GatewayConnections()
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
-        """Calls that are not answered yet."""
+        """Calls in flight."""
         self._idle = asyncio.Event()
-        """While the server drains: set once there are none."""
+        """Set while the server drains and no call is in flight."""
         self._draining = False
         self._all_closed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._link_listener: LinkListener | None = None
 
     async def listen(self, listener: Listener) -> None:
-        """Start to serve on a socket too. Raises ConfigError."""
+        """Start to serve on one more socket. Raises ConfigError."""
         loop = asyncio.get_running_loop()
         connection = partial(self._connection, listener.accepts, listener.requests)
         server = await loop.create_unix_server(connection, sock=listener.bind(), backlog=BACKLOG)
         self._servers.append(server)
 
     def listen_to_hosts(self, link: LinkTls, address: NetworkAddress) -> int:
-        """Start to serve gateways of other hosts; return the port. Raises ConfigError."""
+        """Start to serve gateways on other hosts. Return the port. Raises ConfigError."""
         connection = partial(self._connection, link.accepts, GATEWAY_REQUESTS)
         self._link_listener = LinkListener(link, address, connection)
         self._link_listener.start()
         return self._link_listener.port
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new calls, wait at most so long for the running ones, and close connections."""
+        """Refuse new calls, wait at most ``seconds`` for running ones, and close connections."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         self._draining = True
@@ -202,7 +206,7 @@ class Server:
                 async with asyncio.timeout_at(deadline):
                     await self._idle.wait()
         for connection in tuple(self._connections):
-            connection.close()  # after what is queued
+            connection.close()  # after its queued frames
         if self._connections:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
@@ -214,7 +218,7 @@ class Server:
         transport: asyncio.Transport,
         requests: frozenset[type[Struct]],
     ) -> bool:
-        """Return whether a connection is served: the operator's always is."""
+        """Return whether to accept a connection. The operator's are always accepted."""
         if requests is not GATEWAY_REQUESTS:
             return True
         is_full = len(self._connections) > MAX_CONNECTIONS
@@ -261,7 +265,7 @@ class Server:
     def _refusal(
         self, call: Call, requests: frozenset[type[Struct]], in_flight: int
     ) -> ErrorKind | None:
-        """7. Return the kind of the refusal of a call that is not begun."""
+        """7. Return why a call is refused, or None."""
         is_serving = self._writer.serving or isinstance(call.request, GetMetrics)
         if self._draining or not is_serving:
             return ErrorKind.STANDBY
@@ -274,12 +278,12 @@ class Server:
         return None
 
     def _begin(self, call: "_Call") -> None:
-        """Answer a call from memory, or start a task that does."""
+        """Execute a call from memory, or start a task for it."""
         self._under_way += 1
         call.peer.in_flight += 1
         request, frame = call.frame.request, call.frame
         if isinstance(request, KeyRequest):
-            if request.tenant.int == INSTALLATION.int:  # its keys are for checkpoints alone
+            if request.tenant.int == INSTALLATION.int:  # its keys only sign checkpoints
                 self._end(call, ErrorKind.KEY_NOT_FOUND)
                 return
             then = partial(self._end, call)
@@ -299,39 +303,39 @@ class Server:
             outcome: _Outcome = await self._result(call)
         except KeyServiceError as refusal:
             outcome = refusal.kind
-        except Exception:  # noqa: BLE001 - an unexpected error is answered too
+        except Exception:  # noqa: BLE001 - an unexpected error needs a response too
             _LOG.exception("request failed", request=type(call.frame.request).__name__)
             outcome = ErrorKind.INTERNAL
         self._end(call, outcome)
 
     def _end(self, call: "_Call", outcome: "_Outcome | None") -> None:
-        """12. Send the outcome of a call, and count it. None: a task executes the call again."""
+        """12. Send a call's outcome, and count it. For None, a task executes the call again."""
         if outcome is None:
             self._start(call)
             return
         request = call.frame.request
-        said: str = Outcome.SUCCESS
+        counted: str = Outcome.SUCCESS
         if isinstance(outcome, ErrorKind):
-            said = outcome
+            counted = outcome
             call.connection.send(Refusal(call.frame.id, outcome))
         else:
             try:
                 call.connection.send(Answer(call.frame.id, outcome))
             except ProtocolError:
                 _LOG.error("an answer is too large for a frame", request=type(request).__name__)
-                said = ErrorKind.INTERNAL
-            except Exception:  # noqa: BLE001 - whatever it is, this call alone fails
+                counted = ErrorKind.INTERNAL
+            except Exception:  # noqa: BLE001 - whatever fails, only this call fails
                 _LOG.exception("an answer cannot be sent", request=type(request).__name__)
-                said = ErrorKind.INTERNAL
-            if isinstance(said, ErrorKind):
-                call.connection.send(Refusal(call.frame.id, said))
+                counted = ErrorKind.INTERNAL
+            if isinstance(counted, ErrorKind):
+                call.connection.send(Refusal(call.frame.id, counted))
         seconds = perf_counter() - call.began
         if isinstance(request, KeyRequest):
-            self._metrics.count(request.operation, request.algorithm, said, seconds)
+            self._metrics.count(request.operation, request.algorithm, counted, seconds)
         elif (
             isinstance(request, Batch)
             and isinstance(outcome, BatchResults)
-            and said == Outcome.SUCCESS
+            and counted == Outcome.SUCCESS
         ):
             self._count_items(request, outcome, seconds)
         call.peer.in_flight -= 1
@@ -340,7 +344,7 @@ class Server:
             self._idle.set()
 
     def _count_items(self, batch: Batch, results: BatchResults, seconds: float) -> None:
-        """Count each request of a batch, with its share of the time."""
+        """Count each request of a batch, with its share of the batch's time."""
         counts = Counter(
             (
                 item.request.operation,
@@ -376,7 +380,7 @@ _Outcome = _Result | ErrorKind
 
 
 class _Peer:
-    """How many calls of a connection are not answered yet."""
+    """The number of a connection's calls in flight."""
 
     __slots__ = ("in_flight",)
 
@@ -385,7 +389,7 @@ class _Peer:
 
 
 class _Call:
-    """A call that is not answered yet."""
+    """A call in flight."""
 
     __slots__ = ("began", "connection", "deadline", "frame", "peer")
 
@@ -405,7 +409,7 @@ class _Call:
 
 
 def _log_end(error: Exception | None) -> None:
-    """Log what a peer has done wrong, if it has."""
+    """Log a peer's error that ended a connection."""
     match error:
         case ProtocolError():
             _LOG.warning("a peer sent an invalid frame", error=str(error))

@@ -1,17 +1,17 @@
-"""Begins a new audit log in a restored database: it continues the records, and names the log before.
+"""Begins a new audit log in a restored database. It continues the records of the earlier log.
 
-The installation that the backup is of may have recorded more since, and may still run. If both had
-one log id and one key, they would sign two histories of one log: a fork.
+The backed-up installation may have recorded more since, and may still run. With the same log id and
+key, both would sign two histories of one log: a fork.
 
-The first record after a restore says what is continued, in the fields of every record:
+The first record after a restore uses the fields of every record:
 
     operation    continue-log
-    request_id   the id of the log that is continued
-    policy       checkpoint-SIZE-ROOT: the last checkpoint that it had signed in the backup; SIZE in
+    request_id   the id of the earlier log
+    policy       checkpoint-SIZE-ROOT: the earlier log's last checkpoint in the backup; SIZE in
                  decimal, ROOT in hexadecimal
-    key_version  the first version of the keys that are made from then on, and sign the new log
+    key_version  the first version of the new checkpoint keys, which sign the new log
 
-The records before it are those of the log that is continued.
+All records before it belong to the earlier log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,11 +52,11 @@ from pqkeep_protocol.keys import (
 from pqkeep_protocol.startup.settings import ConfigError
 
 HOLD = timedelta(days=MIN_ARCHIVE_DAYS)
-"""For how long after a restore nothing is destroyed: the backup may have what was cancelled since."""
+"""The pause in destructions after a restore. They may have been cancelled after the backup."""
 
 
 class DueDestruction(NamedTuple):
-    """What is to be destroyed, and when: all private keys of a tenant, or one."""
+    """A scheduled destruction of one private key, or of all of a tenant (``key`` is None)."""
 
     at: datetime
     tenant: TenantId
@@ -64,10 +64,10 @@ class DueDestruction(NamedTuple):
 
 
 def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
-    """Begin a new log with a new checkpoint key, in a transaction; return its id.
+    """Begin a new log with a new checkpoint key, in a transaction. Return the log's id.
 
-    Its first record names the log that it continues. Nothing is destroyed in the next seven days.
-    Raises ConfigError and DamagedKeyError.
+    Its first record names the earlier log. Nothing is destroyed in the next seven days. Raises
+    ConfigError and DamagedKeyError.
     """
     material = KeyMaterial(sealer, schemes_of(WorkerSettings("pqcrypto", None)))
     generation = find_generation(connection) + 1
@@ -93,7 +93,7 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
     entries += _postponements(connection, sealer, generation, signer.info.created_at + HOLD)
     outcomes, appended = apply_changes(connection, sealer, insert, log_state, entries)
     if set(outcomes) != {CommitOutcome.DURABLE}:
-        raise ConfigError("the keys that sign checkpoints could not be replaced")
+        raise ConfigError("the checkpoint keys could not be replaced: restore the backup again")
     log = uuid4()
     checkpoints.rename_log(connection, log)
     checkpoints.add_checkpoint(connection, _sign(material, signer, log, appended.frontier))
@@ -101,34 +101,34 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
 
 
 def list_due(connection: sa.Connection, sealer: Sealer) -> Sequence[DueDestruction]:
-    """Return what private keys are to be destroyed, the first to be due first.
+    """Return the scheduled destructions, the earliest first.
 
-    What is damaged is never destroyed, and left out.
+    Damaged keys are left out: they are never destroyed.
     """
-    found: list[DueDestruction] = []
+    scheduled: list[DueDestruction] = []
     for tenant in every_destruction(connection):
         with suppress(DamagedKeyError):
             keyring = find_keyring(connection, sealer, KeyringId(tenant, DEFAULT_KEYRING))
             if keyring is not None and keyring.destruction is not None:
-                found.append(DueDestruction(keyring.destruction.at, tenant))
+                scheduled.append(DueDestruction(keyring.destruction.at, tenant))
     generation = find_generation(connection)
     for name in every_due_key(connection):
         with suppress(DamagedKeyError):
             versions = find_key_versions(connection, sealer, name, generation)
-            found += (
+            scheduled += (
                 DueDestruction(entry.info.archive_at, name.tenant, entry.info)
                 for entry in versions.entries
                 if entry.info.archive_at is not None
             )
-    return sorted(found, key=lambda due: due.at)
+    return sorted(scheduled, key=lambda due: due.at)
 
 
 def _postponements(
     connection: sa.Connection, sealer: Sealer, generation: int, until: datetime
 ) -> Iterator[RecordedChange]:
-    """Yield changes after which nothing is destroyed before a time, each with its record.
+    """Yield changes that postpone all destructions to at least a time, with their records.
 
-    What is damaged stays as it is: it is never destroyed.
+    Damaged keys are not changed: they are never destroyed.
     """
     for tenant in every_destruction(connection):
         with suppress(DamagedKeyError):
@@ -204,7 +204,7 @@ def _record(operation: Operation, key: KeyEntry) -> NewRecord:
 
 
 def succession_record(log: UUID, last: Checkpoint | None, first_version: KeyVersion) -> NewRecord:
-    """Return the record that continues a log after its last checkpoint, None if it has none."""
+    """Return the record that continues a log. ``last`` is its last checkpoint, if any."""
     size, root = (0, EMPTY_ROOT) if last is None else (last.size, last.root)
     return NewRecord(
         tenant=INSTALLATION,

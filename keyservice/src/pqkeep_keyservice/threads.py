@@ -1,6 +1,6 @@
-"""Threads for what waits for the disk, or computes without the interpreter lock.
+"""Threads for functions that wait for the disk, or that compute without the interpreter lock.
 
-They do no more than that needs: ``loop.run_in_executor`` costs twice the CPU time.
+They are minimal, because ``loop.run_in_executor`` costs twice the CPU time.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ _Job = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "as
 
 
 class Threads:
-    """Runs functions in the order in which they come, each for a coroutine that waits for it."""
+    """Runs functions in order of arrival, each for a waiting coroutine."""
 
     def __init__(self, name: str, count: int = 1) -> None:
-        """Start so many threads."""
+        """Start ``count`` threads."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._is_closed = False
         self._threads = [
             threading.Thread(target=self._work, name=name, daemon=True) for _ in range(count)
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Return what a function returns, or raise what it raises. It runs even if cancelled.
+        """Run a function in a thread; return its result or raise its error.
 
-        Raises RuntimeError once the threads were told to end.
+        It runs even if the caller is cancelled. Raises RuntimeError after ``close``.
         """
         if self._is_closed:
             raise RuntimeError("the threads have ended")
@@ -42,22 +42,22 @@ class Threads:
         try:
             return await done
         finally:
-            del done  # its exception has this frame, and so the arguments
+            del done  # its exception refers to this frame, and so to the arguments
 
     def close(self) -> None:
-        """Wait for the functions that were given, and end the threads."""
+        """Wait for all submitted functions, and end the threads."""
         self._is_closed = True
         for _ in self._threads:
             self._jobs.put(None)
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             function, arguments, loop, done = job
             try:
                 finish, outcome = done.set_result, function(*arguments)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the coroutine raises it
+            except BaseException as error:  # noqa: BLE001 - the coroutine raises every error
                 finish, outcome = done.set_exception, error
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(_finish, done, finish, outcome)

@@ -2,7 +2,7 @@
 
 The steps continue the count of the gateway's ``http/road.py``. The code carries their numbers.
 
-7. Accept the frame: draining, standby, limits, what the socket takes (``server.py``).
+7. Accept the frame: draining, standby, limits, the socket's permitted requests (``server.py``).
 8. Enter the tenant's gate; a change also takes the key's lock.
 9. Find keyring, algorithm, purpose and key versions, in memory or in the database
    (``operations/table.py``).
@@ -10,10 +10,10 @@ The steps continue the count of the gateway's ``http/road.py``. The code carries
 11. Commit the audit record with the change.
 12. Send the result, and count the request (``server.py``).
 
-A request that finds everything in memory is executed at once, and the commit of its record sends
-the result: no task, lock or future waits. Otherwise, and where this form refuses, a task executes it
-from the beginning. Both forms have the same checks. An operation on stale versions, because another
-change of the key was committed first, runs again on the new ones.
+If all the data is in memory, a request runs at once. The commit of its record then sends the result: no
+task, lock or future is needed. Otherwise, and if that form refuses the request, a task executes it
+from the start. Both forms have the same checks. If another change of the key was committed first, the
+operation runs again on the new versions.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 Then = Callable[[AnyResult | ErrorKind | None], None]
-"""Takes a result or the kind of a refusal, durably recorded; or None: the epoch was over before it was
-recorded, and ``execute`` does it again."""
+"""Takes a result or the kind of a refusal, durably recorded. None means that the epoch ended before
+the record, and ``execute`` must run the request again."""
 
 
 MAX_PER_TENANT = 64
 
 
 class KeyLocks:
-    """A bounded queue of changes for each key."""
+    """A lock for each key, with a bounded number of waiting changes."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[KeyName, asyncio.Lock] = WeakValueDictionary()
@@ -62,8 +62,8 @@ class KeyLocks:
     async def lock(self, name: KeyName, deadline: float) -> AsyncIterator[None]:
         """Hold the key's lock.
 
-        Raises OVERLOADED if too many changes wait or run, and DEADLINE_EXCEEDED if the lock is not free
-        before the deadline (in the event loop's time).
+        Raises OVERLOADED if too many changes wait or run, and DEADLINE_EXCEEDED if the lock is not
+        free before the deadline (in the event loop's time).
         """
         tenant = name.tenant
         if self._changes[tenant] >= MAX_PER_TENANT or self._changes.total() >= MAX_WAITING:
@@ -87,7 +87,7 @@ class KeyLocks:
 
 
 class Transactions:
-    """Executes requests."""
+    """Executes requests, and the automatic changes of the schedule."""
 
     def __init__(self, parts: Parts, log: AuditLog, gate: TenantGate) -> None:
         self._parts = parts
@@ -98,11 +98,11 @@ class Transactions:
     def execute_from_memory(
         self, request: AnyRequest, attribution: Attribution, deadline: float, then: Then
     ) -> bool:
-        """8. Execute a request for which nothing is loaded or waited for, and nothing is changed.
+        """8. Execute a request that needs no loading or waiting, and changes nothing.
 
-        ``then`` is called once the record is durable. Where False is returned nothing has happened, and
-        ``execute`` does the same from the beginning: it loads what is not in memory, and records what is
-        refused. The deadline is in the event loop's time.
+        ``then`` is called once the record is durable. If False is returned, nothing has happened,
+        and ``execute`` must run the request: it loads missing data, and records refusals. The
+        deadline is in the event loop's time.
         """
         row = row_of(request)
         if row.from_memory is None:
@@ -117,7 +117,7 @@ class Transactions:
             if context is not None:
                 done = row.from_memory(request, context)  # 10
                 _require_time(deadline)
-        except Exception:  # noqa: BLE001 - execute meets it again, and records it
+        except Exception:  # noqa: BLE001 - execute raises it again, and records it
             done = None
         if done is None:
             leave()
@@ -138,7 +138,7 @@ class Transactions:
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
     ) -> AnyResult:
-        """8. Return the result, durably recorded, or raise KeyServiceError, durably recorded.
+        """8. Return the result or raise KeyServiceError, in both cases durably recorded.
 
         The deadline is in the event loop's time. Late work is given up before its change is
         committed, never after.
@@ -155,21 +155,26 @@ class Transactions:
                 leave()
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
-        except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
+        except Exception as error:  # noqa: BLE001 - an unexpected error is returned and recorded too
             kind = refusal_kind(error, request)
-            more = error if isinstance(error, RecordedError) else None
+            recorded = error if isinstance(error, RecordedError) else None
         finally:
             _wipe(request)
         version = getattr(request, "version", None)
         record = (
             operation_record(request, attribution, version, kind)
-            if more is None
+            if recorded is None
             else operation_record(
-                request, attribution, more.version or version, kind, more.target, more.keyring
+                request,
+                attribution,
+                recorded.version or version,
+                kind,
+                recorded.target,
+                recorded.keyring,
             )
         )
         if await self._log.commit(record, epoch=epoch) is not CommitOutcome.DURABLE:
-            kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the answer with it
+            kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the result with it
         raise KeyServiceError(kind)
 
     async def _execute(
@@ -208,11 +213,10 @@ class Transactions:
     async def make_due_change(
         self, name: KeyName, now: datetime, deadline: float, *, destroys: bool = True
     ) -> Operation | None:
-        """Make the next change of a key that is due, with its record; None if there is none.
+        """Make the next due change of a key, with its record. Return None if there is none.
 
-        None also where it destroys a key, and that is not to be.
-
-        Raises KeyServiceError and DamagedKeyError, without a record.
+        Without ``destroys``, changes that destroy a key are ignored. Raises KeyServiceError and
+        DamagedKeyError, without a record.
         """
         async with self._gate.call(name.tenant), self._locks.lock(name, deadline):
             while True:
@@ -235,9 +239,9 @@ class Transactions:
     async def take_destruction_step(
         self, tenant: TenantId, now: datetime, deadline: float
     ) -> Operation | KeyServiceEvent | None:
-        """Make the next change by which a tenant's private keys are destroyed, with its record.
+        """Make the next due change towards destroying a tenant's private keys, with its record.
 
-        None if nothing is to be done. Raises KeyServiceError and DamagedKeyError, without a record.
+        Return None if nothing is due. Raises KeyServiceError and DamagedKeyError, without a record.
         """
         async with self._gate.call(tenant):
             while True:
@@ -257,9 +261,9 @@ class Transactions:
         self, record: NewRecord, change: KeyChange, epoch: int
     ) -> CommitOutcome:
         if change.destroys_a_seed and not await self._parts.store.database.scrub():
-            # Another process reads the file, so that a copy would stay: change nothing.
+            # Another process reads the file, and a copy would remain: change nothing.
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        self._parts.keys.invalidate(change.old)  # also right if the commit's outcome stays unknown
+        self._parts.keys.invalidate(change.old)  # correct even if the commit's outcome is unknown
         outcome = await self._log.commit(record, change, epoch)
         if outcome is CommitOutcome.DURABLE:
             self._parts.keys.update(change.new, epoch)
@@ -288,7 +292,7 @@ class Transactions:
 
 
 def _record_of(request: AnyRequest, attribution: Attribution, done: OperationResult) -> NewRecord:
-    """Return the record of an operation that was done."""
+    """Return the record of a successful operation."""
     record = operation_record(
         request, attribution, done.version, Outcome.SUCCESS, done.target, done.keyring
     )
@@ -300,13 +304,13 @@ def _record_of(request: AnyRequest, attribution: Attribution, done: OperationRes
 
 
 def _wipe(request: AnyRequest) -> None:
-    """Overwrite the key that a request has brought, once the operation is not run again."""
+    """Overwrite the key in a wrap request, once the operation cannot run again."""
     if isinstance(request, Wrap):
         request.symmetric_key[:] = bytes(len(request.symmetric_key))
 
 
 def refusal_kind(error: Exception, request: AnyRequest) -> ErrorKind:
-    """Return how an error is answered and recorded. Logs what is not a refusal."""
+    """Return the kind of refusal for an error. Log unexpected errors."""
     match error:
         case KeyServiceError(kind=kind):
             return kind
@@ -318,7 +322,7 @@ def refusal_kind(error: Exception, request: AnyRequest) -> ErrorKind:
                 damage=str(error),
             )
             return ErrorKind.UNAVAILABLE
-        case DatabaseUnavailableError():  # which the database has logged
+        case DatabaseUnavailableError():  # already logged by the database
             return ErrorKind.UNAVAILABLE
         case _:
             _LOG.error("operation failed", operation=request.operation, exc_info=error)

@@ -1,4 +1,4 @@
-"""Wires the parts of a key service: the same in its process and in the tests."""
+"""Wires the parts of a key service, for its process and for the tests."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ NOT_KNOWN: Mapping[int, RootKeySource] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class KeyServiceParts:
-    """What a key service consists of, but for its socket."""
+    """The parts of a key service, without its sockets."""
 
     store: KeyStore
     key_cache: KeyCache
@@ -60,7 +60,7 @@ class KeyServiceParts:
     activation: Activation
 
     def close(self) -> None:
-        """Wait for threads and worker processes and end them. The database stays open."""
+        """Wait for threads and worker processes, and end them. The database stays open."""
         self.workers.close()
         self.encapsulation_workers.close()
         self.in_process.close()
@@ -79,7 +79,7 @@ def wire(  # noqa: PLR0913 - each once, in process.py
     verify_signatures: bool = False,
     least_destruction_days: int = MIN_ARCHIVE_DAYS,
 ) -> KeyServiceParts:
-    """Put a key service together that has nothing in memory but root keys, from these sources."""
+    """Return the wired parts of a key service. ``sources`` are the sources of its root keys."""
     schemes, least_delay = schemes_of(settings), timedelta(days=least_destruction_days)
     key_cache = KeyCache(store.writer, store.find_key_versions)
     keyring_cache = KeyringCache(store.writer, store.find_keyring)

@@ -1,16 +1,16 @@
-"""sign, verify, and the same for a digest and for a mu; and sign-jws.
+"""sign and verify, for a message, a digest or an external mu; and sign-jws.
 
-A signature over a message has the caller's context or an empty one, so that any verifier of the
-standard can check it; one over a mu is the same (FIPS 204, algorithm 7). One over a digest is
-described here:
+A signature over a message uses the caller's context, or an empty one. So any verifier of the
+standard can check it. A signature over a mu is the same (FIPS 204, algorithm 7). A signature over a
+digest is defined here:
 
     signature = Sign(OID(hash function) || digest, context = "pqkeep/v1/sign-hash")
 
-The OID binds the hash function, and the context makes sure that such a signature never verifies as
-one over a message.
+The OID binds the hash function. The context ensures that such a signature never verifies as one
+over a message.
 
 A JSON Web Signature (RFC 7515) is in compact form, with ML-DSA (RFC 9964). Its header names the
-algorithm and the key, by its thumbprint; nothing of it is the caller's.
+algorithm, and the key by its thumbprint. The caller controls no part of the header.
 
     signing input = BASE64URL(header) || "." || BASE64URL(payload)
     JWS           = signing input || "." || BASE64URL(Sign(signing input, context = ""))
@@ -55,7 +55,7 @@ async def sign(request: _Sign, context: Context) -> OperationResult:
 
 
 async def sign_jws(request: SignJws, context: Context) -> OperationResult:
-    """Sign a payload as JWS. The context is empty, so a signature over its signing input is one."""
+    """Sign a payload as JWS. It equals a signature over the signing input with an empty context."""
     versions = context.versions
     key = versions.key_for(request.operation, request.version)
     header = _protected_header(versions.algorithm, key.info.public_key)
@@ -63,9 +63,9 @@ async def sign_jws(request: SignJws, context: Context) -> OperationResult:
     signature = await context.executor.sign(
         versions.tenant, key, Message(message), context.deadline
     )
-    made = _compact(header, None if request.detached else request.payload, signature)
+    jws = _compact(header, None if request.detached else request.payload, signature)
     version = key.info.version
-    return OperationResult(Jws(jws=made, version=version), version)
+    return OperationResult(Jws(jws=jws, version=version), version)
 
 
 async def verify(request: VerifyRequest, context: Context) -> OperationResult:
@@ -83,7 +83,7 @@ async def verify(request: VerifyRequest, context: Context) -> OperationResult:
 
 
 def signable_of(request: _Sign | VerifyRequest) -> Signable:
-    """Return what the signature scheme gets."""
+    """Return the input of the signature scheme."""
     if isinstance(request, Sign | Verify):
         return Message(request.message, request.context)
     if isinstance(request, SignMu | VerifyMu):
@@ -103,7 +103,7 @@ _OID: Mapping[HashAlgorithm, bytes] = {
 
 
 def represent_digest(hash_algorithm: HashAlgorithm, digest: bytes) -> bytes:
-    """Return what is signed for a digest."""
+    """Return the message that is signed for a digest."""
     return _OID[hash_algorithm] + digest
 
 
@@ -111,16 +111,16 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
 def _protected_header(algorithm: Algorithm, public_key: bytes) -> str:
-    """Return the header of what a key signs, in base64url."""
+    """Return a key's JWS header in base64url."""
     alg = JWK_ALGORITHM[algorithm]
     return base64url(_ENCODER.encode({"alg": alg, "kid": thumbprint(alg, public_key)}))
 
 
 def _signing_input(header: str, payload: bytes) -> bytes:
-    """Return what is signed (RFC 7515, section 5.1)."""
+    """Return the signing input (RFC 7515, section 5.1)."""
     return f"{header}.{base64url(payload)}".encode("ascii")
 
 
 def _compact(header: str, payload: bytes | None, signature: bytes) -> str:
-    """Return the compact form; without the payload where it is None (RFC 7515, appendix F)."""
+    """Return the compact form. For a payload of None it is detached (RFC 7515, appendix F)."""
     return f"{header}.{base64url(payload or b'')}.{base64url(signature)}"

@@ -1,9 +1,9 @@
-"""Operations with a public key that the caller brought.
+"""Operations with a public key from the caller.
 
-If the tenant has a key version with this public key, its status and its keyring's purposes hold as
-if the version had been named, and the record names it. The ciphertext is that of any supplied key.
-Whatever is wrong with a key is INVALID_PUBLIC_KEY. It has a size, so that looking costs little, and
-nothing of it is kept.
+If the tenant has a key version with this public key, that version's status and its keyring's
+purposes apply, and the record names it. The ciphertext is the same as for any supplied key. Every
+problem with the key is INVALID_PUBLIC_KEY. The key has its algorithm's size, so that the look-up is
+cheap. It is not stored.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,17 +33,17 @@ Operation: TypeAlias = Callable[[S, Context], Awaitable[OperationResult]]
 
 
 class OwnKey(NamedTuple):
-    """The tenant's key version that a supplied public key is of."""
+    """The tenant's key version with the supplied public key."""
 
     keyring: KeyringName
     version: KeyVersion
 
 
 async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKey | None:
-    """Return the tenant's key version with a public key; None if it has none.
+    """Return the tenant's key version with a public key, or None.
 
-    Of several with the same key it is one that may be used. Raises RecordedError if none may: the
-    caller's keyrings, the keyring's purposes or the version's status do not allow it.
+    If several versions have the key, return a permitted one. Raises RecordedError if none is
+    permitted by the caller's scopes, the keyring's purposes and the version's status.
     """
     refusal: RecordedError | None = None
     for keyring, version in await parts.store.database.read(
@@ -52,8 +52,8 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
         kind = ErrorKind.SCOPE_DENIED
         if request.within is None or request.within.match(keyring):
             try:
-                found = await parts.keyrings.get(KeyringId(request.tenant, keyring))
-                found.require(PURPOSE_OF[request.operation])
+                own_keyring = await parts.keyrings.get(KeyringId(request.tenant, keyring))
+                own_keyring.require(PURPOSE_OF[request.operation])
                 versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
                 versions.key_for(request.operation, version)
             except KeyServiceError as refused:
@@ -68,7 +68,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
 
 
 def _own_recorded(run: Run[S]) -> Operation[S]:
-    """Return an operation whose record says where the key is, if it is the tenant's."""
+    """Return an operation that records the keyring and version of the tenant's own key."""
 
     async def respond(request: S, context: Context) -> OperationResult:
         public_key = request.public_key or b""
@@ -122,5 +122,5 @@ async def verify(request: VerifyRequest, public_key: bytes, context: Context) ->
 def _encapsulated(algorithm: Algorithm, public_key: bytes) -> tuple[bytes, bytes]:
     try:
         return KEMS[algorithm].load_public(public_key).encapsulate()
-    except ValueError:  # also of an X25519 half of low order
+    except ValueError:  # also for an X25519 part of low order
         raise KeyServiceError(ErrorKind.INVALID_PUBLIC_KEY) from None

@@ -1,4 +1,4 @@
-"""Which operation answers which request: one table, and what each row has loaded before it runs."""
+"""The table of operations by request, with the data that each needs loaded."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
@@ -28,26 +28,26 @@ RunFromMemory = Callable[[Any, Context], OperationResult]
 
 
 class Loads(Enum):
-    """What an operation has in its context, and is checked before it runs."""
+    """The data that is loaded and checked before an operation runs."""
 
     NOTHING = auto()
     KEYRING = auto()
     KEYRING_OF_ALGORITHM = auto()
-    """The algorithm has the operation, too."""
+    """The keyring is loaded, and the algorithm supports the operation."""
     KEY = auto()
-    """The keyring has the operation's purpose, too, and the key's versions are loaded."""
+    """As above. The keyring's purposes allow the operation, and the key's versions are loaded."""
 
 
 class Row(NamedTuple):
-    """How a request is answered."""
+    """How a request is executed."""
 
     run: Run
     from_memory: RunFromMemory | None = None
-    """The same without waiting and without a change, if there is that. Once it has refused a request,
-    ``run`` decides, and may say more."""
+    """A variant without waiting and without changes, or None. After it refuses a request, ``run``
+    decides, and can give more detail."""
     loads: Loads = Loads.KEY
     changes_key: bool = False
-    """Such requests for one key run one after the other."""
+    """Whether requests for one key run one after another."""
 
 
 def _plain(run: RunFromMemory) -> Row:
@@ -103,11 +103,11 @@ WITH_SUPPLIED_KEY: Mapping[type[Struct], Row] = {
         (messages.VerifyMu, supplied_keys.verify),
     )
 }
-"""The same for requests that bring their key."""
+"""The rows for requests with a supplied key."""
 
 
 def row_of(request: AnyRequest) -> Row:
-    """Return how a request is answered."""
+    """Return the table row for a request."""
     if getattr(request, "public_key", None) is None:
         return OPERATIONS[type(request)]
     return WITH_SUPPLIED_KEY[type(request)]
@@ -116,7 +116,7 @@ def row_of(request: AnyRequest) -> Row:
 def context_in_memory(
     request: AnyRequest, row: Row, parts: Parts, deadline: float
 ) -> Context | None:
-    """9. Return what an operation works with; None where something of it must be loaded first.
+    """9. Return an operation's context, or None if data must be loaded first.
 
     Raises UNSUPPORTED and PURPOSE_DENIED.
     """
@@ -143,9 +143,9 @@ def context_in_memory(
 
 
 async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: float) -> Context:
-    """9. Return what an operation works with, loading it first.
+    """9. Load an operation's data, and return its context.
 
-    Raises what ``context_in_memory`` raises, KEYRING_NOT_FOUND, DamagedKeyError and
+    Raises the errors of ``context_in_memory``, KEYRING_NOT_FOUND, DamagedKeyError and
     DatabaseUnavailableError.
     """
     while (context := context_in_memory(request, row, parts, deadline)) is None:
@@ -158,7 +158,7 @@ async def loaded_context(request: AnyRequest, row: Row, parts: Parts, deadline: 
 
 
 async def respond(request: AnyRequest, parts: Parts, deadline: float) -> OperationResult:
-    """Return what the operation returns. Raises what it and ``loaded_context`` raise."""
+    """Execute a request. Raises the errors of the operation and of ``loaded_context``."""
     row = row_of(request)
     context = await loaded_context(request, row, parts, deadline)
     result = row.run(request, context)

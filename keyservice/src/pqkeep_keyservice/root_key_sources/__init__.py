@@ -1,1 +1,1 @@
-"""Where root keys come from: files, credentials of the service manager, PKCS#11 tokens, commands."""
+"""Sources of root keys: files, credentials of the service manager, PKCS#11 tokens and commands."""

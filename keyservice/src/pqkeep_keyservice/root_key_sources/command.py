@@ -1,7 +1,7 @@
-"""A root key that a command prints, for example one that asks a key management service.
+"""Reads a root key from a command's output. The command can, for example, ask a KMS for the key.
 
-It runs without a shell, with nothing to read, in ``/`` and in an environment of its own. What it
-writes to standard error is discarded: nobody can say that it holds no secret.
+It runs without a shell and without input, in ``/`` and in a minimal environment. Its standard error
+is discarded, because it could hold a secret.
 """
 
 import base64
@@ -24,24 +24,24 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 DEADLINE_SECONDS = 10.0
 MAX_OUTPUT = 64
-"""Bytes; base64 of a root key is 44."""
+"""The longest output, in bytes. The base64 of a root key has 44."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def run_command(command: Sequence[str], deadline_seconds: float = DEADLINE_SECONDS) -> Secret:
-    """Return the root key that a command prints: its 32 bytes, or their base64 on a line.
+    """Return the root key that a command prints: its 32 bytes, or their base64 on one line.
 
-    Raises RootKeyUnavailableError if it fails or takes too long, and ConfigError if it cannot be
-    run or prints something else.
+    Raises RootKeyUnavailableError if the command fails or takes too long. Raises ConfigError if it
+    cannot run or prints something else.
     """
     deadline = time.monotonic() + deadline_seconds
     name = f"the root key command {command[0]}"
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as output:
         try:
-            process = subprocess.Popen(  # noqa: S603 - what the settings say is to be run
+            process = subprocess.Popen(  # noqa: S603 - the command from the settings
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
@@ -49,7 +49,7 @@ def run_command(command: Sequence[str], deadline_seconds: float = DEADLINE_SECON
                 cwd="/",
                 env=_environment(),
                 start_new_session=True,
-                preexec_fn=_die_with_this_thread,  # noqa: PLW1509 - one call, see prctl(2)
+                preexec_fn=_end_with_this_thread,  # noqa: PLW1509 - one call, see prctl(2)
             )
         except OSError as error:
             raise ConfigError(f"cannot run {name}: {error.strerror}") from None
@@ -70,8 +70,8 @@ def run_command(command: Sequence[str], deadline_seconds: float = DEADLINE_SECON
     return _decoded(printed, name)
 
 
-def _die_with_this_thread() -> None:
-    """Have the kernel kill the command when what waits for it ends before it."""
+def _end_with_this_thread() -> None:
+    """Let the kernel kill the command if the waiting thread ends first."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -83,7 +83,7 @@ def _environment() -> dict[str, str]:
 
 
 def _read(output: RawIOBase, deadline: float) -> bytearray:
-    """Return everything it prints, or one byte more than is allowed. Raises TimeoutError."""
+    """Return the whole output, or one byte more than is allowed. Raises TimeoutError."""
     printed = bytearray()
     waiting = select.poll()
     waiting.register(output, select.POLLIN)
@@ -99,7 +99,7 @@ def _read(output: RawIOBase, deadline: float) -> bytearray:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and everything it started."""
+    """End the command and all processes that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

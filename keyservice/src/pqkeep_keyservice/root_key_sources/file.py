@@ -1,6 +1,6 @@
-"""A root key in a secret file, which may be one that a service manager gives to the process.
+"""Reads a root key from a secret file, which can be a credential of the service manager.
 
-Of credentials in $CREDENTIALS_DIRECTORY see systemd.exec(5), LoadCredential and
+For credentials in $CREDENTIALS_DIRECTORY see systemd.exec(5), LoadCredential and
 LoadCredentialEncrypted.
 """
 
@@ -16,18 +16,18 @@ DIRECTORY = "CREDENTIALS_DIRECTORY"
 
 
 def credential_file(name: str) -> Path:
-    """Return a credential's file. Raises ConfigError where the process has no credentials."""
+    """Return a credential's file. Raises ConfigError if the process has no credentials."""
     folder = os.environ.get(DIRECTORY)
     if not folder:
         raise ConfigError(
-            f"cannot use the credential {name}: ${DIRECTORY} is not set, "
-            "as a service manager does for a service that has credentials"
+            f"cannot use the credential {name}: ${DIRECTORY} is not set; let the service manager "
+            "start the process with this credential"
         )
     return Path(folder) / name
 
 
 class RootKeyUnavailableError(ConfigError):
-    """A root key cannot be had now, and could be later: its token or its command does not answer."""
+    """A root key is unavailable for now: its token or command does not respond."""
 
 
 def read_root_key(path: Path, *, also_owned_by: int | None = None) -> Secret:

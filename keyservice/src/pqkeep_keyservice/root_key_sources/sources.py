@@ -1,4 +1,4 @@
-"""Reads root keys from wherever the settings say they are."""
+"""Reads root keys from the sources in the settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +11,12 @@ from pqkeep_keyservice.root_key_sources.token import derive_root_key
 
 
 def read_root_keys(sources: Mapping[int, RootKeySource]) -> dict[int, Secret]:
-    """Read root keys (32 bytes each) by their ids. Raises ConfigError, RootKeyUnavailableError too."""
-    return {each: read(source) for each, source in sources.items()}
+    """Return root keys (32 bytes each) by id. Raises ConfigError or RootKeyUnavailableError."""
+    return {root_key_id: read(source) for root_key_id, source in sources.items()}
 
 
 def read(source: RootKeySource) -> Secret:
-    """Read one root key. Raises ConfigError, RootKeyUnavailableError too."""
+    """Return one root key. Raises ConfigError or RootKeyUnavailableError."""
     match source:
         case RootKeySource(file=Path() as path):
             return read_root_key(path)

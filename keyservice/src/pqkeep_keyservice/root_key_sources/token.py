@@ -1,9 +1,9 @@
-"""A root key that a PKCS#11 token derives from a key that never leaves it.
+"""Derives a root key in a PKCS#11 token, from a token key that never leaves it.
 
     root key = HMAC-SHA-256(the token's key, "pqkeep/root-key/v1")
 
-Nothing but the token's key is kept, and that is in the token only. Each root key has a token key of
-its own, so that an old root key is destroyed with its key. (PKCS#11 v2.40, CKM_SHA256_HMAC.)
+Only the token stores a key. Each root key has its own token key, so that destroying the token key
+destroys the root key. (PKCS#11 v2.40, CKM_SHA256_HMAC.)
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ _BITS = 8 * ROOT_KEY_SIZE
 def derive_root_key(source: Pkcs11) -> Secret:
     """Return the root key that a token derives.
 
-    Raises RootKeyUnavailableError if the token is not there or fails, and ConfigError if the PIN is
-    wrong, or the key is missing, may leave the token or is shorter than 256 bits.
+    Raises RootKeyUnavailableError if the token is absent or fails. Raises ConfigError if the PIN is
+    wrong, or if the token key is missing, extractable or shorter than 256 bits.
     """
     with _session(source) as session:
         from pkcs11 import Mechanism  # noqa: PLC0415 - an extra
@@ -38,7 +38,7 @@ def derive_root_key(source: Pkcs11) -> Secret:
 
 
 def create_token_key(source: Pkcs11) -> None:
-    """Make the key in the token, unless it is there. Raises as ``derive_root_key`` does."""
+    """Create the key in the token unless it exists. Raises the errors of ``derive_root_key``."""
     with _session(source, writes=True) as session:
         from pkcs11 import Attribute, KeyType, MechanismFlag  # noqa: PLC0415 - an extra
 
@@ -59,7 +59,7 @@ def create_token_key(source: Pkcs11) -> None:
 
 
 def destroy_token_key(source: Pkcs11) -> None:
-    """Destroy the key in the token. Raises as ``derive_root_key`` does."""
+    """Destroy the key in the token. Raises the errors of ``derive_root_key``."""
     with _session(source, writes=True) as session:
         _require_key(session, source).destroy()
 
@@ -69,14 +69,14 @@ def _require_key(session: "Session", source: Pkcs11) -> Any:
 
     keys, name = _keys(session, source), f"the key {source.key} in the token {source.token}"
     if not keys:
-        raise ConfigError(f"{name} is missing")
+        raise ConfigError(f"{name} is missing: create it, or correct its label in the settings")
     if len(keys) > 1:
-        raise ConfigError(f"{name} is there {len(keys)} times")
+        raise ConfigError(f"{name} exists {len(keys)} times: keep one key with this label")
     (key,) = keys
     if key[Attribute.EXTRACTABLE] or not key[Attribute.SENSITIVE]:
-        raise ConfigError(f"{name} could be read from it: it must be sensitive and not extractable")
+        raise ConfigError(f"{name} can be read out: it must be sensitive and not extractable")
     if key.key_length < _BITS:
-        raise ConfigError(f"{name} is shorter than {_BITS} bits")
+        raise ConfigError(f"{name} is shorter than {_BITS} bits: create a longer one")
     return key
 
 
@@ -89,30 +89,32 @@ def _keys(session: "Session", source: Pkcs11) -> list[Any]:
 
 @contextmanager
 def _session(source: Pkcs11, *, writes: bool = False) -> Iterator["Session"]:
-    """Yield a session with a token whose user is logged in; log out at the end.
+    """Yield a session with the token, with the user logged in. Log out at the end.
 
-    The library is initialised each time, so that it finds a token that was put in meanwhile.
+    Each session initialises the library again, so that it finds a token inserted meanwhile.
     """
     try:
         import pkcs11  # noqa: PLC0415 - an extra
         from pkcs11 import exceptions  # noqa: PLC0415
     except ModuleNotFoundError:
         raise ConfigError(
-            'root keys in PKCS#11 tokens need the package "pqkeep-keyservice[pkcs11]"'
+            'root keys in PKCS#11 tokens need the package "pqkeep-keyservice[pkcs11]": install it'
         ) from None
     pin = _pin(source)
     name = f"the PKCS#11 token {source.token}"
     try:
         library: Any = pkcs11.lib(str(source.library))
     except exceptions.PKCS11Error:
-        raise ConfigError(f"cannot use the PKCS#11 library {source.library}") from None
+        raise ConfigError(f"cannot load the PKCS#11 library {source.library}") from None
     try:
         with library.get_token(token_label=source.token).open(rw=writes, user_pin=pin) as session:
             yield session
     except exceptions.NoSuchToken:
-        raise RootKeyUnavailableError(f"{name} is not there") from None
+        raise RootKeyUnavailableError(f"{name} is not present") from None
     except exceptions.MultipleTokensReturned:
-        raise ConfigError(f"several PKCS#11 tokens have the label {source.token}") from None
+        raise ConfigError(
+            f"several PKCS#11 tokens have the label {source.token}: give each its own label"
+        ) from None
     except (
         exceptions.PinIncorrect,
         exceptions.PinInvalid,
@@ -120,8 +122,8 @@ def _session(source: Pkcs11, *, writes: bool = False) -> Iterator["Session"]:
         exceptions.PinExpired,
         exceptions.PinLocked,
     ) as error:
-        # not RootKeyUnavailableError: trying again would lock the token
-        raise ConfigError(f"{name} refuses the PIN: {type(error).__name__}") from None
+        # Not RootKeyUnavailableError: more tries could lock the token.
+        raise ConfigError(f"{name} rejects the PIN: {type(error).__name__}") from None
     except exceptions.PKCS11Error as error:
         raise RootKeyUnavailableError(f"{name} fails: {type(error).__name__}") from None
     finally:

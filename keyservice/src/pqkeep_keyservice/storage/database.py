@@ -1,6 +1,7 @@
 """The interface of a database; sqlite.py and fenced_database.py implement it.
 
-What a transaction would insert is noted without a database, so that it can be one statement.
+``Inserts`` collects the rows of a transaction without a database, so that one statement can insert
+them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,33 +14,33 @@ from pqkeep_keyservice.storage.writer import Writer
 from pqkeep_protocol.commits import WriteProblem
 
 Rows = Mapping[sa.Table, Sequence[tuple[Any, ...]]]
-"""Some for each of the tables, with a value for each column, in the order of the columns."""
+"""Rows by table. Each has a value for each column, in the table's order."""
 
 
 class NotOnlyInsertsError(Exception):
-    """Another statement than an INSERT is needed."""
+    """The transaction needs a statement other than an INSERT."""
 
 
 class Inserts:
-    """Stands in for a connection: notes the rows of INSERTs, and refuses every other statement."""
+    """Replaces a connection: it collects the rows of INSERTs, and refuses other statements."""
 
     dialect = DefaultDialect()
-    """Of no kind of database: nothing is executed in a way that one of them alone has."""
+    """A neutral dialect, so that no code uses a feature of one database."""
 
     def __init__(self, texts: Mapping[str, sa.Table]) -> None:
-        """Take the INSERTs that are executed as a text, each with all columns of its table."""
+        """Take the INSERTs that run as text. Each has all columns of its table."""
         self.rows: dict[sa.Table, Sequence[tuple[Any, ...]]] = {}
         self._texts = texts
 
     def exec_driver_sql(self, statement: str, rows: Sequence[tuple[Any, ...]] = ()) -> None:
-        """Note the rows of an INSERT that is one of the texts. Raises NotOnlyInsertsError."""
+        """Collect the rows of an INSERT among the texts. Raises NotOnlyInsertsError."""
         table = self._texts.get(statement)
         if table is None:
             raise NotOnlyInsertsError
         self.rows[table] = rows
 
     def execute(self, statement: sa.Executable, rows: object = None) -> None:
-        """Note the rows of an INSERT, each by the names of its columns. Raises NotOnlyInsertsError."""
+        """Collect an INSERT's rows, given by column names. Raises NotOnlyInsertsError."""
         if not isinstance(statement, sa.Insert) or not isinstance(rows, list):
             raise NotOnlyInsertsError
         table = statement.table
@@ -52,7 +53,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class DatabaseUnavailableError(Exception):
-    """The database does not answer now. Whether a write was committed is unknown."""
+    """The database does not respond. A write may or may not be committed."""
 
     def __init__(self, message: str = "", problem: WriteProblem = WriteProblem.NO_RESPONSE) -> None:
         super().__init__(message)
@@ -60,18 +61,18 @@ class DatabaseUnavailableError(Exception):
 
 
 class Database(Protocol):
-    """One transaction at a time, durable once it has ended.
+    """Runs one transaction at a time. Each is durable once it has ended.
 
-    This process is the only writer, because keys are cached in memory.
+    This process is the only writer, because it caches keys in memory.
     """
 
     dialect: sa.Dialect
-    """The dialect that SQL is compiled for."""
+    """The dialect in which SQL is compiled."""
     writer: Writer
-    """Whether this process is the writer now, as far as it knows, and in which epoch.
+    """Whether this process is the writer, as far as it knows, and the current epoch.
 
-    Another key service may have been the writer between two epochs: what was read in an earlier one
-    is out of date.
+    Another key service may have written between two epochs, so data read in an earlier one is
+    outdated.
     """
     is_scrubbed: bool
     """Whether the last scrub succeeded."""
@@ -79,25 +80,25 @@ class Database(Protocol):
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function in a transaction. What it wrote is durable on return.
+        """Run a function in a transaction. Its writes are durable on return.
 
-        Raises DatabaseUnavailableError: whether anything was written is unknown then.
+        Raises DatabaseUnavailableError, which leaves open whether they were committed.
         """
 
     async def insert(
         self, plan: Callable[[*Arguments], tuple[Rows, T] | None], *arguments: *Arguments
     ) -> T | None:
-        """Insert the rows that a function returns, and return what it returns with them.
+        """Insert the rows that ``plan`` returns, and return its other result.
 
-        That is as ``write`` does it, in less time. None: nothing was done, because the function has
-        returned None, or because this database has no faster way now than ``write``. Raises
-        DatabaseUnavailableError: whether anything was written is unknown then.
+        The effect equals ``write``, in less time. Returns None without doing anything if ``plan``
+        returns None, or if this database currently has no way that is faster than ``write``. Raises
+        DatabaseUnavailableError, which leaves open whether anything was committed.
         """
 
     async def read(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function that only reads, after all earlier writes.
+        """Run a function that only reads, after all earlier writes of this process.
 
         Raises DatabaseUnavailableError.
         """
@@ -105,22 +106,22 @@ class Database(Protocol):
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a slow function that only reads, on what is durable.
+        """Run a slow function that only reads durable data.
 
-        It has a connection of its own, and no other transaction waits for it. Raises
-        DatabaseUnavailableError, also where this process is not the writer any more.
+        It has its own connection, so that no other transaction waits for it. Raises
+        DatabaseUnavailableError, also if this process is no longer the writer.
         """
 
     async def peek(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a query, whoever is the writer: for what this process checks, never for an answer.
+        """Run a query even on a standby: for this process's own checks, never for a response.
 
         Raises DatabaseUnavailableError.
         """
 
     async def scrub(self) -> bool:
-        """Remove copies of deleted data, as far as this database can; return whether it succeeded."""
+        """Remove copies of deleted data as far as possible. Return whether that succeeded."""
 
     async def close(self) -> None:
         """Wait for the last commit, close the connections and release the lock."""

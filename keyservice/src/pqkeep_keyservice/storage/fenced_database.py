@@ -1,11 +1,12 @@
-"""A database on a server, which several key services can reach, and one of them writes to.
+"""A database on a server that several key services can reach. Only one of them writes to it.
 
 One session does all the work. It holds the database's lock, so that no other key service writes.
-When the session is lost, for whatever reason, nothing is answered until a new one holds the lock.
-Another key service may have held it in between, so the new session begins a new epoch. A key service
-that finds the lock taken waits for it: it stands by. ``writer.py`` has the rules.
+After the session is lost, requests are refused until a new session holds the lock. Another key
+service may have held it in between, so each session begins a new epoch. The epoch is a fencing
+token: the database refuses writes of an earlier one. A key service that does not get the lock is a
+standby and waits for it. ``writer.py`` has the rules.
 
-The server is PostgreSQL (``postgresql.py``), or that of the simulation.
+The server is PostgreSQL (``postgresql.py``) or the simulation's.
 """
 
 import asyncio
@@ -33,58 +34,58 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 RESPONSE_SECONDS = 4.0
-"""For one transaction. The gateway waits ten seconds for an answer."""
+"""The time limit of one transaction. The gateway waits ten seconds for a response."""
 OPEN_SECONDS = 30.0
-"""For the checks and the migrations, once the lock is held."""
+"""The time limit of checks and migrations once the lock is held."""
 
 
 class LostEpochError(Exception):
-    """The epoch is over: another session has begun one."""
+    """Another session has begun a newer epoch."""
 
 
 class Session(Protocol):
-    """A session with a database server. Its methods raise the server's ``failures``."""
+    """A session with a database server. Its methods raise the errors in ``Server.failures``."""
 
     async def take_lock(self) -> bool:
         """Take the database's lock, if it is free."""
 
     async def end_silent_holder(self) -> bool:
-        """End the session that has the lock, if its time is over; return whether it was."""
+        """End the holder's session if its time is over. Return whether it was ended."""
 
     async def begin_epoch(self, seconds: float, *, has_waited: bool) -> Epoch:
-        """Begin an epoch with the lock, and migrate. For some seconds none may end the session."""
+        """Begin an epoch with the lock, and migrate. The session is protected for ``seconds``."""
 
     async def begin(self, epoch: int, *, writes: bool, renews: bool) -> None:
-        """Begin a transaction. Raises LostEpochError where the epoch is over."""
+        """Begin a transaction. Raises LostEpochError if the epoch has ended."""
 
     async def run(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Return what a function returns in the transaction."""
+        """Run a function in the transaction, and return its result."""
 
     async def commit(self) -> None:
-        """Commit the transaction. Raises LostEpochError where the server rolls it back."""
+        """Commit the transaction. Raises LostEpochError if the server rolls it back."""
 
     async def roll_back(self) -> None:
         """Roll the transaction back."""
 
     async def insert(self, epoch: int, rows: Rows) -> None:
-        """Insert rows, durably on return. Raises LostEpochError where the epoch is over."""
+        """Insert rows, durable on return. Raises LostEpochError if the epoch has ended."""
 
     def has_ended(self) -> bool:
-        """Return whether the server has hung up."""
+        """Return whether the server has closed the session."""
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call a function when the server hangs up."""
+        """Call a function when the server closes the session."""
 
     def terminate(self) -> None:
-        """End the session at once, and what waits for it with an error."""
+        """End the session now. Calls that wait for it raise an error."""
 
     async def abandon(self) -> None:
         """End the session without waiting for the server."""
 
     async def close(self) -> None:
-        """End the session in an orderly way, if the server answers."""
+        """Close the session cleanly if the server responds."""
 
 
 class Server(Protocol):
@@ -92,11 +93,11 @@ class Server(Protocol):
 
     dialect: sa.Dialect
     failures: tuple[type[Exception], ...]
-    """The errors after which a session is not used again."""
+    """Errors after which a session is given up."""
     refusals: tuple[type[Exception], ...]
-    """The errors of statements after which it is."""
+    """Errors of statements after which the session remains usable."""
     in_use: str
-    """The message that another key service has the lock."""
+    """The message for a lock that another key service holds."""
 
     async def connect(self) -> Session:
         """Open a session."""
@@ -104,16 +105,16 @@ class Server(Protocol):
     async def peek(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Return what a function reads in one snapshot, on a connection of its own."""
+        """Run a function that reads one snapshot, on a separate connection."""
 
     async def scrub(self) -> bool:
-        """Remove copies of deleted data; return whether it succeeded."""
+        """Remove copies of deleted data. Return whether that succeeded."""
 
     def error(self, error: BaseException) -> ConfigError | DatabaseUnavailableError:
-        """Return what an error of the first session means."""
+        """Return the error to raise for an error of the first session."""
 
     async def close(self) -> None:
-        """Close what is left of connections."""
+        """Close the remaining connections."""
 
 
 class _InUseError(ConfigError):
@@ -130,20 +131,20 @@ class FencedDatabase:
         self.is_scrubbed = True
         self._server = server
         self._session: Session | None = None
-        """The one that writes."""
+        """The session that writes."""
         self._opening: Session | None = None
-        """The one that is to write."""
+        """The session that is being opened."""
         self._lock = asyncio.Lock()
         self._follows: asyncio.Task[None] | None = None
         self._heartbeat: asyncio.Task[None] | None = None
         self._problem = WriteProblem.NO_RESPONSE
-        """Why the last session was given up, or none could be opened."""
+        """Why the last session was lost, or why none could be opened."""
 
     @classmethod
     async def open(cls, server: Server, lock_seconds: float) -> Self:
-        """Lock the database for this process and migrate it.
+        """Lock the database for this process, and migrate it.
 
-        Waits some seconds for the lock. Raises ConfigError, and DatabaseUnavailableError where a
+        Waits ``lock_seconds`` for the lock. Raises ConfigError, and DatabaseUnavailableError if a
         later try may succeed.
         """
         opened = cls(server, Writer(stands_by=False))
@@ -160,7 +161,7 @@ class FencedDatabase:
 
     @classmethod
     async def open_or_stand_by(cls, server: Server) -> Self:
-        """Lock the database as ``open`` does, or where another has it go on without, and wait."""
+        """Like ``open``, but as a standby while another key service has the lock."""
         opened = cls(server, Writer())
         decision = await opened._begin()
         if decision.do is not Do.SERVE:
@@ -182,7 +183,7 @@ class FencedDatabase:
     async def insert(
         self, plan: Callable[[*Arguments], tuple[Rows, T] | None], *arguments: *Arguments
     ) -> T | None:
-        """See ``Database.insert``. None, too, when a transaction is due that renews the session."""
+        """See ``Database.insert``. Also returns None if a transaction must renew the session."""
         async with self._answered() as session:
             is_due = self.writer.is_renewal_due(asyncio.get_running_loop().time())
             planned = None if is_due else plan(*arguments)
@@ -199,10 +200,10 @@ class FencedDatabase:
         epoch = self.writer.epoch
         if not epoch:
             raise DatabaseUnavailableError
-        number, found = await self.peek(_with_epoch, function, *arguments)
+        number, result = await self.peek(_with_epoch, function, *arguments)
         if not number == epoch == self.writer.epoch:
             raise DatabaseUnavailableError
-        return found
+        return result
 
     async def peek(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
@@ -246,7 +247,7 @@ class FencedDatabase:
 
     @asynccontextmanager
     async def _answered(self) -> AsyncIterator[Session]:
-        """Have the session for a block, and give it up where the server does not answer in time."""
+        """Yield the session to a block. Give it up if the server does not respond in time."""
         async with self._lock:
             session = self._session
             if session is None:
@@ -255,7 +256,7 @@ class FencedDatabase:
                 async with asyncio.timeout(RESPONSE_SECONDS):
                     yield session
             except self._server.refusals:
-                raise  # the server refused the statement, and the session is still usable
+                raise  # the server refused the statement, but the session is still usable
             except self._server.failures as error:
                 self._problem = problem_of(error)
                 self._lost(session, described(error))
@@ -266,7 +267,7 @@ class FencedDatabase:
 
     @asynccontextmanager
     async def _transaction(self, session: Session, writes: bool) -> AsyncIterator[None]:  # noqa: FBT001
-        """Run a block in a transaction of the current epoch. It renews the session's time if due."""
+        """Run a block in a transaction of the current epoch. Renew the session's time if due."""
         began = asyncio.get_running_loop().time()
         renews = self.writer.is_renewal_due(began)
         await session.begin(self.writer.epoch, writes=writes, renews=renews)
@@ -280,7 +281,7 @@ class FencedDatabase:
             self.writer.renewed(began)
 
     async def _begin(self) -> Decision:
-        """Take the lock, or begin to stand by. Raises ConfigError and DatabaseUnavailableError."""
+        """Take the lock or become a standby. Raises ConfigError and DatabaseUnavailableError."""
         decision = self.writer.start()
         try:
             while decision.do is not Do.SERVE and not self.writer.is_standing_by:
@@ -297,12 +298,12 @@ class FencedDatabase:
             _LOG.warning("took the database's lock over", epoch=self.writer.epoch)
 
     async def _follow(self, decision: Decision) -> bool:
-        """Carry decisions out until an epoch is begun, whatever fails; return whether one is."""
+        """Carry out decisions until an epoch begins, despite errors. Return whether it did."""
         last_error = ""
         while decision.do not in {Do.SERVE, Do.STOP}:
             try:
                 decision = await self._carry_out(decision)
-            except Exception as error:  # noqa: BLE001 - another try may succeed, whatever failed
+            except Exception as error:  # noqa: BLE001 - after any failure another try may succeed
                 if isinstance(error, DatabaseUnavailableError):
                     self._problem = error.problem
                 if str(error) != last_error:
@@ -314,7 +315,7 @@ class FencedDatabase:
         return decision.do is Do.SERVE
 
     async def _carry_out(self, decision: Decision) -> Decision:
-        """Do what was decided; return what is to be done then.
+        """Carry out a decision. Return the next one.
 
         Raises ConfigError and DatabaseUnavailableError.
         """
@@ -361,21 +362,21 @@ class FencedDatabase:
         if session.has_ended():
             raise DatabaseUnavailableError("the server hung up")
         self._session, self._opening = session, None
-        self.is_scrubbed = False  # unknown
+        self.is_scrubbed = False  # unknown so far
         decision = self.writer.begun(epoch)
         session.on_end(lambda: self._lost(session, "the server hung up"))
         self._heartbeat = asyncio.create_task(self._renew(session))
         return decision
 
     async def _renew(self, session: Session) -> None:
-        """Say that the session is in use, as long as it is."""
+        """Renew the session's time while the session is in use."""
         while self._session is session:
             with suppress(DatabaseUnavailableError):
                 await self.write(_nothing)
             await asyncio.sleep(RENEW_SECONDS)
 
     def _lost(self, session: Session, why: str) -> None:
-        """Give a session up, and start to open another."""
+        """Give up a session, and start to open another one."""
         if self._session is not session:
             return
         self._session = None
@@ -384,7 +385,7 @@ class FencedDatabase:
         self._follows = asyncio.create_task(self._reopen(session, decision))
 
     async def _reopen(self, lost: Session, decision: Decision) -> None:
-        lost.terminate()  # ends the transaction that waits for it
+        lost.terminate()  # also ends a transaction that waits for it
         async with self._lock:
             await lost.abandon()
         if await self._follow(decision):
@@ -407,17 +408,17 @@ def _with_epoch(
     function: Callable[[sa.Connection, *Arguments], T],
     *arguments: *Arguments,
 ) -> tuple[int, T]:
-    """Return the current epoch, and what a function returns."""
+    """Return the database's epoch and a function's result."""
     number: int = connection.execute(sa.select(SERVICE_EPOCH.c.epoch)).scalar_one()
     return number, function(connection, *arguments)
 
 
 def _nothing(_: sa.Connection) -> None:
-    """Be a transaction that only renews the session's time."""
+    """Do nothing: the transaction only renews the session's time."""
 
 
 def described(error: BaseException) -> str:
-    """Return what an error says, for messages and the log."""
+    """Return an error's text for messages and the log."""
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     return str(getattr(error, "orig", None) or error) or type(error).__name__

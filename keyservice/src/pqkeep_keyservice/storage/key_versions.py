@@ -1,6 +1,6 @@
 """Rows of keys and their versions. A change is a compare-and-swap on the key's revision.
 
-What is due is found by an index.
+An index finds keys with due changes.
 """
 
 from collections.abc import Sequence
@@ -61,9 +61,9 @@ _ENTRIES = (
 
 
 def find_generation(connection: sa.Connection) -> int:
-    """Return how often the installation was restored: its newest checkpoint key tells.
+    """Return the number of restores of the installation, by its newest checkpoint key.
 
-    A restore makes a new one, whose version is sealed with it.
+    A restore generates a new checkpoint key. Its version number is sealed with it.
     """
     is_checkpoint_key = _is_of(KEYS, KeyName(INSTALLATION, Algorithm.ML_DSA_65))
     newest = sa.select(sa.func.max(KEYS.c.version)).where(is_checkpoint_key)
@@ -71,10 +71,10 @@ def find_generation(connection: sa.Connection) -> int:
 
 
 def count_keys(connection: sa.Connection) -> list[tuple[Algorithm, KeyStatus, int]]:
-    """Return how many key versions there are of each algorithm and status, from an index alone."""
+    """Return the number of key versions by algorithm and status. It reads only an index."""
     query = sa.select(KEYS.c.algorithm, KEYS.c.status, sa.func.count())
-    found = connection.execute(query.group_by(KEYS.c.algorithm, KEYS.c.status))
-    return [(Algorithm(algorithm), KeyStatus(status), count) for algorithm, status, count in found]
+    rows = connection.execute(query.group_by(KEYS.c.algorithm, KEYS.c.status))
+    return [(Algorithm(algorithm), KeyStatus(status), count) for algorithm, status, count in rows]
 
 
 def list_keys(connection: sa.Connection, tenant: TenantId | None = None) -> list[KeyName]:
@@ -83,25 +83,25 @@ def list_keys(connection: sa.Connection, tenant: TenantId | None = None) -> list
     query = sa.select(*name).order_by(*name)
     if tenant is not None:
         query = query.where(KEY_REVISIONS.c.tenant_id == tenant)
-    found = connection.execute(query)
     return [
-        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring) for row in found
+        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring)
+        for row in connection.execute(query)
     ]
 
 
 def find_key_versions(
     connection: sa.Connection, sealer: Sealer, name: KeyName, generation: int
 ) -> KeyVersions:
-    """Return the versions of a key, none if there is no key.
+    """Return the versions of a key, empty if there is no key.
 
-    Raises DamagedKeyError if its rows are not those that were stored, or are those that were stored
-    before the last change that the audit log has.
+    Raises DamagedKeyError if the rows do not match their MAC, or are older than the last change in
+    the audit log.
     """
     versions = _find_authentic(connection, sealer, name, generation)
     if versions.revision < newest_key_revision(
         connection, name.tenant, name.keyring, name.algorithm
     ):
-        raise DamagedKeyError("the key is older than the audit log says")
+        raise DamagedKeyError("the key is older than its last change in the audit log")
     return versions
 
 
@@ -119,29 +119,29 @@ def _find_authentic(
         )
         require_authentic(sealer, versions, row.mac)
         if row.due_at_us != stored_time(versions.due_at(find_age_limits(connection, name))):
-            raise DamagedKeyError("the key is not as it was stored")
-    except (TypeError, ValueError, OverflowError):  # a SQLite column holds values of any type
-        raise DamagedKeyError("the key has values that were never stored") from None
+            raise DamagedKeyError("the key differs from what was stored")
+    except (TypeError, ValueError, OverflowError):  # a SQLite column can hold values of any type
+        raise DamagedKeyError("the key has values that pqkeep never stores") from None
     return versions
 
 
 def find_public_key(
     connection: sa.Connection, tenant: TenantId, algorithm: Algorithm, public_key: bytes
 ) -> list[tuple[KeyringName, KeyVersion]]:
-    """Return which versions of a tenant's keys have this public key, in any keyring."""
+    """Return the versions of a tenant's keys with this public key, over all keyrings."""
     query = sa.select(KEYS.c.keyring, KEYS.c.version).where(
         KEYS.c.tenant_id == tenant,
         KEYS.c.public_key_sha256 == sha256(public_key).digest(),
         KEYS.c.algorithm == algorithm,
     )
-    found = connection.execute(query.order_by(KEYS.c.keyring, KEYS.c.version))
-    return [(row.keyring, KeyVersion(row.version)) for row in found]
+    rows = connection.execute(query.order_by(KEYS.c.keyring, KEYS.c.version))
+    return [(row.keyring, KeyVersion(row.version)) for row in rows]
 
 
 def is_idempotency_key_used(
     connection: sa.Connection, tenant: TenantId, idempotency: Idempotency
 ) -> bool:
-    """Return whether a request with this Idempotency-Key generated a key in the last day."""
+    """Return whether this Idempotency-Key generated a key within the last day."""
     oldest = clock.now() - IDEMPOTENCY_KEY_LIFETIME
     query = sa.select(KEYS.c.version).where(
         KEYS.c.tenant_id == tenant,
@@ -154,14 +154,14 @@ def is_idempotency_key_used(
 def replace_key_versions(
     connection: sa.Connection, sealer: Sealer, change: KeyChange
 ) -> CommitOutcome:
-    """Swap the new key in if the old one is still the current one."""
+    """Swap in the new key if the old one is still current."""
     old, new = change.old, change.new
     is_same = _is_of(KEY_REVISIONS, new.name)
     current = connection.execute(sa.select(KEY_REVISIONS.c.revision).where(is_same)).scalar()
     if (current or 0) != old.revision:
         return CommitOutcome.STALE
     for added in change.added:
-        if is_being_destroyed(connection, new.tenant) or (
+        if is_destruction_begun(connection, new.tenant) or (
             added.sealed and is_under_dropped_root_key(connection, added.sealed)
         ):
             return CommitOutcome.STALE
@@ -182,7 +182,7 @@ def replace_key_versions(
 
 
 def insert_key_versions(connection: sa.Connection, sealer: Sealer, versions: KeyVersions) -> None:
-    """Add a key with all its versions, where there is none. Its keyring is there already."""
+    """Add a new key with all its versions. Its keyring must exist."""
     connection.execute(
         sa.insert(KEY_REVISIONS),
         {**_columns(versions.name), **_revision_state(connection, sealer, versions)},
@@ -194,9 +194,9 @@ def insert_key_versions(connection: sa.Connection, sealer: Sealer, versions: Key
 
 
 def set_due(connection: sa.Connection, tenant: TenantId, keyring: KeyringName) -> None:
-    """Store anew when the schedule has something to do with a keyring's keys: its limits changed.
+    """Store new due times for a keyring's keys after a change of its age limits.
 
-    A key whose rows are damaged stays as it is, and refused.
+    Keys with damaged rows are not changed. They are refused anyway.
     """
     stored = KEY_REVISIONS.c.tenant_id == tenant, KEY_REVISIONS.c.keyring == keyring
     for row in connection.execute(sa.select(KEY_REVISIONS.c.algorithm).where(*stored)).all():
@@ -277,12 +277,12 @@ def _state(entry: KeyEntry) -> dict[str, object]:
 
 
 def stored_time(when: datetime | None) -> int | None:
-    """Return a time as it is stored: in microseconds since 1970."""
+    """Return a time in its stored form: microseconds since 1970."""
     return None if when is None else microseconds(when)
 
 
 def loaded_time(stored: int | None) -> datetime | None:
-    """Return a stored time."""
+    """Return the time of a stored value."""
     return None if stored is None else EPOCH + stored * MICROSECOND
 
 
@@ -301,8 +301,8 @@ def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
         idempotency_request,
         public_key_sha256,
     ) = row
-    if public_key_sha256 != sha256(public_key).digest():  # else the key would not be found by it
-        raise DamagedKeyError("the key is not as it was stored")
+    if public_key_sha256 != sha256(public_key).digest():  # a look-up by public key relies on it
+        raise DamagedKeyError("the key differs from what was stored")
     info = KeyInfo(
         name.algorithm,
         KeyVersion(version),
@@ -324,15 +324,15 @@ def _entry(name: KeyName, row: Sequence[Any]) -> KeyEntry:
 
 
 def find_age_limits(connection: sa.Connection, name: KeyName) -> AgeLimits:
-    """Return the limits of a key's keyring."""
+    """Return the age limits of a key's keyring."""
     limits = sa.select(KEYRINGS.c.rotation_days, KEYRINGS.c.archive_after_days)
     is_same = KEYRINGS.c.tenant_id == name.tenant, KEYRINGS.c.name == name.keyring
     row = connection.execute(limits.where(*is_same)).one_or_none()
     return NO_LIMITS if row is None else AgeLimits(*row)
 
 
-def is_being_destroyed(connection: sa.Connection, tenant: TenantId) -> bool:
-    """Return whether the destruction of a tenant's private keys has begun; also once it is completed."""
+def is_destruction_begun(connection: sa.Connection, tenant: TenantId) -> bool:
+    """Return whether the destruction of a tenant's private keys has begun or is completed."""
     query = sa.select(KEYRINGS.c.revision).where(
         KEYRINGS.c.tenant_id == tenant,
         KEYRINGS.c.name == DEFAULT_KEYRING,
@@ -350,7 +350,7 @@ _ORDER = (
 
 
 class DueKey(NamedTuple):
-    """A key of which something is due, in the order in which it is."""
+    """A key with a due change. It sorts by due time."""
 
     due_at_us: int
     tenant: TenantId
@@ -359,21 +359,21 @@ class DueKey(NamedTuple):
 
     @property
     def name(self) -> KeyName:
-        """Which key it is."""
+        """The key's name."""
         return KeyName(self.tenant, self.algorithm, self.keyring)
 
 
 def list_due_keys(
     connection: sa.Connection, now: datetime, after: DueKey | None, limit: int
 ) -> list[DueKey]:
-    """Return keys of which something is due, those longest due first, behind one that was listed."""
+    """Return keys with due changes, the longest due first, from after ``after`` on."""
     query = sa.select(*_ORDER).where(KEY_REVISIONS.c.due_at_us <= microseconds(now))
     if after is not None:
         query = query.where(sa.tuple_(*_ORDER) > sa.tuple_(*_values(after)))
-    found = connection.execute(query.order_by(*_ORDER).limit(limit))
+    rows = connection.execute(query.order_by(*_ORDER).limit(limit))
     return [
         DueKey(row.due_at_us, TenantId(row.tenant_id), row.keyring, Algorithm(row.algorithm))
-        for row in found
+        for row in rows
     ]
 
 
@@ -404,7 +404,7 @@ def list_archives(
 
 
 def every_due_key(connection: sa.Connection) -> list[KeyName]:
-    """Return all keys of which something will be due."""
+    """Return all keys with a due time, even in the future."""
     is_due = KEY_REVISIONS.c.due_at_us.is_not(None)
     return [
         KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring)
@@ -413,7 +413,7 @@ def every_due_key(connection: sa.Connection) -> list[KeyName]:
 
 
 def count_due_keys(connection: sa.Connection, now: datetime) -> int:
-    """Return of how many keys something is due."""
+    """Return the number of keys with a due change."""
     is_due = KEY_REVISIONS.c.due_at_us <= microseconds(now)
     return connection.execute(sa.select(sa.func.count()).where(is_due)).scalar_one()
 

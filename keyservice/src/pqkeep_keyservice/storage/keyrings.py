@@ -31,38 +31,38 @@ from pqkeep_protocol.keys import (
 
 _IS_OPEN = KEYRINGS.c.destruction.in_((DestructionState.SCHEDULED, DestructionState.BEGUN))
 _INFO = msgspec.json.Decoder(dict[str, str])
-_OLDER = "the keyring is older than the audit log says"
+_OLDER = "the keyring is older than its last change in the audit log"
 
 
 def find_keyring(connection: sa.Connection, sealer: Sealer, name: KeyringId) -> Keyring | None:
-    """Return a keyring, if there is one.
+    """Return a keyring, or None.
 
-    Raises DamagedKeyError if its row is not the one that was stored, or is the one that was stored
-    before the last change that the audit log has.
+    Raises DamagedKeyError if the row does not match its MAC, or is older than the last change in
+    the audit log.
     """
     row = connection.execute(sa.select(KEYRINGS).where(_is(name))).one_or_none()
     recorded = newest_keyring_revisions(connection, name.tenant, name.keyring)
-    found = None if row is None else _authentic(sealer, row)
-    if (found.revision if found else 0) < recorded.get(name.keyring, 0):
+    stored = None if row is None else _authentic(sealer, row)
+    if (stored.revision if stored else 0) < recorded.get(name.keyring, 0):
         raise DamagedKeyError(_OLDER)
-    if found is None and name.keyring == DEFAULT_KEYRING:
+    if stored is None and name.keyring == DEFAULT_KEYRING:
         return default_keyring(name.tenant)
-    return found
+    return stored
 
 
 def list_keyrings(connection: sa.Connection, sealer: Sealer, tenant: TenantId) -> list[Keyring]:
-    """Return all keyrings of a tenant, by name. Raises DamagedKeyError, as ``find_keyring`` does."""
+    """Return all keyrings of a tenant, by name. Raises DamagedKeyError like ``find_keyring``."""
     rows = connection.execute(sa.select(KEYRINGS).where(KEYRINGS.c.tenant_id == tenant))
-    found = {keyring.info.name: keyring for keyring in (_authentic(sealer, row) for row in rows)}
+    keyrings = {keyring.info.name: keyring for keyring in (_authentic(sealer, row) for row in rows)}
     for name, revision in newest_keyring_revisions(connection, tenant).items():
-        if name not in found or found[name].revision < revision:
+        if name not in keyrings or keyrings[name].revision < revision:
             raise DamagedKeyError(_OLDER)
-    found.setdefault(DEFAULT_KEYRING, default_keyring(tenant))
-    return [found[name] for name in sorted(found)]
+    keyrings.setdefault(DEFAULT_KEYRING, default_keyring(tenant))
+    return [keyrings[name] for name in sorted(keyrings)]
 
 
 def every_keyring(connection: sa.Connection) -> list[KeyringId]:
-    """Return the names of all keyrings that are stored."""
+    """Return the names of all stored keyrings."""
     name = KEYRINGS.c.tenant_id, KEYRINGS.c.name
     return [KeyringId(*row) for row in connection.execute(sa.select(*name).order_by(*name))]
 
@@ -70,7 +70,7 @@ def every_keyring(connection: sa.Connection) -> list[KeyringId]:
 def list_due_destructions(
     connection: sa.Connection, now: datetime, after: TenantId | None, limit: int
 ) -> list[TenantId]:
-    """Return tenants whose private keys are to be destroyed now, in order, behind one of them."""
+    """Return tenants with a due destruction, in order, from after ``after`` on."""
     is_due = KEYRINGS.c.destruction_at_us <= microseconds(now)
     return _tenants(connection, (is_due, _IS_OPEN), after, limit)
 
@@ -78,9 +78,9 @@ def list_due_destructions(
 def list_destructions(
     connection: sa.Connection, tenant: TenantId, after: TenantId | None, limit: int | None
 ) -> list[TenantId]:
-    """Return tenants whose private keys are to be destroyed, in order, behind one of them.
+    """Return tenants with an uncompleted destruction, in order, from after ``after`` on.
 
-    Of one tenant: this tenant, also if they were. INSTALLATION is all tenants.
+    For a single tenant, include a completed destruction. INSTALLATION stands for all tenants.
     """
     if tenant == INSTALLATION:
         return _tenants(
@@ -91,7 +91,7 @@ def list_destructions(
 
 
 def every_destruction(connection: sa.Connection) -> list[TenantId]:
-    """Return all tenants whose private keys are to be destroyed."""
+    """Return all tenants with an uncompleted destruction."""
     return list_destructions(connection, INSTALLATION, None, None)
 
 
@@ -111,7 +111,7 @@ def _tenants(
 def replace_keyring(
     connection: sa.Connection, sealer: Sealer, change: KeyringChange
 ) -> CommitOutcome:
-    """Swap the new keyring in if the old one is still the current one."""
+    """Swap in the new keyring if the old one is still current."""
     outcome = _replace(connection, sealer, change)
     if outcome is CommitOutcome.DURABLE:
         set_due(connection, change.new.tenant, change.new.info.name)
@@ -119,7 +119,7 @@ def replace_keyring(
 
 
 def insert_keyring(connection: sa.Connection, sealer: Sealer, keyring: Keyring) -> None:
-    """Add a keyring with its revision, where there is none."""
+    """Add a new keyring with its revision."""
     name = {"tenant_id": keyring.tenant, "name": keyring.info.name}
     connection.execute(sa.insert(KEYRINGS), {**name, **_values(sealer, keyring)})
 
@@ -157,7 +157,7 @@ def _replace(connection: sa.Connection, sealer: Sealer, change: KeyringChange) -
 
 
 def _count(connection: sa.Connection, tenant: TenantId) -> int:
-    """Return how many keyrings a tenant has, the default one among them."""
+    """Return the number of a tenant's keyrings, including the default one."""
     others = sa.and_(KEYRINGS.c.tenant_id == tenant, KEYRINGS.c.name != DEFAULT_KEYRING)
     return 1 + connection.execute(sa.select(sa.func.count()).where(others)).scalar_one()
 
@@ -192,5 +192,5 @@ def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
         keyring = Keyring(TenantId(row.tenant_id), info, row.revision, _destruction(row))
         require_authentic_keyring(sealer, keyring, row.mac)
     except (TypeError, ValueError, OverflowError, AttributeError, msgspec.MsgspecError):
-        raise DamagedKeyError("the keyring has values that were never stored") from None
+        raise DamagedKeyError("the keyring has values that pqkeep never stores") from None
     return keyring

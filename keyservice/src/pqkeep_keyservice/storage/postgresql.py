@@ -1,16 +1,17 @@
-"""A PostgreSQL server, as the key service's database needs it: sessions, their lock and their epochs.
+"""PostgreSQL for the key service's database: sessions, their lock and their epochs.
 
-A lock alone is not enough: a process that is paused keeps its session, and with it the lock. So the
-session says again and again, in the one row of ``service_epoch``, until when no other may end it.
-A key service that waits for the lock ends a session whose time is over, unless the server is at
-work for it just then: that is a slow disk, and no silent process. All times are the database
-server's. Each transaction that writes locks that row and so requires that its epoch is the current
-one: what an earlier epoch's session still tried could not be committed, even without the lock.
+A lock alone is not enough. A paused process keeps its session, and so its lock. Therefore the
+session regularly writes the time until which it is protected into the one row of ``service_epoch``.
+A standby ends a session with an expired time, unless the server is executing a statement for it:
+then the disk is slow, and the process is alive. All times are the database server's.
 
-Rows that are only inserted go by one statement, which is a transaction of its own. A transaction of
-several statements is three answers that are waited for, and a row the work of a statement. Here the
-rows come as one JSON text for each table, and the statement inserts nothing unless the epoch is the
-current one, whose row it locks as every transaction that writes does.
+Each writing transaction locks that row, and requires its epoch to be the current one. So a late
+write of an earlier session cannot be committed, even without the lock.
+
+Transactions that only insert rows run as a single statement. A transaction of several statements
+would wait for three responses of the server, and each row would cost a statement. Instead the rows
+of each table are sent as one JSON text. The statement inserts nothing unless its epoch is the
+current one. It locks that row like every writing transaction.
 """
 
 import asyncio
@@ -51,20 +52,20 @@ from pqkeep_protocol.startup.settings import ConfigError
 LOCK = 0x7071_6B65_6570_0001
 """The advisory lock of the key service: "pqkeep", 1."""
 LOCK_SECONDS = 15.0
-"""How long a command waits for the lock: as long as a server needs to notice that the machine which
-held it is gone; see SESSION."""
+"""How long a command waits for the lock: as long as a server needs to notice that the holder's
+machine is gone; see SESSION."""
 BUSY_SECONDS = RESPONSE_SECONDS
-"""How long the server may be at work on one statement of the session: as long as a transaction may
-take."""
+"""How long the server may execute one statement of a session: the time limit of a transaction."""
 CONNECT_SECONDS = 3.0
 QUERY_SECONDS = 8.0
 QUERIES = 2
-"""Queries at once. Each has a connection, and the role has few (see deploy/postgresql.sql)."""
+"""Queries at once. Each has its own connection, and the role may have few
+(deploy/postgresql.sql)."""
 SCRUB_SECONDS = 60.0
 SESSION = {
     "application_name": "pqkeep key service",
     "idle_in_transaction_session_timeout": "10s",  # a process that hangs loses the lock
-    "tcp_keepalives_idle": "5",  # and so does a machine that is gone
+    "tcp_keepalives_idle": "5",  # a machine that is gone loses it too
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10s",
@@ -73,7 +74,7 @@ _FAILURES: tuple[type[Exception], ...] = (
     sa.exc.SQLAlchemyError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # of a session that ended in the middle of something
+    asyncpg.InternalClientError,  # from a session that ended during a call
     LostEpochError,
     OSError,
 )
@@ -110,21 +111,21 @@ _END_HOLDER = f"""
 async def open_postgresql(
     url: str, password_file: Path | None = None, lock_seconds: float = LOCK_SECONDS
 ) -> FencedDatabase:
-    """Lock a database for this process and migrate it.
+    """Lock a database for this process, and migrate it.
 
-    The password, if any, is in a file as libpq defines it. Raises ConfigError, and
-    DatabaseUnavailableError where a later try may succeed.
+    The password, if any, is in a file in libpq's format. Raises ConfigError, and
+    DatabaseUnavailableError if a later try may succeed.
     """
     return await FencedDatabase.open(PostgresqlServer(url, password_file), lock_seconds)
 
 
 async def stand_by_postgresql(url: str, password_file: Path | None = None) -> FencedDatabase:
-    """Lock a database as ``open_postgresql`` does, or where another has it go on, and wait."""
+    """Like ``open_postgresql``, but as a standby while another key service has the lock."""
     return await FencedDatabase.open_or_stand_by(PostgresqlServer(url, password_file))
 
 
 class PostgresqlServer:
-    """One database of a server. Its address is for messages, too, and holds no secret."""
+    """One database of a server. Its address holds no secret, and is used in messages."""
 
     failures = _FAILURES
     refusals: tuple[type[Exception], ...] = (
@@ -133,7 +134,7 @@ class PostgresqlServer:
     )
 
     def __init__(self, url: str, password_file: Path | None = None) -> None:
-        """Take the address, and a file of passwords as libpq defines it. Raises ConfigError."""
+        """Take the address, and a password file in libpq's format. Raises ConfigError."""
         self.name = url
         self.in_use = f"the database {url} is in use by another key service"
         self._engine = _engine(url, password_file)
@@ -163,14 +164,14 @@ class PostgresqlServer:
             self._query_slots,
             self._engine.connect() as connection,
         ):
-            # The function reads one snapshot.
+            # The function reads a single snapshot.
             moment = await connection.execution_options(isolation_level="REPEATABLE READ")
             return await moment.run_sync(function, *arguments)
 
     async def scrub(self) -> bool:
-        """Vacuum the tables that hold private keys.
+        """Vacuum the tables with private keys.
 
-        Copies stay in the write-ahead log, in replicas and backups, and in a page's free space.
+        Copies remain in the write-ahead log, in replicas and backups, and in free space of pages.
         """
         async with asyncio.timeout(SCRUB_SECONDS), self._engine.connect() as connection:
             single = await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -194,10 +195,10 @@ class PostgresqlServer:
 
 
 class PostgresqlSession:
-    """A session. Its transactions begin and end here: for SQLAlchemy it is in AUTOCOMMIT."""
+    """A session. It begins and ends transactions itself, so SQLAlchemy is in AUTOCOMMIT."""
 
     def __init__(self, name: str, connection: AsyncConnection, driver: asyncpg.Connection) -> None:
-        """Take a database's name, and a connection to it."""
+        """Take a database's name and a connection to it."""
         self._name = name
         self._connection = connection
         self.driver = driver
@@ -210,12 +211,12 @@ class PostgresqlSession:
     async def end_silent_holder(self) -> bool:
         """See ``Session.end_silent_holder``.
 
-        Waits up to a second until it is gone, so that the next to ask for the lock is this one.
+        Waits up to a second for its end, so that this session is the next to ask for the lock.
         """
         return await self._has_epochs() and bool(await self.driver.fetch(_END_HOLDER))
 
     async def begin_epoch(self, seconds: float, *, has_waited: bool) -> Epoch:
-        """See ``Session.begin_epoch``. A new database has the table of epochs once it is migrated."""
+        """See ``Session.begin_epoch``. A new database gets the table of epochs by the migration."""
         holder = f"{socket.gethostname()} {os.getpid()}"[:255]
         held_us = int(seconds * 1_000_000)
         is_new = not await self._has_epochs()
@@ -260,7 +261,7 @@ class PostgresqlSession:
 
     async def insert(self, epoch: int, rows: Rows) -> None:
         """See ``Session.insert``."""
-        texts = [_text(table, of_table) for table, of_table in rows.items()]
+        texts = [_text(table, table_rows) for table, table_rows in rows.items()]
         *_, last = rows.values()
         done = await self.driver.execute(_statement(tuple(rows)), epoch, *texts)
         if done != f"INSERT 0 {len(last)}":
@@ -293,7 +294,7 @@ class PostgresqlSession:
                 await self._connection.close()
 
     async def _has_epochs(self) -> bool:
-        """Return whether the database has its tables."""
+        """Return whether the database has the table of epochs."""
         exists: bool = await self.driver.fetchval(_EXISTS)
         return exists
 
@@ -304,7 +305,7 @@ class PostgresqlSession:
 
 
 def _engine(url: str, password_file: Path | None) -> AsyncEngine:
-    """Return what connects to a database. Raises ConfigError."""
+    """Return an engine for a database. Raises ConfigError."""
     if password_file is not None:
         password_file = password_file_of(password_file, "PostgreSQL password")
     connect = partial(
@@ -325,13 +326,13 @@ def _engine(url: str, password_file: Path | None) -> AsyncEngine:
 
 
 def _check_server(connection: sa.Connection, name: str) -> None:
-    """Check the server, and have commits wait for its disk. Raises ConfigError."""
+    """Check the server, and make commits wait for its disk. Raises ConfigError."""
     require_version(connection.dialect.server_version_info, name)
     require_no_code(connection.exec_driver_sql(OWN_CODE).scalar(), name)
     if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
         raise ConfigError(
-            f"the database {name} is on a server with fsync off: commits would not survive a "
-            "power cut"
+            f"the database {name} is on a server with fsync off, so that commits would not survive"
+            " a power cut: turn fsync on"
         )
     if connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "off":
         connection.exec_driver_sql("SET synchronous_commit = on")
@@ -343,7 +344,7 @@ def _text(table: sa.Table, rows: Any) -> str:
 
 @lru_cache
 def _row_type(table: sa.Table) -> type[msgspec.Struct]:
-    """Return what is encoded as an object with the columns that are not null, and bytes as base64."""
+    """Return a type that is encoded as an object of the non-null columns, with bytes as base64."""
     columns = [(str(column.name), Any, None) for column in table.columns]
     return msgspec.defstruct(str(table.name), columns, omit_defaults=True, gc=False)
 
@@ -352,7 +353,7 @@ def _row_type(table: sa.Table) -> type[msgspec.Struct]:
 def _statement(tables: tuple[sa.Table, ...]) -> str:
     *others, last = [_insert(table, number) for number, table in enumerate(tables, 2)]
     held = f"held AS (SELECT FROM {SERVICE_EPOCH.name} WHERE epoch = $1 FOR SHARE)"
-    inserted = [f"inserted_{number} AS ({each})" for number, each in enumerate(others)]
+    inserted = [f"inserted_{number} AS ({insert})" for number, insert in enumerate(others)]
     return f"WITH {', '.join([held, *inserted])} {last}"
 
 
@@ -368,7 +369,7 @@ def _insert(table: sa.Table, parameter: int) -> str:
 
 
 def _types(column: sa.Column[Any]) -> tuple[str, str]:
-    """Return a column's type in a JSON text, and its value."""
+    """Return a column's type in the JSON text, and the SQL of its value."""
     if isinstance(column.type, sa.LargeBinary):
         return "text", "decode({}, 'base64')"
     return str(column.type), "{}"

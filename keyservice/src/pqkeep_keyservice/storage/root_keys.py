@@ -1,4 +1,4 @@
-"""Which root keys seal the stored keys, which keys are not under the newest, and which shard it is."""
+"""The root keys that seal stored keys, the keys still to reseal, and the database's shard."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 
 def claim_shard(connection: sa.Connection, name: str) -> UUID:
-    """Note whose database it is, unless that is noted; return which database it is.
+    """Assign the database to a shard, unless it is assigned already. Return the database's id.
 
-    Raises ConfigError if it is another shard's.
+    Raises ConfigError if the database belongs to another shard.
     """
     if (database := check_shard(connection, name)) is None:
         database = uuid4()
@@ -29,36 +29,36 @@ def claim_shard(connection: sa.Connection, name: str) -> UUID:
 
 
 def check_shard(connection: sa.Connection, name: str) -> UUID | None:
-    """Return which database it is; None if nobody's yet. Raises ConfigError if another shard's."""
+    """Return the database's id, or None if it has no shard. Raises ConfigError on another shard."""
     row = connection.execute(sa.select(SHARD.c.name, SHARD.c.database_id)).one_or_none()
     if row is None:
         return None
-    found: str = row.name
+    stored_name: str = row.name
     database: UUID = row.database_id
-    if found != name:
+    if stored_name != name:
         raise ConfigError(
-            f'this database is that of the shard "{found}", and the settings say'
-            f' shard = "{name}": name the shard\'s own database, or its name'
+            f'this database belongs to the shard "{stored_name}", but the settings have'
+            f' shard = "{name}": correct the database address or the shard'
         )
     return database
 
 
 class RootKeyState(NamedTuple):
-    """The newest root key, and how far older ones are replaced by it."""
+    """The newest root key, and the progress of a rotation to it."""
 
     id: int
     added_at_us: int
     """Microseconds since 1970."""
     done: int
-    """Keys and keyrings that are wholly under it, if there are older ones."""
+    """Keys and keyrings entirely under the newest root key; 0 without older root keys."""
     remaining: int
-    """Keys and keyrings that are not."""
+    """Keys and keyrings still to reseal."""
     is_alone: bool
-    """Whether there are no older ones."""
+    """Whether there is no older root key."""
 
 
 def find_root_key_state(connection: sa.Connection, newest: int) -> RootKeyState:
-    """Return the state of the newest root key, which is stored."""
+    """Return the state of the newest root key, which must be stored."""
     added = dict(map(tuple, connection.execute(sa.select(ROOT_KEYS.c.id, ROOT_KEYS.c.added_at_us))))
     if len(added) == 1:
         return RootKeyState(newest, added[newest], 0, 0, is_alone=True)
@@ -71,7 +71,7 @@ def find_root_key_state(connection: sa.Connection, newest: int) -> RootKeyState:
 
 
 def list_check_values(connection: sa.Connection) -> dict[int, bytes]:
-    """Return the check values of the root keys that seal stored seeds, by root key id."""
+    """Return the check values of the stored root keys, by id."""
     return {row.id: row.check_value for row in connection.execute(sa.select(ROOT_KEYS))}
 
 
@@ -80,25 +80,26 @@ def require_root_keys(sealer: Sealer, check_values: Mapping[int, bytes]) -> None
     for root_key_id, check_value in check_values.items():
         if root_key_id not in sealer.root_key_ids:
             raise ConfigError(
-                f"root key {root_key_id} is missing: this database's keys are sealed with it"
+                f"root key {root_key_id} is missing: it seals keys of this database; add it to the"
+                " settings"
             )
         if not sealer.matches(root_key_id, check_value):
             raise ConfigError("the root key is not the one that sealed this database's keys")
 
 
 def check_root_keys(connection: sa.Connection, sealer: Sealer) -> None:
-    """Check the root keys; in a database without keys, add the newest. Raises ConfigError."""
+    """Check the root keys. Add the newest to a database without keys. Raises ConfigError."""
     check_values = list_check_values(connection)
     if not check_values:
         if connection.execute(sa.select(sa.exists(KEYS.select()))).scalar():
-            raise ConfigError("this database does not say which root keys its keys are sealed with")
+            raise ConfigError("this database has keys, but does not name their root keys")
         newest = sealer.newest
         add_root_key(connection, RootKeyAdded(newest, sealer.check_value(newest)))
     require_root_keys(sealer, check_values)
 
 
 def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutcome:
-    """Save a root key's check value. STALE if its id is in use."""
+    """Store a root key's check value. STALE if its id is in use."""
     if change.root_key_id in list_check_values(connection):
         return CommitOutcome.STALE
     row = {
@@ -111,9 +112,9 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
 
 
 def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> CommitOutcome:
-    """Delete the root keys before the newest.
+    """Delete all root keys but the newest.
 
-    STALE if there are none, if that one is not stored, or if anything is under another.
+    STALE if there are no others, if the newest is not stored, or if another still seals something.
     """
     if change.newest not in list_check_values(connection):
         return CommitOutcome.STALE
@@ -124,7 +125,7 @@ def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> Commit
 
 
 def is_under_dropped_root_key(connection: sa.Connection, sealed: SealedSeed) -> bool:
-    """Return whether the root key that sealed a seed has been dropped since."""
+    """Return whether the root key of a sealed seed has been dropped."""
     oldest = connection.execute(sa.select(sa.func.min(ROOT_KEYS.c.id))).scalar() or 0
     return sealing_root_key_id(sealed) < oldest
 
@@ -135,10 +136,10 @@ def list_keys_to_reseal(
     after: KeyName | None,
     limit: int,
 ) -> list[KeyName]:
-    """Return keys with anything under another root key than the newest, after one of them."""
+    """Return keys that are not entirely under the newest root key, from after ``after`` on."""
     columns = KEY_REVISIONS.c
     name = (columns.tenant_id, columns.keyring, columns.algorithm)
-    query = sa.select(*name).where(_is_to_be_resealed(newest))
+    query = sa.select(*name).where(_needs_reseal(newest))
     if after is not None:
         query = query.where(
             sa.or_(
@@ -151,27 +152,25 @@ def list_keys_to_reseal(
                 ),
             )
         )
-    found = connection.execute(query.order_by(*name).limit(limit))
-    return [
-        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring) for row in found
-    ]
+    rows = connection.execute(query.order_by(*name).limit(limit))
+    return [KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring) for row in rows]
 
 
 def list_keyrings_to_reseal(connection: sa.Connection, newest: int) -> list[KeyringId]:
-    """Return the keyrings whose MAC is under another root key than the newest."""
+    """Return the keyrings with a MAC under an older root key."""
     query = sa.select(KEYRINGS.c.tenant_id, KEYRINGS.c.name)
-    found = connection.execute(query.where(_is_under_another(KEYRINGS.c.mac, newest)))
-    return [KeyringId(*row) for row in found]
+    rows = connection.execute(query.where(_is_under_another(KEYRINGS.c.mac, newest)))
+    return [KeyringId(*row) for row in rows]
 
 
 def count_to_reseal(connection: sa.Connection, newest: int) -> int:
-    """Return how many keys and keyrings have anything under another root key than the newest."""
-    keys = sa.select(sa.func.count()).select_from(KEY_REVISIONS).where(_is_to_be_resealed(newest))
+    """Return the number of keys and keyrings that are not entirely under the newest root key."""
+    keys = sa.select(sa.func.count()).select_from(KEY_REVISIONS).where(_needs_reseal(newest))
     keyrings = sa.select(sa.func.count()).where(_is_under_another(KEYRINGS.c.mac, newest))
     return sum(connection.execute(query).scalar_one() for query in (keys, keyrings))
 
 
-def _is_to_be_resealed(newest: int) -> sa.ColumnElement[bool]:
+def _needs_reseal(newest: int) -> sa.ColumnElement[bool]:
     seed = sa.exists().where(
         KEYS.c.tenant_id == KEY_REVISIONS.c.tenant_id,
         KEYS.c.keyring == KEY_REVISIONS.c.keyring,
@@ -182,5 +181,5 @@ def _is_to_be_resealed(newest: int) -> sa.ColumnElement[bool]:
 
 
 def _is_under_another(column: sa.Column[bytes], root_key_id: int) -> sa.ColumnElement[bool]:
-    """Return whether a sealed seed or a MAC has another root key's id; not where there is none."""
+    """Return the condition for a sealed seed or MAC with another root key's id. NULL is false."""
     return sa.func.substr(column, 2, 1, type_=sa.LargeBinary) != bytes((root_key_id,))

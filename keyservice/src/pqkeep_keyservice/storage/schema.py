@@ -36,7 +36,7 @@ SHARD = Table(
     Column("name", String(32), primary_key=True),
     Column("database_id", Uuid, nullable=False),
 )
-"""One row: whose database it is, and which; none before the first start. Copies have the same id."""
+"""One row: the database's shard and id. It is empty before the first start. Copies share the id."""
 
 NEWEST_BACKUP = Table(
     "newest_backup",
@@ -45,7 +45,7 @@ NEWEST_BACKUP = Table(
     Column("records", BigInteger, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
 )
-"""One row: the number of the newest backup that was announced, and its time; 0 if there is none."""
+"""One row: number and time of the newest announced backup, or zeros."""
 
 SERVICE_EPOCH = Table(
     "service_epoch",
@@ -57,7 +57,7 @@ SERVICE_EPOCH = Table(
     Column("backend_start_us", BigInteger, nullable=False),
     Column("held_until_us", BigInteger, nullable=False),
 )
-"""One row, used on PostgreSQL only: whose session writes, and until when no other may end it."""
+"""One row, used only on PostgreSQL: the holder's session, and until when it is protected."""
 
 KEYRINGS = Table(
     "keyrings",
@@ -75,8 +75,8 @@ KEYRINGS = Table(
     Column("destruction_at_us", BigInteger, nullable=True, index=True),
     Column("mac", LargeBinary, nullable=False),
 )
-"""``mac`` is over everything else. The default keyring has a row once it is changed.
-``destruction`` is that of all private keys of the tenant, in the row of the default keyring."""
+"""``mac`` covers all other columns. The default keyring has a row only after its first change, and
+``destruction`` in that row concerns all private keys of the tenant."""
 
 KEY_REVISIONS = Table(
     "key_revisions",
@@ -89,8 +89,8 @@ KEY_REVISIONS = Table(
     Column("due_at_us", BigInteger, nullable=True),
     Index("ix_due", "due_at_us", "tenant_id", "keyring", "algorithm"),
 )
-"""``mac`` is over everything that is stored of a key but for the sealed seeds.
-``due_at_us`` follows from it: when the schedule has something to do."""
+"""``mac`` covers everything stored for a key except the sealed seeds. ``due_at_us`` follows from
+the same data: the time of the next automatic change."""
 
 KEYS = Table(
     "keys",
@@ -118,11 +118,10 @@ KEYS = Table(
     Index("ix_keys_status", "algorithm", "status"),
     Index("ix_keys_public_key", "tenant_id", "public_key_sha256"),
 )
-"""``one_active_key``, a unique partial index, says that no key has two active keys,
-also not where one is disabled.
+"""The unique partial index ``one_active_key`` ensures that a key has one active version at most,
+even if it is disabled.
 
-The Idempotency-Key of the request that generated a key is that of
-pqkeep_protocol.messages.Idempotency.
+The columns for the Idempotency-Key hold pqkeep_protocol.messages.Idempotency.
 """
 
 WRITE_PROBE = Table(
@@ -139,19 +138,19 @@ TENANT_BUNDLES = Table(
     Column("part", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""The bundles of tenants that have left, in parts, until the other shard has them. The log has
-their digests."""
+"""The bundles of departed tenants, in parts, until the target shard has them. The log has their
+digests."""
 
 
 NEWEST = "keys_0001"
-"""The revision of the schema that this version of pqkeep uses."""
+"""The schema revision of this version of pqkeep."""
 
 
 def migrate(connection: sa.Connection, name: str) -> None:
-    """Bring the schema up to date. Raises ConfigError, with the database's name.
+    """Bring the schema up to date. Raises ConfigError, which has the database's ``name``.
 
-    A revision that is not among the migrations belongs to another version of pqkeep, older or
-    newer, or to another program: such a database is left as it is.
+    An unknown revision belongs to another version of pqkeep, or to another program. Such a database
+    is not changed.
     """
     if _revision(connection) != NEWEST:
         _migrate(connection, name)
@@ -167,7 +166,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _migrate(connection: sa.Connection, name: str) -> None:
-    from alembic import command  # noqa: PLC0415 - slow, and most starts find the newest schema
+    from alembic import command  # noqa: PLC0415 - slow, and most starts need no migration
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
 
@@ -178,7 +177,7 @@ def _migrate(connection: sa.Connection, name: str) -> None:
         command.upgrade(config, NEWEST)
     except CommandError:
         raise ConfigError(
-            f"the database {name} has the schema revision {_revision(connection)}, which this "
-            "version of pqkeep does not know: it was created by another version. Nothing was "
-            "changed. Use the version that created it, or a new database"
+            f"the database {name} has the unknown schema revision {_revision(connection)}: another "
+            "version of pqkeep created it. Nothing was changed. Use the version that created it, "
+            "or a new database"
         ) from None

@@ -25,54 +25,54 @@ _LOG = logger(__name__)
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
+    "PRAGMA synchronous = FULL",  # a finished commit survives a power cut
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",  # a destroyed seed leaves no copy in free pages
     "PRAGMA busy_timeout = 200",  # no other process writes; see _lock_file
 )
 
 WRITERS_PRAGMAS = (
-    "PRAGMA cache_size = -65536",  # KiB: the ends of the indexes of ten thousand tenants
-    "PRAGMA wal_autocheckpoint = 4000",  # pages: a commit that copies them takes a millisecond more
+    "PRAGMA cache_size = -65536",  # KiB: enough for the index ends of ten thousand tenants
+    "PRAGMA wal_autocheckpoint = 4000",  # pages: a commit that copies them takes 1 ms longer
 )
-"""Of the connection that commits, beside the others."""
+"""Further pragmas for the writing connection."""
 
 _TRANSIENT_ERRORS = frozenset(
     {
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_IOERR,  # a limit on the file's size, or a broken disk
-        sqlite3.SQLITE_READONLY,  # as a file system becomes after errors
-        sqlite3.SQLITE_CANTOPEN,  # the files beside the database
+        sqlite3.SQLITE_READONLY,  # a file system can become read-only after errors
+        sqlite3.SQLITE_CANTOPEN,  # also of the WAL files beside the database
         sqlite3.SQLITE_NOMEM,
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
     }
 )
-"""Error codes of conditions that may pass."""
+"""Error codes of possibly temporary conditions."""
 _PRIMARY = 0xFF
-"""The bits of an extended error code that are its primary code."""
+"""The bits of an extended error code that hold the primary code."""
 
 
 class SqliteDatabase:
-    """A Database with one connection, used by one transaction at a time.
+    """A Database with one connection, for one transaction at a time.
 
-    Statements run on the event loop: SQLite executes them in memory within microseconds, and in
-    another thread each would wait for the interpreter lock. The commit, which waits for the disk,
-    has a thread of its own.
+    Statements run on the event loop: SQLite executes them in memory within microseconds, while
+    another thread would wait for the interpreter lock each time. The commit waits for the disk, so
+    it has its own thread.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file, and migrate it; an empty one becomes a new database. Raises ConfigError."""
+        """Open and migrate the file. An empty file becomes a new database. Raises ConfigError."""
         self._file_lock = _lock_file(path)
         self._commit_thread = Threads("commit")
         self._lock = asyncio.Lock()
-        self.writer = Writer.alone()  # the file is locked from the start
-        self.is_scrubbed = False  # unknown: a crash leaves what was to be scrubbed
+        self.writer = Writer.alone()  # the file lock makes it the only writer
+        self.is_scrubbed = False  # unknown: data to scrub may remain from a crash
         self._is_failing = False
         self._query_thread = ThreadPoolExecutor(1, thread_name_prefix="query")
         self._engine = engine = sa.create_engine(
             sa.URL.create("sqlite", database=uri_of(path), query=EXISTING),
-            isolation_level="AUTOCOMMIT",  # transactions begin and end in this class
+            isolation_level="AUTOCOMMIT",  # this class begins and ends transactions
             connect_args={"check_same_thread": False},
             hide_parameters=True,
         )
@@ -99,7 +99,7 @@ class SqliteDatabase:
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """See ``Database.write``. Raises DatabaseUnavailableError, e.g. if the disk is full."""
+        """See ``Database.write``. Raises DatabaseUnavailableError, for example on a full disk."""
         async with self._lock:
             try:
                 self._driver.execute("BEGIN IMMEDIATE")
@@ -114,7 +114,7 @@ class SqliteDatabase:
         return result
 
     async def insert(self, *_: object) -> None:
-        """See ``Database.insert``: statements to a file are waited for by nobody."""
+        """See ``Database.insert``. Statements to a file are fast, so ``write`` is used."""
 
     async def read(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
@@ -158,7 +158,7 @@ class SqliteDatabase:
     async def scrub(self) -> bool:
         """Empty the write-ahead log.
 
-        Return whether it could be emptied: not while another process, e.g. a backup, reads the
+        Return whether that succeeded. It fails while another process, such as a backup, reads the
         file.
         """
         async with self._lock:
@@ -180,7 +180,7 @@ class SqliteDatabase:
             self._driver.execute("ROLLBACK")
 
     def _raise_if_transient(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
-        """Log, once, that the database fails. Raises DatabaseUnavailableError if that may pass."""
+        """Log a failure once. Raises DatabaseUnavailableError if it may be temporary."""
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
         if getattr(cause, "sqlite_errorcode", 0) & _PRIMARY not in _TRANSIENT_ERRORS:
             return
@@ -201,11 +201,13 @@ def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
 
 
 def _lock_file(path: str) -> int:
-    """Lock the file: keys are cached, so no other process may write to it."""
+    """Lock the file. Keys are cached, so no other process may write to it."""
     descriptor = open_database_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise ConfigError(f"the database {path} is in use by another key service") from None
+        raise ConfigError(
+            f"the database {path} is in use by another key service: stop that one first"
+        ) from None
     return descriptor

@@ -1,4 +1,4 @@
-"""The key service's one store: keys, and changes of them committed with their audit records."""
+"""The key service's single store: it finds keys, and commits changes with their audit records."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -78,24 +78,26 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 RecordedChange = tuple[NewRecord, Change | None]
-"""An audit record, and the change that it reports, if any."""
+"""An audit record and its change, if any."""
 
 _APPENDED = (AUDIT_RECORDS, AUDIT_TILES, AUDIT_CHECKPOINTS)
-"""What rows are only added to."""
-_INSERTED = tuple(table.name for each in (METADATA, AUDIT_METADATA) for table in each.sorted_tables)
+"""Tables whose rows are never changed."""
+_INSERTED = tuple(
+    table.name for metadata in (METADATA, AUDIT_METADATA) for table in metadata.sorted_tables
+)
 _UPDATED = {
     table.name: table.columns[0].name
-    for each in (METADATA, AUDIT_METADATA)
-    for table in each.sorted_tables
+    for metadata in (METADATA, AUDIT_METADATA)
+    for table in metadata.sorted_tables
     if table not in _APPENDED
 }
-"""What a probe needs the rights for."""
+"""The tables whose rights and locks a probe tests."""
 
 _Written = tuple[list[CommitOutcome], LogState, PendingAppend]
 
 
 class _NotWritableError(Exception):
-    """The database refuses a probe, and its connection can still be used."""
+    """The database refuses a probe, but its connection is still usable."""
 
     def __init__(self, problem: WriteProblem) -> None:
         super().__init__(problem)
@@ -106,23 +108,24 @@ class KeyStore:
     """Finds keys and commits records with their changes. Raises DatabaseUnavailableError."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
-        """Store keys with MACs by the root keys of a sealer."""
+        """Take a sealer. Its root keys authenticate stored keys."""
         self.database = database
         self.writer = database.writer
         self._sealer = sealer
         self._insert_record = insert_statement(database.dialect)
         self._log_state: tuple[int, LogState] | None = None
-        """With its epoch. None while a commit is under way: what is durable is not known then."""
+        """The state with its epoch. None during a commit, because the durable state is unknown
+        then."""
         self.size = 0
-        """How many audit records are durable."""
+        """The number of durable audit records."""
         self.recorded_at_us = 0
-        """The time of the newest of them, in microseconds since 1970."""
+        """The time of the newest durable record, in microseconds since 1970."""
         self.checked_at_us = 0
-        """The time of the newest record when the log was checked, before anything was recorded since."""
+        """The time of the newest record at the last ``check``, before this epoch's first record."""
         self.generation = 0
-        """How often the installation was restored from a backup."""
+        """The number of restores from a backup."""
         self.newest_backup: NewestBackup | None = None
-        """The newest backup that was announced."""
+        """The newest announced backup."""
         self._growth = asyncio.Event()
         self._awaited_size = 0
         self._commits = Commits()
@@ -132,29 +135,29 @@ class KeyStore:
         self._sealer = sealer
 
     async def check(self) -> None:
-        """Check root keys and audit log against what is stored of them. Raises ConfigError."""
+        """Check root keys and the audit log against the stored data. Raises ConfigError."""
         newest, self.generation = await self.database.write(_check, self._sealer)
         self._grow(*newest)
         self.checked_at_us = self.recorded_at_us
         self.newest_backup = await self.database.read(find_newest_backup)
 
     async def claim_shard(self, name: str) -> UUID:
-        """Note whose database it is; return which it is. Raises ConfigError if another shard's."""
+        """Assign the database to a shard. Return the database's id. Raises ConfigError."""
         return await self.database.write(claim_shard, name)
 
     async def check_standing_by(self, shard: str) -> UUID | None:
         """Check shard and root keys while another key service is the writer. Raises ConfigError.
 
-        Returns which database it is, if that can be told.
+        Returns the database's id, or None if it is unknown.
         """
-        with suppress(DatabaseUnavailableError):  # it is checked again before anything is served
+        with suppress(DatabaseUnavailableError):  # the checks are repeated before it serves
             database = await self.database.peek(check_shard, shard)
             require_root_keys(self._sealer, await self.database.peek(list_check_values))
             return database
         return None
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
-        """Return the check values of the root keys that seal stored seeds, by root key id."""
+        """Return the check values of the stored root keys, by id."""
         return await self.database.read(list_check_values)
 
     async def find_root_key_state(self) -> RootKeyState:
@@ -162,26 +165,26 @@ class KeyStore:
         return await self.database.query(find_root_key_state, self._sealer.newest)
 
     async def find_key_versions(self, name: KeyName) -> KeyVersions:
-        """Return the current versions of a key, none if there is no key. Raises DamagedKeyError."""
+        """Return a key's current versions, empty if there is no key. Raises DamagedKeyError."""
         return await self.database.read(find_key_versions, self._sealer, name, self.generation)
 
     async def find_keyring(self, name: KeyringId) -> Keyring:
         """Return a keyring. Raises KEYRING_NOT_FOUND and DamagedKeyError."""
-        found = await self.database.read(find_keyring, self._sealer, name)
-        if found is None:
+        keyring = await self.database.read(find_keyring, self._sealer, name)
+        if keyring is None:
             raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
-        return found
+        return keyring
 
     async def list_keyrings(self, tenant: TenantId) -> list[Keyring]:
         """Return a tenant's keyrings, by name. Raises DamagedKeyError."""
         return await self.database.query(list_keyrings, self._sealer, tenant)
 
     async def is_idempotency_key_used(self, tenant: TenantId, idempotency: Idempotency) -> bool:
-        """Return whether a request with this Idempotency-Key generated a key in the last day."""
+        """Return whether this Idempotency-Key generated a key within the last day."""
         return await self.database.read(is_idempotency_key_used, tenant, idempotency)
 
     async def announce_backup(self, backup: AnnounceBackup) -> NewestBackup | None:
-        """Note a backup; return the newest, or None if it cannot be a backup of this database."""
+        """Note a backup. Return the newest one, or None if it cannot be of this database."""
         newest = await self.database.write(announce_backup, backup)
         if newest is not None:
             self.newest_backup = newest
@@ -192,7 +195,7 @@ class KeyStore:
         return await self.database.read(self._frontier)
 
     async def add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Save a checkpoint of the log as it is or was, and count the records up to it."""
+        """Store a checkpoint, and count the records up to it."""
         await self.database.write(self._add_checkpoint, checkpoint)
         if self._log_state is not None:
             self._log_state[1].appended.forget(checkpoint.size)
@@ -202,7 +205,7 @@ class KeyStore:
     ) -> list[CommitOutcome]:
         """Make records durable in one transaction, each together with its change.
 
-        Changes that were computed in another epoch than the current one are STALE.
+        Changes computed in an earlier epoch are STALE.
         """
         epoch = epoch or self.writer.epoch
         with self._failures_noted():
@@ -218,7 +221,7 @@ class KeyStore:
         return outcomes
 
     async def wait_for_size(self, size: int) -> None:
-        """Wait until so many records are durable. One task may wait at a time."""
+        """Wait until ``size`` records are durable. Only one task can wait at a time."""
         self._awaited_size = size
         self._growth.clear()
         if self.size < size:
@@ -230,9 +233,9 @@ class KeyStore:
             self._growth.set()
 
     async def find_write_problem(self) -> WriteProblem | None:
-        """Return why nothing can be committed; None where it can.
+        """Return why the database cannot be written, or None if it can.
 
-        The last commit says so, or one that is made to find out and leaves nothing.
+        The last commit or a probe commit tells. A probe leaves nothing.
         """
         if self._commits.require_probe():
             with suppress(DatabaseUnavailableError, _NotWritableError), self._failures_noted():
@@ -242,7 +245,7 @@ class KeyStore:
 
     @contextmanager
     def _failures_noted(self) -> Iterator[None]:
-        """Remember why a block could not commit what it should."""
+        """Note why a block could not commit."""
         try:
             yield
         except (DatabaseUnavailableError, _NotWritableError) as error:
@@ -258,9 +261,9 @@ class KeyStore:
         return log_id(connection), log_state.frontier
 
     def _add_checkpoint(self, connection: sa.Connection, checkpoint: Checkpoint) -> None:
-        known = self._log_state
-        is_current = known is not None and known[0] == self.writer.epoch
-        add_checkpoint(connection, checkpoint, known[1].appended if known and is_current else None)
+        state = self._log_state
+        is_current = state is not None and state[0] == self.writer.epoch
+        add_checkpoint(connection, checkpoint, state[1].appended if state and is_current else None)
 
     def _take_log_state(self, connection: sa.Connection) -> LogState:
         taken, self._log_state = self._log_state, None
@@ -269,9 +272,9 @@ class KeyStore:
         return load_log_state(connection)
 
     def _plan(self, entries: Sequence[RecordedChange], epoch: int) -> tuple[Rows, _Written] | None:
-        """Return what a commit inserts, if that is all that it does, and all else is known."""
-        known = self._log_state
-        if known is None or not known[0] == epoch == self.writer.epoch:
+        """Return the rows of a commit that only inserts, or None if it must do more."""
+        state = self._log_state
+        if state is None or not state[0] == epoch == self.writer.epoch:
             return None
         if any(change for _, change in entries):
             return None
@@ -279,14 +282,14 @@ class KeyStore:
         connection = cast("sa.Connection", inserts)
         try:
             outcomes, pending = apply_changes(
-                connection, self._sealer, self._insert_record, known[1], entries
+                connection, self._sealer, self._insert_record, state[1], entries
             )
         except NotOnlyInsertsError:
             return None
         if not inserts.rows:
             return None
         self._log_state = None
-        return inserts.rows, (outcomes, known[1], pending)
+        return inserts.rows, (outcomes, state[1], pending)
 
     def _write(
         self, connection: sa.Connection, entries: Sequence[RecordedChange], epoch: int
@@ -317,16 +320,16 @@ def apply_changes(
     log_state: LogState,
     entries: Sequence[RecordedChange],
 ) -> tuple[list[CommitOutcome], PendingAppend]:
-    """Make changes in a transaction, and append the records of those that are not stale."""
+    """Apply changes in a transaction, and append the records of those that are not stale."""
     outcomes = [
         _apply(connection, sealer, change) if change else CommitOutcome.DURABLE
         for _, change in entries
     ]
     records = [
-        each
+        new_record
         for (record, change), outcome in zip(entries, outcomes, strict=True)
         if outcome is CommitOutcome.DURABLE
-        for each in _records(record, change)
+        for new_record in _records(record, change)
     ]
     return outcomes, append_records(connection, insert_record, log_state, records)
 
@@ -346,7 +349,7 @@ def _records(record: NewRecord, change: Change | None) -> Sequence[NewRecord]:
 
 
 def _with_state(record: NewRecord, change: Change) -> NewRecord:
-    """Return the record with the state after a change of its own tenant's key or keyring."""
+    """Return the record with the new state of its tenant's changed key or keyring."""
     if not isinstance(change, KeyChange | KeyringChange) or change.new.tenant != record.tenant:
         return record
     if isinstance(change, KeyringChange):
@@ -375,7 +378,7 @@ def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitO
 
 
 def find_newest_backup(connection: sa.Connection) -> NewestBackup | None:
-    """Return the newest backup; None if none was announced."""
+    """Return the newest announced backup, or None."""
     row = connection.execute(sa.select(NEWEST_BACKUP)).one()
     generation, records, created_at_us = row
     if not created_at_us:
@@ -384,9 +387,9 @@ def find_newest_backup(connection: sa.Connection) -> NewestBackup | None:
 
 
 def announce_backup(connection: sa.Connection, backup: AnnounceBackup) -> NewestBackup | None:
-    """Note a backup unless a newer one is noted; return the newest.
+    """Note a backup unless a newer one is noted. Return the newest.
 
-    None if it cannot be a backup of this database.
+    Return None if it cannot be a backup of this database.
     """
     is_of_this_log = backup.log_id == log_id(connection)
     is_of_this_generation = backup.generation == find_generation(connection)

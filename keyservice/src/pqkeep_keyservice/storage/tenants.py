@@ -1,4 +1,4 @@
-"""All that is kept for a tenant, at once: taken out into a bundle, and put in from one."""
+"""Moves all of a tenant's data at once: out of the tables into a bundle, or into the tables."""
 
 from collections.abc import Iterable, Iterator
 from typing import assert_never
@@ -26,11 +26,11 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyringName, TenantId
 
 Revised = tuple[KeyringName, Algorithm | None]
-"""A key, or without an algorithm a keyring."""
+"""A key; or a keyring if there is no algorithm."""
 
 
 def moved_key_records(last: NewRecord, change: TenantLeft | TenantArrived) -> Iterator[NewRecord]:
-    """Yield the records of each keyring and key that is moved with a last record."""
+    """Yield the records of all moved keyrings and keys. ``last`` is the move's last record."""
     for keyring in change.keyrings:
         yield moved_key_record(last, keyring.info.name, None, keyring.revision)
     for versions in change.keys:
@@ -38,7 +38,7 @@ def moved_key_records(last: NewRecord, change: TenantLeft | TenantArrived) -> It
 
 
 def move(connection: sa.Connection, sealer: Sealer, change: TenantMove) -> CommitOutcome:
-    """Take a step of a tenant's move. STALE if it cannot be taken; nothing is changed then."""
+    """Apply one step of a tenant's move. If it is STALE, nothing changes."""
     match change:
         case TenantLeft():
             return _move_out(connection, change)
@@ -52,9 +52,9 @@ def move(connection: sa.Connection, sealer: Sealer, change: TenantMove) -> Commi
 
 
 def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
-    """Replace a tenant's keys, keyrings and counts by the bundle that holds them.
+    """Replace a tenant's keys, keyrings and counts with its bundle.
 
-    The revisions in the change are those after it: one more than those that are stored.
+    The revisions in the change are one higher than the stored ones.
     """
     before = {name: revision - 1 for name, revision in _changed(change).items()}
     if _revisions(connection, change.tenant) != before:
@@ -78,34 +78,34 @@ def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
 
 
 def _move_in(connection: sa.Connection, sealer: Sealer, change: TenantArrived) -> CommitOutcome:
-    """Add a tenant's keys, keyrings and counts where there are none."""
+    """Add a tenant's keys, keyrings and counts, if the tenant has none."""
     if has_tenant(connection, change.tenant) or not _is_newer(connection, change):
         return CommitOutcome.STALE
     if _is_under_dropped_root_key(connection, change):
         return CommitOutcome.STALE
-    _delete_bundle(connection, change.tenant)  # of an earlier move: it has arrived and come back
+    _delete_bundle(connection, change.tenant)  # left from the departure, if the tenant returns
     for keyring in change.keyrings:
         insert_keyring(connection, sealer, keyring)
     for versions in change.keys:
         insert_key_versions(connection, sealer, versions)
     usage = [
-        (each.keyring, each.algorithm, each.version, each.uses, each.last_used_us)
-        for each in change.usage
+        (row.keyring, row.algorithm, row.version, row.uses, row.last_used_us)
+        for row in change.usage
     ]
-    counts = [(each.hour, each.operation, each.count) for each in change.counts]
+    counts = [(row.hour, row.operation, row.count) for row in change.counts]
     add_tenant_counts(connection, change.tenant, usage, counts)
     return CommitOutcome.DURABLE
 
 
 def has_tenant(connection: sa.Connection, tenant: TenantId) -> bool:
-    """Return whether there are keys or keyrings of a tenant."""
+    """Return whether a tenant has keys or keyrings here."""
     return bool(_revisions(connection, tenant))
 
 
 def recorded_revisions(
     connection: sa.Connection, tenant: TenantId, names: Iterable[Revised]
 ) -> dict[Revised, int]:
-    """Return the revisions of keys, and of keyrings (no algorithm), that the log knows; or 0."""
+    """Return the last recorded revisions of keys and keyrings (without algorithm); 0 for none."""
     of_keyrings = newest_keyring_revisions(connection, tenant)
     return {
         (keyring, algorithm): of_keyrings.get(keyring, 0)
@@ -116,45 +116,45 @@ def recorded_revisions(
 
 
 def bundle_size(connection: sa.Connection, tenant: TenantId) -> int:
-    """Return how many bytes a tenant's bundle has; 0 if there is none."""
+    """Return the bytes in a tenant's bundle, or 0 without a bundle."""
     size = sa.select(sa.func.sum(sa.func.length(TENANT_BUNDLES.c.data)))
     return int(connection.execute(size.where(TENANT_BUNDLES.c.tenant_id == tenant)).scalar() or 0)
 
 
 def find_bundle_part(connection: sa.Connection, tenant: TenantId, part: int) -> bytes | None:
-    """Return a part of a tenant's bundle, if there is one."""
-    is_asked = TENANT_BUNDLES.c.tenant_id == tenant, TENANT_BUNDLES.c.part == part
-    found: bytes | None = connection.execute(
-        sa.select(TENANT_BUNDLES.c.data).where(*is_asked)
+    """Return one part of a tenant's bundle, or None."""
+    is_part = TENANT_BUNDLES.c.tenant_id == tenant, TENANT_BUNDLES.c.part == part
+    data: bytes | None = connection.execute(
+        sa.select(TENANT_BUNDLES.c.data).where(*is_part)
     ).scalar()
-    return found
+    return data
 
 
 def list_bundles(connection: sa.Connection) -> tuple[TenantId, ...]:
-    """Return the tenants that have left and whose bundles are here."""
+    """Return the departed tenants with a bundle here."""
     tenant = TENANT_BUNDLES.c.tenant_id
-    found = connection.execute(sa.select(tenant).distinct().order_by(tenant)).scalars()
-    return tuple(map(TenantId, found))
+    tenants = connection.execute(sa.select(tenant).distinct().order_by(tenant)).scalars()
+    return tuple(map(TenantId, tenants))
 
 
 def _delete_bundle(connection: sa.Connection, tenant: TenantId) -> int:
-    is_its = TENANT_BUNDLES.c.tenant_id == tenant
-    return connection.execute(sa.delete(TENANT_BUNDLES).where(is_its)).rowcount
+    is_tenants = TENANT_BUNDLES.c.tenant_id == tenant
+    return connection.execute(sa.delete(TENANT_BUNDLES).where(is_tenants)).rowcount
 
 
 def _revisions(connection: sa.Connection, tenant: TenantId) -> dict[Revised, int]:
     keys = sa.select(KEY_REVISIONS.c.keyring, KEY_REVISIONS.c.algorithm, KEY_REVISIONS.c.revision)
     keyrings = sa.select(KEYRINGS.c.name, sa.null(), KEYRINGS.c.revision)
-    found = (
+    rows = (
         *connection.execute(keys.where(KEY_REVISIONS.c.tenant_id == tenant)),
         *connection.execute(keyrings.where(KEYRINGS.c.tenant_id == tenant)),
     )
-    return {(keyring, algorithm): revision for keyring, algorithm, revision in found}
+    return {(keyring, algorithm): revision for keyring, algorithm, revision in rows}
 
 
 def _changed(change: TenantLeft | TenantArrived) -> dict[Revised, int]:
-    return {(each.info.name, None): each.revision for each in change.keyrings} | {
-        (each.keyring, each.algorithm): each.revision for each in change.keys
+    return {(keyring.info.name, None): keyring.revision for keyring in change.keyrings} | {
+        (key.keyring, key.algorithm): key.revision for key in change.keys
     }
 
 
@@ -165,7 +165,7 @@ def _is_newer(connection: sa.Connection, change: TenantArrived) -> bool:
 
 
 def _is_under_dropped_root_key(connection: sa.Connection, change: TenantArrived) -> bool:
-    sealed = [each.sealed for key in change.keys for each in key.entries if each.sealed]
+    sealed = [entry.sealed for key in change.keys for entry in key.entries if entry.sealed]
     if not sealed:
         return False
     return is_under_dropped_root_key(connection, min(sealed, key=sealing_root_key_id))

@@ -1,9 +1,9 @@
-"""Which key service may write to a database: the rules, without I/O and without a clock.
+"""The rules for the writer of a database, as a state machine without I/O and without a clock.
 
-Events go in (the lock was got or refused, its holder was heard of or silent, an epoch was begun, the
-session was lost), and decisions come out: what to do next. ``fenced_database.py`` carries them out
-on a database server, a real one or a simulated one. A SQLite file is locked while it is open, so its
-writer is the only one from the start.
+Events go in: the lock was got or refused, its holder was heard or silent, an epoch began, the
+session was lost. Decisions come out: what to do next. ``fenced_database.py`` carries them out on a
+database server, real or simulated. A SQLite file stays locked while it is open, so its writer is
+alone from the start.
 
     CONNECTING ──opened──▶ ASKING ──lock_got──▶ BEGINNING ──begun──▶ WRITING
                            │     ▲                                     │
@@ -11,7 +11,7 @@ writer is the only one from the start.
                            ▼     │                                     │
                            WAITING              CONNECTING ◀───────────┘
 
-``failed`` leads from each state before WRITING back to CONNECTING, and ``closed`` ends all.
+``failed`` leads from each state before WRITING back to CONNECTING. ``closed`` ends everything.
 """
 
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 HELD_SECONDS = 2.0
-"""How long a session is not ended that has not been heard of."""
+"""How long a session is protected after its last renewal."""
 RENEW_SECONDS = 0.5
-"""Between two renewals of that time."""
+"""The time between two renewals."""
 POLL_SECONDS = 0.2
-"""Between two looks at the lock of another key service."""
+"""The time between two looks at another key service's lock."""
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 
 
 class State(Enum):
-    """Where a key service is on its way to an epoch."""
+    """The states of a key service on its way to an epoch."""
 
     CONNECTING = auto()
     ASKING = auto()
@@ -41,34 +41,34 @@ class State(Enum):
 
 
 class Do(Enum):
-    """What is to be done next."""
+    """The actions that a decision can ask for."""
 
     CONNECT = auto()
-    """End the session that there is, and open another."""
+    """End the current session, and open a new one."""
     ASK_FOR_LOCK = auto()
     LOOK_AT_HOLDER = auto()
-    """End the session that has the lock if its time is over."""
+    """End the holder's session if its time is over."""
     BEGIN_EPOCH = auto()
     SERVE = auto()
     """Write, and renew the session's time."""
     GIVE_UP = auto()
-    """Say that another key service has the lock."""
+    """Report that another key service has the lock."""
     STOP = auto()
 
 
 class Decision(NamedTuple):
-    """What is to be done, after some seconds."""
+    """The next action, after a delay in seconds."""
 
     do: Do
     after: float = 0.0
 
 
 class Epoch(NamedTuple):
-    """A time during which one session is the only one that writes."""
+    """A period in which only one session writes."""
 
     number: int
     takeovers: int
-    """How many epochs were begun by a key service that had waited for another."""
+    """The number of epochs so far that a former standby began."""
 
 
 class UnexpectedEventError(Exception):
@@ -76,24 +76,24 @@ class UnexpectedEventError(Exception):
 
 
 class Writer:
-    """Whether this process may write, as its events tell."""
+    """Whether this process may write, derived from its events."""
 
     def __init__(self, *, stands_by: bool = True) -> None:
-        """Begin without a session. Without ``stands_by`` it gives up where the lock is taken."""
+        """Begin without a session. Without ``stands_by`` it gives up if the lock is taken."""
         self.epoch = 0
-        """The fencing token: the number of the epoch in which this process writes; 0 in none.
+        """The fencing token: the number of this process's current epoch; 0 outside of an epoch.
 
-        It changes with the event alone, so that it is read as an attribute. No two epochs of a
-        database ever have the same number.
+        Only events change it, so it can be read as an attribute. No two epochs of a database have
+        the same number.
         """
         self.serving = 0
-        """The epoch in which requests are carried out, because its checks are made; 0 in none."""
+        """The epoch in which requests are executed, after its checks; 0 outside of an epoch."""
         self.newest = 0
-        """The last epoch of this process, which may be over."""
+        """The last epoch of this process. It may have ended."""
         self.takeovers = 0
-        """How many epochs were begun by a key service that had waited for another."""
+        """The number of epochs so far that a former standby began."""
         self.is_standing_by = False
-        """Whether another key service is the writer, and this one waits to be."""
+        """Whether this process waits while another key service is the writer."""
         self._state = State.CONNECTING
         self._stands_by = stands_by
         self._failures = 0
@@ -102,27 +102,27 @@ class Writer:
 
     @classmethod
     def alone(cls) -> "Writer":
-        """Return the writer of a database that no other process can open: always in epoch 1."""
+        """Return the writer of a database that only this process can open: always in epoch 1."""
         writer = cls()
         writer._state = State.WRITING
         writer.epoch = writer.newest = 1
         return writer
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call a function whenever an epoch has begun or ended."""
+        """Call a function whenever an epoch begins or ends."""
         self._listeners.append(listener)
 
     def start(self) -> Decision:
-        """Begin, or begin again after GIVE_UP."""
+        """Start, or start again after GIVE_UP."""
         self._require(State.CONNECTING)
         return Decision(Do.CONNECT)
 
     def opened(self) -> Decision:
-        """Go on with a session that was opened."""
+        """Continue with an opened session."""
         return self._go(State.CONNECTING, State.ASKING, Decision(Do.ASK_FOR_LOCK))
 
     def failed(self) -> Decision:
-        """Go on after a failure before an epoch was begun: try again, more and more slowly."""
+        """Continue after a failure before an epoch: retry with increasing delays."""
         self._require(State.CONNECTING, State.ASKING, State.WAITING, State.BEGINNING)
         retry = min(FIRST_RETRY_SECONDS * 2**self._failures, LAST_RETRY_SECONDS)
         self._failures = min(self._failures + 1, 16)
@@ -130,11 +130,11 @@ class Writer:
         return self._go(self._state, State.CONNECTING, Decision(Do.CONNECT, retry))
 
     def lock_got(self) -> Decision:
-        """Go on with the lock."""
+        """Continue with the lock."""
         return self._go(State.ASKING, State.BEGINNING, Decision(Do.BEGIN_EPOCH))
 
     def lock_refused(self) -> Decision:
-        """Go on where another session has the lock."""
+        """Continue without the lock, which another session holds."""
         if not self._stands_by:
             return self._go(State.ASKING, State.CONNECTING, Decision(Do.GIVE_UP))
         decision = self._go(State.ASKING, State.WAITING, Decision(Do.LOOK_AT_HOLDER))
@@ -142,11 +142,11 @@ class Writer:
         return decision
 
     def holder_heard(self) -> Decision:
-        """Go on where the time of the lock's holder is not over."""
+        """Continue while the holder's time is not over."""
         return self._go(State.WAITING, State.ASKING, Decision(Do.ASK_FOR_LOCK, POLL_SECONDS))
 
     def holder_ended(self) -> Decision:
-        """Go on where the lock's holder was silent, and its session is ended."""
+        """Continue after the silent holder's session has been ended."""
         return self._go(State.WAITING, State.ASKING, Decision(Do.ASK_FOR_LOCK))
 
     def begun(self, epoch: Epoch) -> Decision:
@@ -160,28 +160,28 @@ class Writer:
         return decision
 
     def checked(self, epoch: int) -> None:
-        """Serve in an epoch of which the checks are made, unless it is over."""
+        """Serve in an epoch after its checks, unless it has ended."""
         if epoch == self.epoch:
             self.serving = epoch
 
     def lost(self) -> Decision:
-        """Write no more, because the session is over, does not answer, or has been fenced off."""
+        """Stop writing: the session has ended, does not respond, or was fenced off."""
         decision = self._go(State.WRITING, State.CONNECTING, Decision(Do.CONNECT))
         self._change(0)
         return decision
 
     def closed(self) -> None:
-        """Write no more, and do nothing more."""
+        """Stop writing for good."""
         self._state = State.CLOSED
         self.is_standing_by = False
         self._change(0)
 
     def is_renewal_due(self, now: float) -> bool:
-        """Return whether the session has to say that it is in use."""
+        """Return whether the session must renew its time."""
         return self._renewed_at is None or now - self._renewed_at >= RENEW_SECONDS
 
     def renewed(self, at: float) -> None:
-        """Note when the session has begun to say so."""
+        """Note when a renewal of the session's time began."""
         self._renewed_at = at
 
     def _change(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Run by Alembic, on the connection it is given."""
+"""Alembic executes this file on a given connection."""
 
 from alembic import context
 

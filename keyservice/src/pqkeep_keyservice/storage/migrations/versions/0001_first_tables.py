@@ -1,4 +1,4 @@
-"""Root keys, keys and their versions; the audit log and what is counted from it."""
+"""Creates the tables of root keys, keys and their versions, and of the audit log and its counts."""
 
 import uuid
 
@@ -58,8 +58,8 @@ def _create_key_tables() -> None:
         sa.Column("backend_start_us", sa.BigInteger, nullable=False),
         sa.Column("held_until_us", sa.BigInteger, nullable=False),
     )
-    nobody = {"epoch": 0, "takeovers": 0, "holder": "", "backend_pid": 0}
-    op.bulk_insert(epoch, [{**nobody, "backend_start_us": 0, "held_until_us": 0}])
+    no_holder = {"epoch": 0, "takeovers": 0, "holder": "", "backend_pid": 0}
+    op.bulk_insert(epoch, [{**no_holder, "backend_start_us": 0, "held_until_us": 0}])
     op.create_table(
         "keyrings",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
