@@ -246,7 +246,8 @@ async def test_a_database_of_another_version_is_refused(location: Location, revi
         await location.open()
     message = str(refused.value)
     assert (
-        f"has the unknown schema revision {revision}: another version of pqkeep created it" in message
+        f"has the unknown schema revision {revision}: another version of pqkeep created it"
+        in message
     )
     assert "Use the version that created it, or a new database" in message
     assert location.sql("SELECT version_num FROM alembic_version") == [(revision,)]
