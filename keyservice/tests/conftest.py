@@ -1,7 +1,7 @@
-"""A real key service in this process: a real database, real cryptography, no socket.
+"""A key service in this process: a real database and real cryptography, without sockets.
 
-Tests run on a SQLite file. A module that is about what any database must do says so with
-``pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)``.
+Tests run on a SQLite file. A module whose tests hold for any database sets ``pytestmark =
+pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)``.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ ROLE = "pqkeep_keyservice"
 
 @dataclass(frozen=True)
 class InProcessService:
-    """The key service without a socket: every call gets the same generous deadline."""
+    """The key service without a socket. Every call has the same generous deadline."""
 
     parts: KeyServiceParts
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
-        """Answer a request, about keys or about the log."""
+        """Execute a request about keys or about the log."""
         deadline = asyncio.get_running_loop().time() + SECONDS
         if isinstance(request, Batch):
             results = await self.parts.batches.execute(request, attribution, deadline)
@@ -109,7 +109,7 @@ Serving = Callable[[], AbstractAsyncContextManager[InProcessService]]
 
 @dataclass(frozen=True)
 class Location:
-    """A database: how the key service opens it, and how a test gets behind the service's back."""
+    """A database: how the key service opens it, and how a test accesses it directly."""
 
     open: Callable[[], Awaitable[Database]]
     sql: Sql
@@ -119,25 +119,25 @@ class Location:
 
 @pytest.fixture
 def tenant() -> TenantId:
-    """Make up a tenant of this test only."""
+    """Return a new tenant."""
     return TenantId(uuid4())
 
 
 @pytest.fixture
 def attribution() -> Attribution:
-    """Somebody who asks."""
+    """Return a caller's attribution."""
     return Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
-    """Which kind of database it is."""
+    """Return the kind of database."""
     return getattr(request, "param", "sqlite")
 
 
 @pytest.fixture
 def database_path(tmp_path: Path) -> Path:
-    """Where the database is, if it is a file: an empty one at first."""
+    """Return the path of an empty database file."""
     path = tmp_path / "keys.sqlite3"
     path.touch(0o600)
     return path
@@ -145,19 +145,19 @@ def database_path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def file_with_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the schema, to copy."""
+    """Return a file with the schema, to copy."""
     return migrated_file(tmp_path_factory.mktemp("schema") / "keys.sqlite3", migrate)
 
 
 @pytest.fixture(scope="session")
 def database_with_schema(postgres_server: PostgresServer) -> str:
-    """A database with the schema, to copy."""
+    """Return a database with the schema, to copy."""
     return migrated_database(postgres_server, ROLE, migrate)
 
 
 @pytest.fixture
 def has_schema() -> bool:
-    """Whether a new database has the schema already, or nothing."""
+    """Return whether a new database already has the schema."""
     return True
 
 
@@ -165,7 +165,7 @@ def has_schema() -> bool:
 def location(
     *, backend: str, request: pytest.FixtureRequest, database_path: Path, has_schema: bool
 ) -> Iterator[Location]:
-    """Where a new database is."""
+    """Return the location of a new database."""
     with _location(backend, request, database_path, has_schema=has_schema) as found:
         yield found
 
@@ -174,7 +174,7 @@ def location(
 def other_location(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Location]:
-    """Where another new database is, with the schema."""
+    """Return the location of another new database, with the schema."""
     path = tmp_path / "other.sqlite3"
     path.touch(0o600)
     with _location(backend, request, path, has_schema=True) as found:
@@ -226,7 +226,7 @@ def _postgresql(url: str) -> Sql:
 
 @pytest.fixture
 def sql(location: Location) -> Sql:
-    """Run one statement on the database, behind the key service's back."""
+    """Return a function that runs one statement directly on the database."""
     return location.sql
 
 
@@ -240,7 +240,7 @@ async def database(location: Location) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def root_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a root key of this test only."""
+    """Create a root key for this test."""
     path = tmp_path_factory.mktemp("secrets") / "root.key"
     path.write_bytes(os.urandom(32))
     path.chmod(0o400)
@@ -249,13 +249,13 @@ def root_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sealer(root_key: Path) -> Sealer:
-    """Seal with that root key."""
+    """Return a sealer with that root key."""
     return Sealer({1: read_root_key(root_key)})
 
 
 @pytest.fixture
 def store(database: Database, sealer: Sealer) -> KeyStore:
-    """Store keys in the open database."""
+    """Return a store on the open database."""
     return KeyStore(database, sealer)
 
 
@@ -271,13 +271,13 @@ def settings(root_key: Path) -> Path:
 
 @pytest.fixture
 def least_destruction_days() -> int:
-    """Destroy private keys when that is asked for, as in development."""
+    """Return the delay of destructions for development: none."""
     return 0
 
 
 @pytest.fixture
 def worker_settings() -> WorkerSettings:
-    """Sign as the default settings say."""
+    """Return the default settings of worker processes."""
     return WorkerSettings("pqcrypto", None)
 
 
@@ -289,7 +289,7 @@ def schemes(worker_settings: WorkerSettings) -> SignatureSchemes:
 
 @pytest.fixture
 def material(sealer: Sealer, schemes: SignatureSchemes) -> KeyMaterial:
-    """Expand keys with that root key."""
+    """Return key material with that root key."""
     return KeyMaterial(sealer, schemes)
 
 
@@ -301,7 +301,7 @@ def new_service(
     settings: Path,
     least_destruction_days: int,
 ) -> Iterator[NewService]:
-    """Wire key services on one database, with nothing in memory, and close them afterwards."""
+    """Wire key services on one database with empty caches, and close them at the end."""
     with ExitStack() as stack:
 
         def new(material: KeyMaterial) -> InProcessService:
@@ -335,7 +335,7 @@ def keys(service: InProcessService) -> KeyService:
 def restarted(
     new_service: NewService, sealer: Sealer, schemes: SignatureSchemes
 ) -> Callable[[], KeyService]:
-    """Serve the same database again, with nothing in memory."""
+    """Serve the same database again, with empty caches."""
     return lambda: new_service(KeyMaterial(sealer, schemes))
 
 
@@ -347,7 +347,7 @@ def serving(
     settings: Path,
     least_destruction_days: int,
 ) -> Serving:
-    """Check and serve the database for as long as a block lasts, and close it then."""
+    """Check and serve the database during a block, then close it."""
 
     @asynccontextmanager
     async def serve() -> AsyncIterator[InProcessService]:

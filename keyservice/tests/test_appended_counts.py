@@ -1,4 +1,4 @@
-"""What a checkpoint counts from memory is what the records say."""
+"""A checkpoint's counts from memory equal the counts of the records."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ COUNTS = "SELECT * FROM key_usage", "SELECT * FROM operation_counts"
 
 
 def counted(sql: Sql) -> list[Counter[tuple[Any, ...]]]:
-    """Return what both tables of counts have."""
+    """Return the content of both tables of counts."""
     return [Counter(tuple(row) for row in sql(query)) for query in COUNTS]
 
 
 async def save_checkpoint(store: KeyStore) -> None:
-    """Save a checkpoint of the whole log. Its signature is nobody's."""
+    """Store a checkpoint of the whole log, with an invalid signature."""
     log, frontier = await store.frontier()
     checkpoint = Checkpoint(
         log_id=log,
@@ -81,7 +81,7 @@ async def save_checkpoint(store: KeyStore) -> None:
 async def test_counts_from_memory_are_those_of_the_records(
     store: KeyStore, sql: Sql, commits: list[list[NewRecord]], data: st.DataObject
 ) -> None:
-    """After any records, with checkpoints between them, both tables say what a scan finds."""
+    """After any records and checkpoints, both tables equal a scan of the records."""
     await store.check()
     for records in commits:
         await store.commit([(record, None) for record in records])
@@ -98,7 +98,7 @@ async def test_counts_from_memory_are_those_of_the_records(
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_what_is_not_in_memory_is_read(store: KeyStore, sealer: Any, sql: Sql) -> None:
-    """A store that has not appended the records counts them all the same, and only once."""
+    """A store that did not append the records counts them too, and only once."""
     record = NewRecord(
         TENANTS[0], "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y",
         keyring=KeyringName("default"),
@@ -117,11 +117,11 @@ async def test_what_is_not_in_memory_is_read(store: KeyStore, sealer: Any, sql: 
 
 
 def test_only_whole_stretches_are_known() -> None:
-    """Commits are given for exactly the records that they have, and not for any others."""
+    """Commits are returned only for exactly their own records."""
     appended = Appended(10)
     commits = [Commit(size, size, {}) for size in (12, 15, 20)]
-    for each in commits:
-        appended.add(each)
+    for commit in commits:
+        appended.add(commit)
     assert appended.between(10, 20) == commits
     assert appended.between(12, 15) == commits[1:2]
     assert appended.between(20, 20) == []
@@ -133,7 +133,7 @@ def test_only_whole_stretches_are_known() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """While no checkpoint is saved, the oldest commits are dropped, to be read when one is."""
+    """Without a checkpoint, the oldest commits are dropped, and later read again."""
     appended = Appended(0)
     for size in range(1, MAX_RECORDS + 10):
         appended.add(Commit(size, size, {}))

@@ -1,4 +1,4 @@
-"""An archived key is gone: from every file and from memory, right after the answer, or not archived."""
+"""Once archiving has succeeded, no file and no memory has the key's seed."""
 
 import resource
 import shutil
@@ -34,7 +34,7 @@ SEALED = "SELECT algorithm, version, sealed_seed FROM keys WHERE sealed_seed IS 
 
 
 def is_on_disk(sealed: bytes, database_path: Path) -> bool:
-    """Return whether any file beside the database holds any piece of a sealed seed."""
+    """Return whether a file beside the database has a piece of a sealed seed."""
     pieces = [sealed[at : at + PIECE] for at in range(2, len(sealed) - PIECE, PIECE)]
     contents = [path.read_bytes() for path in database_path.parent.iterdir()]
     return any(content.find(piece) >= 0 for content in contents for piece in pieces)
@@ -42,7 +42,7 @@ def is_on_disk(sealed: bytes, database_path: Path) -> bool:
 
 @contextmanager
 def no_room_to_scrub() -> Iterator[None]:
-    """Let files grow by little: a change fits into the write-ahead log, and its pages nowhere else."""
+    """Limit file sizes so that a change fits into the write-ahead log, but not into the database."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
     try:
@@ -55,7 +55,7 @@ def no_room_to_scrub() -> Iterator[None]:
 async def test_no_archived_seed_is_on_the_disk(
     keys: KeyService, tenant: TenantId, attribution: Attribution, database_path: Path, sql: Sql
 ) -> None:
-    """Of 60 keys, archived one by one, no piece is in any file once archiving is answered."""
+    """Of 60 keys archived one by one, no file has a piece after the response."""
     for algorithm in (KEM, SIGNATURE):
         generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
         await keys.execute(generate, attribution)
@@ -78,7 +78,7 @@ async def test_no_archived_seed_is_on_the_disk(
 async def test_a_reader_of_the_database_keeps_no_archived_seed(
     keys: KeyService, tenant: TenantId, attribution: Attribution, database_path: Path, sql: Sql
 ) -> None:
-    """While a backup reads the file, archiving leaves no copy, or does not say that it is done."""
+    """While a backup reads the file, archiving leaves no copy, or reports a failure."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     await keys.execute(GenerateKey(**key, quota=None), attribution)
     await keys.execute(RotateKey(**key), attribution)
@@ -99,7 +99,7 @@ async def test_a_disk_too_full_to_scrub(
     database: Database,
     sql: Sql,
 ) -> None:
-    """Where the disk is too full to scrub, the key is archived all the same, and scrubbed later."""
+    """On a disk too full to scrub, the key is archived, and its copies are scrubbed later."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     await keys.execute(GenerateKey(**key, quota=None), attribution)
     for _ in range(60):  # so that the file is larger than what it may grow to below
@@ -128,7 +128,7 @@ async def test_a_crash_before_the_scrub_keeps_no_archived_seed(
     tmp_path_factory: pytest.TempPathFactory,
     sql: Sql,
 ) -> None:
-    """A database that was left unscrubbed says so when it is opened again, and is scrubbed then."""
+    """A database that was left unscrubbed is scrubbed after it is opened again."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     await keys.execute(GenerateKey(**key, quota=None), attribution)
     for _ in range(60):  # see above

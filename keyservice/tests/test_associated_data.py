@@ -1,4 +1,4 @@
-"""A ciphertext or a wrapped key that is bound to data opens with the same data, and no other."""
+"""A ciphertext or wrapped key with associated data opens only with the same data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Open = Callable[[Algorithm, bytes, bytes], Awaitable[bytes]]
 async def bound(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> dict[Operation, tuple[Seal, Open]]:
-    """Encrypt and decrypt, and wrap and unwrap, with a key of every algorithm."""
+    """Return functions to encrypt, decrypt, wrap and unwrap with a key of every algorithm."""
     for algorithm in KEMS:
         await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
 
@@ -69,7 +69,7 @@ CASES = [(Operation.ENCRYPT, a) for a in KEMS] + [(Operation.WRAP, a) for a in W
 async def test_what_was_copied_to_another_row_does_not_open(
     operation: Operation, algorithm: Algorithm, bound: dict[Operation, tuple[Seal, Open]]
 ) -> None:
-    """Bound to its row, it opens there; elsewhere, and without any row, it is the decrypt error."""
+    """Data bound to its row opens only there. Elsewhere, or without a row, it fails to decrypt."""
     seal, unseal = bound[operation]
     sealed = {row: await seal(algorithm, row) for row in ROWS}
     for row in ROWS:
@@ -84,7 +84,7 @@ async def test_what_was_copied_to_another_row_does_not_open(
 async def test_the_most_that_can_be_bound(
     operation: Operation, algorithm: Algorithm, bound: dict[Operation, tuple[Seal, Open]]
 ) -> None:
-    """64 KiB are bound to their last byte, and cost the blob nothing."""
+    """All bytes of 64 KiB are bound, and the ciphertext does not grow."""
     seal, unseal = bound[operation]
     most = bytes(MAX_ASSOCIATED_DATA)
     sealed = await seal(algorithm, most)
@@ -106,7 +106,7 @@ async def test_a_wrong_algorithm_is_told_from_wrong_data(
     named: Algorithm,
     bound: dict[Operation, tuple[Seal, Open]],
 ) -> None:
-    """Another algorithm's key is a mismatch if the data is right, and the decrypt error if not."""
+    """Another algorithm is reported as a mismatch only if the associated data is right."""
     seal, unseal = bound[operation]
     sealed = await seal(algorithm, b"row")
     for data, kind in ((b"row", ErrorKind.ALGORITHM_MISMATCH), (b"", ErrorKind.DECRYPTION_FAILED)):

@@ -1,4 +1,4 @@
-"""Every answer has its durable record, many share a transaction, and without it there is none."""
+"""Every response has a durable record. Many records share a transaction."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ COUNT = "SELECT count(*), count(DISTINCT request_id) FROM audit_records"
 
 
 def row(number: int) -> NewRecord:
-    """Return a record of about a third of a kilobyte that can be told by its number."""
+    """Return a record of about 350 bytes, identified by its number."""
     return NewRecord(
         TENANT,
         "p" * 128,
@@ -58,7 +58,7 @@ RENEWALS = 1
 
 @pytest.fixture
 def transactions(database: Database) -> list[str]:
-    """Collect the ends of transactions, as the driver executes them."""
+    """Collect the ends of transactions from the driver."""
     ends: list[str] = []
 
     def note(statement: str) -> None:
@@ -79,7 +79,7 @@ def transactions(database: Database) -> list[str]:
 async def test_many_records_share_a_transaction(
     store: KeyStore, transactions: list[str], sql: Sql
 ) -> None:
-    """500 concurrent commits are 500 rows, in order, in two transactions: one, and the rest."""
+    """500 concurrent commits give 500 rows in order, in two transactions."""
     log = AuditLog(store)
     outcomes = await asyncio.gather(*(log.commit(row(number)) for number in range(500)))
     assert outcomes == [CommitOutcome.DURABLE] * 500
@@ -91,7 +91,7 @@ async def test_many_records_share_a_transaction(
 
 @BOTH
 async def test_a_batch_has_a_limit(store: KeyStore, transactions: list[str], sql: Sql) -> None:
-    """More than MAX_BATCH waiting records are written in several transactions, none lost."""
+    """More than MAX_BATCH waiting records are written in several transactions, without loss."""
     log = AuditLog(store)
     await asyncio.gather(*(log.commit(row(number)) for number in range(MAX_BATCH * 2 + 1)))
     assert sql(COUNT) == [(MAX_BATCH * 2 + 1, MAX_BATCH * 2 + 1)]
@@ -100,7 +100,7 @@ async def test_a_batch_has_a_limit(store: KeyStore, transactions: list[str], sql
 
 @BOTH
 async def test_a_record_is_durable_when_its_caller_goes_on(store: KeyStore, sql: Sql) -> None:
-    """At the moment commit returns, another connection to the file sees the row."""
+    """When commit returns, another connection to the file sees the row."""
     log = AuditLog(store)
 
     async def caller(number: int) -> bool:
@@ -113,7 +113,7 @@ async def test_a_record_is_durable_when_its_caller_goes_on(store: KeyStore, sql:
 
 @asynccontextmanager
 async def no_more_pages(database: Database, _: Path) -> AsyncIterator[None]:
-    """Let the database not grow, so that SQLite says the disk is full."""
+    """Stop the growth of the database, so that SQLite reports a full disk."""
 
     async def limit(pages: int) -> None:
         await database.read(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all())
@@ -125,7 +125,7 @@ async def no_more_pages(database: Database, _: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def no_larger_files(_: Database, database_path: Path) -> AsyncIterator[None]:
-    """Let no file of this process grow, so that the write itself fails."""
+    """Stop the growth of this process's files, so that the write itself fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = max(path.stat().st_size for path in database_path.parent.glob("*-wal"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -142,14 +142,14 @@ OutOfSpace = Callable[[], AbstractAsyncContextManager[None]]
 def out_of_space(
     request: pytest.FixtureRequest, database: Database, database_path: Path
 ) -> OutOfSpace:
-    """Take the space away for as long as a block lasts, in each way there is."""
+    """Remove free space during a block, in each of several ways."""
     return lambda: cast(AbstractAsyncContextManager[None], request.param(database, database_path))
 
 
 async def test_without_space_nothing_is_answered(
     out_of_space: OutOfSpace, store: KeyStore, sql: Sql
 ) -> None:
-    """Where rows cannot be written every waiter hears UNAVAILABLE; with space back, all is well."""
+    """Without space every caller gets UNAVAILABLE. With space again, commits succeed."""
     log = AuditLog(store)
     await log.commit(row(0))
     async with out_of_space():
@@ -169,7 +169,7 @@ async def test_without_space_nothing_is_answered(
 async def test_nothing_is_left_of_a_record_that_cannot_be_written(
     out_of_space: OutOfSpace, store: KeyStore
 ) -> None:
-    """Its error, and so the request that its frames have, waits for no collector of cycles."""
+    """The error and the request in its frames are freed without the cycle collector."""
     log = AuditLog(store)
     await log.commit(row(0))
     refused = 0
@@ -183,7 +183,7 @@ async def test_nothing_is_left_of_a_record_that_cannot_be_written(
                 except KeyServiceError:
                     refused += 1
             await asyncio.sleep(0)  # this step of the task has the last one
-            left = sum(type(each) is KeyServiceError for each in gc.get_objects())
+            left = sum(type(live) is KeyServiceError for live in gc.get_objects())
         finally:
             gc.enable()
     assert refused
@@ -196,7 +196,7 @@ async def test_without_space_no_key_is_changed(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """A rotation whose record cannot be written is refused, and the old key stays the active one."""
+    """A rotation without a record is refused, and the old key stays active."""
     generate = GenerateKey(tenant=tenant, algorithm=Algorithm.ML_KEM_768, quota=None)
     rotate = RotateKey(tenant=tenant, algorithm=Algorithm.ML_KEM_768)
     active = GetActiveKey(tenant=tenant, algorithm=Algorithm.ML_KEM_768)
@@ -218,7 +218,7 @@ async def test_without_space_no_key_is_changed(
 async def test_what_went_wrong_is_logged_without_the_rows(
     database: Database, database_path: Path, store: KeyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator hears that records could not be written; their content is not in the message."""
+    """The log reports records that could not be written, without their content."""
     with caplog.at_level(logging.ERROR):
         async with no_more_pages(database, database_path):
             rows = (row(number) for number in range(200))

@@ -1,4 +1,4 @@
-"""Each request leaves exactly one row that says who asked for what, and how it ended."""
+"""Each request adds exactly one row with its caller, operation and outcome."""
 
 import time
 from collections.abc import Callable
@@ -63,7 +63,7 @@ COUNT = "SELECT count(*) FROM audit_records"
 
 
 class Recorded:
-    """Ask, and compare the one row that this has left."""
+    """Executes requests, and compares the row that each one adds."""
 
     def __init__(
         self, keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
@@ -80,9 +80,9 @@ class Recorded:
         done: Operation | None = None,
         policy: str | None = None,
     ) -> Any:
-        """Expect an outcome with a version and return the result, if there is one.
+        """Check the outcome and version of a request's record. Return the result, if any.
 
-        With what was done in place of what was asked for, and a policy in place of the caller's.
+        ``done`` and ``policy`` replace the request's own operation and policy in the record.
         """
         (before,) = self._sql(COUNT)[0]
         started = time.time_ns() // 1000
@@ -113,12 +113,12 @@ class Recorded:
 
 @pytest.fixture
 def recorded(keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql) -> Recorded:
-    """Ask and look at the record."""
+    """Return a caller that checks each record."""
     return Recorded(keys, tenant, attribution, sql)
 
 
 async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
-    """Each operation leaves one row, with the version that was really used."""
+    """Each operation adds one row with the version that was used."""
     kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
     signature: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": SIGNATURE}
     one: dict[str, Any] = {"version": KeyVersion(1)}
@@ -174,7 +174,7 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
 
 
 async def test_every_refusal_is_recorded_with_its_kind(recorded: Recorded) -> None:
-    """What was refused leaves one row too, with the version that was asked for."""
+    """A refused request adds one row with the requested version."""
     kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
     signature: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": SIGNATURE}
     one: dict[str, Any] = {"version": KeyVersion(1)}
@@ -198,7 +198,7 @@ async def test_every_refusal_is_recorded_with_its_kind(recorded: Recorded) -> No
 
 
 async def test_the_log_holds_no_content(recorded: Recorded, sql: Sql) -> None:
-    """No plaintext, ciphertext, message, signature or shared secret is in any row."""
+    """No row has a plaintext, ciphertext, message, signature or shared secret."""
     kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
     signature: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": SIGNATURE}
     await recorded.ask(GenerateKey(**kem, quota=None), 1)

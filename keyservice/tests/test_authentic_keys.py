@@ -1,4 +1,4 @@
-"""What the database says of a key is not believed: a row that was changed is not used or shown."""
+"""A key's rows are verified: a changed row is neither used nor shown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HALVES = "SELECT public_key, sealed_seed FROM keys WHERE tenant_id = ? AND versi
 
 
 class Caller:
-    """Somebody with one key of one algorithm, whose second version is the active one."""
+    """A caller with one key of one algorithm. Its second version is active."""
 
     def __init__(self, tenant: TenantId, algorithm: Algorithm, attribution: Attribution) -> None:
         self.tenant, self.algorithm = tenant, algorithm
@@ -65,12 +65,12 @@ class Caller:
             return refusal.kind
 
     async def prepare(self, keys: KeyService) -> None:
-        """Make two versions."""
+        """Generate two versions."""
         await keys.execute(GenerateKey(**self._key, quota=None), self._attribution)
         await keys.execute(RotateKey(**self._key), self._attribution)
 
     async def uses(self, keys: KeyService) -> list[Request[Any]]:
-        """Return every request that uses or shows the active version; each of them succeeds."""
+        """Return every request that uses or shows the active version. Each must succeed."""
         active: dict[str, Any] = {**self._key, "version": None}
         one: dict[str, Any] = {**self._key, "version": V2}
         requests: list[Request[Any]] = [
@@ -106,7 +106,7 @@ class Caller:
 
 
 def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
-    """Return the public half of a key pair that was made elsewhere."""
+    """Return the public key of a key pair from outside."""
     scheme = KEMS.get(algorithm) or SCHEMES[algorithm]
     return scheme.generate().public_bytes()
 
@@ -116,7 +116,7 @@ def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
 async def test_a_swapped_public_key_is_never_used_or_shown(
     algorithm: Algorithm, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """With a thief's public key in a row its key answers UNAVAILABLE, whatever is asked of it."""
+    """With a foreign public key in a row, every request for the key is UNAVAILABLE."""
     caller = Caller(tenant, algorithm, attribution)
     async with serving() as keys:
         await caller.prepare(keys)
@@ -141,7 +141,7 @@ async def test_a_pair_in_anothers_row_is_never_used_or_shown(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """A public key that is moved together with its own seed is as little believed as one without."""
+    """A key pair in another key's row, seed included, is refused as well."""
     caller = Caller(tenant, algorithm, attribution)
     other = Caller(TenantId(uuid4()), algorithm, attribution)
     async with serving() as keys:
@@ -170,7 +170,7 @@ async def test_a_change_does_not_show_a_swapped_public_key(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Whatever becomes of retiring or archiving such a version, the thief's key is not answered."""
+    """Retiring or archiving such a version never returns the foreign key."""
     caller = Caller(tenant, KEM, attribution)
     async with serving() as keys:
         await caller.prepare(keys)
@@ -197,7 +197,7 @@ LOST = {
 async def test_a_missing_version_makes_the_key_unavailable(
     lost: str, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Without one of its rows a key is UNAVAILABLE: no version moves up, none is made twice."""
+    """A key with a missing row is UNAVAILABLE, and no version number is used twice."""
     caller = Caller(tenant, KEM, attribution)
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     async with serving() as keys:
@@ -230,7 +230,7 @@ async def test_a_missing_version_makes_the_key_unavailable(
 async def test_a_damaged_neighbour_does_not_change_an_answer(
     serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """A blob that does not open is DECRYPTION_FAILED, also where the tenant's other KEM is damaged."""
+    """A ciphertext that does not open is DECRYPTION_FAILED even if the other KEM's key is damaged."""
     caller = Caller(tenant, KEM, attribution)
     async with serving() as keys:
         await caller.prepare(keys)

@@ -1,4 +1,4 @@
-"""A batch: a result for each request in order, all records in one commit, no request in another's way."""
+"""A batch returns a result for each request in order, and commits all records together."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=Tru
 
 
 def batch(tenant: TenantId, requests: Sequence[ItemRequest]) -> Batch:
-    """Return a batch whose requests are allowed by a policy each."""
+    """Return a batch with a policy for each request."""
     return Batch(
         tenant=tenant,
-        items=tuple(Item(each, f"policy-{place}") for place, each in enumerate(requests)),
+        items=tuple(Item(request, f"policy-{place}") for place, request in enumerate(requests)),
     )
 
 
@@ -95,7 +95,7 @@ async def owner(tenant: TenantId, keys: KeyService, attribution: Attribution) ->
 async def test_every_operation_in_one_batch(
     owner: TenantId, keys: KeyService, attribution: Attribution, sql: Sql
 ) -> None:
-    """Each result is the one that the request alone would have, and stands where the request stood."""
+    """Each result equals that of the single request, and has its place."""
     named: dict[str, Any] = {"tenant": owner, "version": ONE}
     digest: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
     first: tuple[ItemRequest, ...] = (
@@ -134,9 +134,9 @@ async def test_every_operation_in_one_batch(
         Verified(),
     )
     assert sql(RECORDS)[3:] == [
-        (each.operation, each.algorithm, 1, outcome, f"policy-{place}")
+        (request.operation, request.algorithm, 1, outcome, f"policy-{place}")
         for requests, last in ((first, "success"), (second, "verification-failed"))
-        for place, each in enumerate(requests)
+        for place, request in enumerate(requests)
         for outcome in (last if place == 5 else "success",)
     ]
 
@@ -145,19 +145,20 @@ async def test_every_operation_in_one_batch(
 async def test_records_of_a_batch_stand_together(
     owner: TenantId, keys: KeyService, attribution: Attribution, sql: Sql
 ) -> None:
-    """Batches and single requests at once: the records of a batch have consecutive numbers, in order."""
+    """The records of a batch have consecutive numbers, even with concurrent requests."""
     many = [
         keys.execute(
-            batch(owner, [encrypt(owner, b"")] * MAX_ITEMS), Attribution(f"batch-{each}", "a", "b")
+            batch(owner, [encrypt(owner, b"")] * MAX_ITEMS),
+            Attribution(f"batch-{number}", "a", "b"),
         )
-        for each in range(4)
+        for number in range(4)
     ]
     alone = [keys.execute(encrypt(owner, b""), attribution) for _ in range(20)]
     await asyncio.gather(*many, *alone)
-    for each in range(4):
+    for number in range(4):
         found = sql(
             "SELECT number, policy FROM audit_records WHERE request_id = ? ORDER BY id",
-            f"batch-{each}",
+            f"batch-{number}",
         )
         first = found[0][0]
         assert found == [(first + place, f"policy-{place}") for place in range(MAX_ITEMS)]
@@ -203,31 +204,31 @@ async def test_a_refused_request_leaves_the_others(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """Whatever is wrong with one of eight requests, and wherever: seven are answered, eight recorded."""
+    """If one of eight requests is wrong, seven succeed, and all eight are recorded."""
     make, expected = BAD[kind]
-    requests: list[ItemRequest] = [encrypt(owner, bytes([each])) for each in range(8)]
+    requests: list[ItemRequest] = [encrypt(owner, bytes([number])) for number in range(8)]
     requests[place] = make(owner)
     results = (await keys.execute(batch(owner, requests), attribution)).results
     assert results[place] == Refused(kind=expected)
-    others = [each for each in range(8) if each != place]
+    others = [number for number in range(8) if number != place]
     decrypt = [
         Decrypt(tenant=owner, algorithm=KEM, version=ONE, ciphertext=result.ciphertext)
         for result in results
         if isinstance(result, Encrypted)
     ]
     opened = await keys.execute(batch(owner, decrypt), attribution)
-    assert opened.results == tuple(Decrypted(plaintext=bytes([each])) for each in others)
+    assert opened.results == tuple(Decrypted(plaintext=bytes([other])) for other in others)
     outcomes = [outcome for *_, outcome, _ in sql(RECORDS)[3:11]]
-    assert outcomes == [expected if each == place else "success" for each in range(8)]
+    assert outcomes == [expected if number == place else "success" for number in range(8)]
 
 
 async def test_another_tenants_request_refuses_the_batch(
     owner: TenantId, keys: KeyService, attribution: Attribution, sql: Sql
 ) -> None:
-    """A batch is one tenant's: with another's request among its own nothing is done, or recorded."""
+    """A batch with another tenant's request is refused as a whole and not recorded."""
     before = sql(RECORDS)
     requests = [encrypt(owner, b""), encrypt(TenantId(uuid4()), b"")]
-    for tenant in {each.tenant for each in requests}:
+    for tenant in {request.tenant for request in requests}:
         with pytest.raises(KeyServiceError) as refused:
             await keys.execute(batch(tenant, requests), attribution)
         assert refused.value.kind is ErrorKind.UNSUPPORTED
@@ -243,7 +244,7 @@ async def test_what_is_not_done_in_time_is_refused_and_recorded(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """After the deadline no request is begun, here or in a thread; each record says so."""
+    """After the deadline no request begins, here or in a thread, and each record says so."""
     requests: list[ItemRequest] = [
         encrypt(owner, b""),
         Sign(tenant=owner, algorithm=SIGNATURE, version=None, message=b""),
@@ -257,7 +258,7 @@ async def test_what_is_not_done_in_time_is_refused_and_recorded(
 async def test_no_signature_is_begun_shortly_before_the_deadline(
     service: InProcessService, owner: TenantId, attribution: Attribution
 ) -> None:
-    """What could not end in time is refused at once, so that the batch is answered in time."""
+    """A signature that could not end in time is refused at once, so the batch ends in time."""
     requests: list[ItemRequest] = [
         encrypt(owner, b""),
         Sign(tenant=owner, algorithm=SIGNATURE, version=None, message=b""),
@@ -275,7 +276,7 @@ async def test_no_signature_waits_for_a_worker_until_the_deadline(
     attribution: Attribution,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A signature that no worker is free for is refused alone, and what was done is answered."""
+    """A signature without a free worker is refused, and the other results are returned."""
 
     async def wait(
         self: InProcess, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
@@ -298,7 +299,7 @@ async def test_no_signature_waits_for_a_worker_until_the_deadline(
 async def test_keys_to_wrap_are_wiped(
     owner: TenantId, keys: KeyService, attribution: Attribution
 ) -> None:
-    """Each symmetric key of a batch is overwritten, also that of a request that was refused."""
+    """Each symmetric key of a batch is overwritten, even for a refused request."""
     requests = [
         Wrap(
             tenant=owner,
@@ -309,8 +310,8 @@ async def test_keys_to_wrap_are_wiped(
         for version in (1, 2, 1)
     ]
     done = await keys.execute(batch(owner, requests), attribution)
-    assert [type(each) for each in done.results] == [Wrapped, Refused, Wrapped]
-    assert [each.symmetric_key for each in requests] == [bytearray(16)] * 3
+    assert [type(result) for result in done.results] == [Wrapped, Refused, Wrapped]
+    assert [request.symmetric_key for request in requests] == [bytearray(16)] * 3
 
 
 async def test_a_single_request_does_not_wait_for_a_batch(
@@ -321,7 +322,7 @@ async def test_a_single_request_does_not_wait_for_a_batch(
     sql: Sql,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A request that comes while a batch is executed is recorded before the batch has ended."""
+    """A request during a batch is recorded before the batch ends."""
     monkeypatch.setattr(batches, "SLICE_SECONDS", 0.0)
     many = asyncio.create_task(
         keys.execute(batch(owner, [encrypt(owner, b"")] * MAX_ITEMS), attribution)
@@ -343,14 +344,17 @@ async def test_tenants_take_turns(
     sql: Sql,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The one batch of a tenant does not wait for ten of another, that came before."""
+    """A tenant's single batch does not wait for ten earlier batches of another tenant."""
     monkeypatch.setattr(batches, "SLICE_SECONDS", 0.0)
     other = TenantId(uuid4())
-    for each in (tenant, other):
-        await keys.execute(GenerateKey(tenant=each, algorithm=KEM, quota=None), attribution)
+    for caller in (tenant, other):
+        await keys.execute(GenerateKey(tenant=caller, algorithm=KEM, quota=None), attribution)
     tenants = [tenant] * 10 + [other]
     await asyncio.gather(
-        *(keys.execute(batch(each, [encrypt(each, b"")] * 8), attribution) for each in tenants)
+        *(
+            keys.execute(batch(tenant, [encrypt(tenant, b"")] * 8), attribution)
+            for tenant in tenants
+        )
     )
     first = sql("SELECT tenant_id FROM audit_records WHERE operation = 'encrypt' ORDER BY id")
     place = first.index((str(other),))
@@ -358,7 +362,7 @@ async def test_tenants_take_turns(
 
 
 def test_a_batch_has_1_to_128_requests(tenant: TenantId, attribution: Attribution) -> None:
-    """A frame with none or with one more is no frame."""
+    """A batch without requests, or with 129, is an invalid frame."""
     for count, is_valid in ((0, False), (1, True), (MAX_ITEMS, True), (MAX_ITEMS + 1, False)):
         frame = Call(1, 1000, attribution, batch(tenant, [encrypt(tenant, b"")] * count))
         decoder = FrameDecoder(TO_KEY_SERVICE)
@@ -389,7 +393,7 @@ BODY = 4 * 1024 * 1024 * 3 // 4
     ids=["signatures", "ciphertexts", "plaintexts"],
 )
 def test_the_largest_results_fit_into_a_frame(result: Signed | Encrypted | Decrypted) -> None:
-    """128 of the largest signatures, or all that a body of 4 MiB can ask for, are one answer."""
+    """128 of the largest signatures, or all results for a body of 4 MiB, fit into one frame."""
     response = Answer(2**64 - 1, BatchResults(results=(result,) * MAX_ITEMS))
     data = encode(response)
     decoder = FrameDecoder(TO_GATEWAY)

@@ -1,7 +1,7 @@
-"""Every column of the key service's database, changed behind its back: refused, and said why.
+"""A direct change of any database column is refused with its reason.
 
-The columns come from the schema: a new one is refused with its table's message, or has to be named
-in NOT_AUTHENTICATED with its reason.
+The columns come from the schema. A new column is refused with its table's message, or must be
+listed in NOT_AUTHENTICATED with a reason.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ OTHER_TEXT = {
 
 
 def changed(column: sa.Column[Any], value: Any) -> Iterator[Any]:
-    """Yield other values of a column's type, and none where there may be none."""
+    """Yield other values of a column's type, and null if it is allowed."""
     kind = column.type.python_type
     if kind is bool:
         yield not value
@@ -163,7 +163,7 @@ def changed(column: sa.Column[Any], value: Any) -> Iterator[Any]:
 
 
 class Probe:
-    """Serves a database as a process does, and says why it is refused."""
+    """Serves a database like a process, and reports why it is refused."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Probe:
             await database.close()
 
     async def prepare(self) -> None:
-        """Make keys of every status, more records than a tile has, and checkpoints of both kinds."""
+        """Make keys of every status, more records than a tile holds, and both kinds of checkpoints."""
         async with self.serving() as parts:
             for request in (
                 UpdateKeyring(tenant=TENANT, purposes=PURPOSES),
@@ -229,7 +229,7 @@ class Probe:
         ]
 
     async def refusal(self) -> str | None:
-        """Return why the database is refused, at the start or when it is used; None if it is not."""
+        """Return why the database is refused, at the start or in use, or None."""
         self._caplog.clear()
         try:
             async with self.serving() as parts:
@@ -238,7 +238,7 @@ class Probe:
                         await _ask(parts, request)
                     except KeyServiceError as refused:
                         said = [cast(Any, record.msg) for record in self._caplog.records]
-                        damages = [str(each["damage"]) for each in said if "damage" in each]
+                        damages = [str(line["damage"]) for line in said if "damage" in line]
                         return damages[0] if damages else f"only {refused.kind}"
         except ConfigError as error:
             return str(error)
@@ -256,7 +256,7 @@ async def _ask(parts: KeyServiceParts, request: AnyRequest) -> Any:
 
 
 def rows(connection: sa.Connection, table: sa.Table) -> list[Mapping[str, Any]]:
-    """Return the tenant's rows of a table of keys, and the newest signed one of the log's."""
+    """Return the tenant's rows of a table of keys, and the newest signed row of the log."""
     query = sa.select(table)
     if table.metadata is keys.METADATA:
         if "tenant_id" in table.columns:
@@ -301,7 +301,7 @@ async def probe(
 async def test_a_changed_column_is_refused_with_its_message(
     probe: Probe, location: Location
 ) -> None:
-    """Each column of each row, changed one at a time: refused at the start or at use, and said why."""
+    """Each column of each row, changed one at a time, is refused with the right message."""
     engine = sa.create_engine(location.url, poolclass=sa.NullPool)
     wrong: dict[str, Any] = {}
     assert await probe.refusal() is None
@@ -317,7 +317,7 @@ async def test_a_changed_column_is_refused_with_its_message(
                     expected = said is None
                 else:
                     messages = (*(MESSAGES.get(name) or MESSAGES[table.name]), INTEGRITY)
-                    expected = said is not None and any(each in said for each in messages)
+                    expected = said is not None and any(message in said for message in messages)
                 if not expected:
                     wrong[f"{name}: {row[column.name]!r:.40} -> {value!r:.40}"] = said
     assert not wrong, "\n".join(f"{change}: {said}" for change, said in wrong.items())
@@ -344,16 +344,19 @@ async def _with(
 async def test_an_earlier_state_is_refused(
     table: sa.Table, probe: Probe, location: Location
 ) -> None:
-    """A key put back to a state that was stored, or deleted, is older than the log says."""
+    """A key reset to an earlier stored state is older than its last change in the log."""
     engine = sa.create_engine(location.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
-        before = {each: rows(connection, each) for each in (keys.KEY_REVISIONS, keys.KEYS)}
+        before = {
+            stored_table: rows(connection, stored_table)
+            for stored_table in (keys.KEY_REVISIONS, keys.KEYS)
+        }
     async with probe.serving() as parts:
         await _ask(parts, RotateKey(**KEY))
     with engine.begin() as connection:
-        for each in (keys.KEYS, keys.KEY_REVISIONS):
-            connection.execute(sa.delete(each).where(each.c.tenant_id == TENANT))
+        for changed_table in (keys.KEYS, keys.KEY_REVISIONS):
+            connection.execute(sa.delete(changed_table).where(changed_table.c.tenant_id == TENANT))
         if table is keys.KEYS:
-            for each, stored in before.items():
-                connection.execute(sa.insert(each), stored)
+            for restored_table, stored in before.items():
+                connection.execute(sa.insert(restored_table), stored)
     assert await probe.refusal() == OLDER

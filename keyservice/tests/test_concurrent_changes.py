@@ -1,4 +1,4 @@
-"""Many callers change the same keys at once, and the keys stay one consistent story."""
+"""Concurrent changes of the same keys leave a consistent history."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ ACTIVE = "SELECT count(*) FROM keys WHERE status = 'active'"
 
 
 class Counting(KeyMaterial):
-    """Key material that counts how many key pairs it has made."""
+    """Key material that counts its generated key pairs."""
 
     made = 0
 
     def generate(self, name: KeyName, version: KeyVersion) -> tuple[bytes, SealedSeed]:
-        """Generate, and count."""
+        """Generate a key pair, and count it."""
         self.made += 1
         return super().generate(name, version)
 
@@ -65,7 +65,7 @@ async def outcome(response: Any) -> Any:
 async def test_rotations_leave_no_gap(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Eight writers rotate one key again and again: every version once, one active all the time."""
+    """Eight writers rotate one key: each version exists once, and one is always active."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypted: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_no_rotation_is_made_in_vain(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """24 rotations of one key at once all succeed, with exactly 24 key generations."""
+    """24 concurrent rotations of one key all succeed, with exactly 24 generated pairs."""
     material = Counting(sealer, schemes)
     transactions = new_service(material).parts.transactions
     deadline = asyncio.get_running_loop().time() + SECONDS
@@ -146,7 +146,7 @@ async def test_one_of_many_generations_wins(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Of eight callers that make the first key at once one does, and the others hear KEY_EXISTS."""
+    """Of eight callers that generate the first key, one succeeds, and the others get KEY_EXISTS."""
     material = Counting(sealer, schemes)
     transactions = new_service(material).parts.transactions
     deadline = asyncio.get_running_loop().time() + SECONDS
@@ -163,7 +163,7 @@ async def test_one_of_many_generations_wins(
 async def test_a_race_at_the_quota_is_lost_to_the_key_that_exists(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Losers of a race hear what they would hear a moment later, also where it used the quota up."""
+    """The losers of a race get KEY_EXISTS, even if the winner used up the quota."""
     request = GenerateKey(tenant=tenant, algorithm=KEM, quota=1)
     outcomes = await asyncio.gather(
         *(outcome(keys.execute(request, attribution)) for _ in range(8))
@@ -176,7 +176,7 @@ async def test_a_race_at_the_quota_is_lost_to_the_key_that_exists(
 async def test_the_quota_is_exact(
     quota: int, keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Generations of both algorithms at once never exceed the quota, and always use it up."""
+    """Concurrent generations of both algorithms use the quota exactly."""
     requests = [
         GenerateKey(tenant=tenant, algorithm=algorithm, quota=quota)
         for algorithm in (KEM, SIGNATURE) * 2
@@ -192,7 +192,7 @@ async def test_the_quota_is_exact(
 async def test_the_quota_is_exact_over_and_over(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Retired keys free their place, and a key that is rotated needs none."""
+    """A retired key frees its place in the quota, and a rotation needs none."""
     for version in (1, 2, 3):
         for expected in (None, ErrorKind.KEY_QUOTA_REACHED):
             algorithm = KEM if expected is None else SIGNATURE
@@ -209,7 +209,7 @@ async def test_the_quota_is_exact_over_and_over(
 async def test_rotating_and_retiring_at_once(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Whichever comes first, the versions are whole, and no key is active beside another."""
+    """In any order, no version is missing and at most one key is active."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     requests = [
         RotateKey(tenant=tenant, algorithm=KEM),

@@ -1,4 +1,4 @@
-"""What comes too late does no work: no key is made, nothing is signed, no process is started."""
+"""A late request does no work: it makes no key or signature, and starts no process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECONDS = 60.0
 
 
 class Watched(KeyMaterial):
-    """Key material that notes each time a key is made, or handed out to be used."""
+    """Key material that notes each generated key, and each key handed out for use."""
 
     def __init__(self, sealer: Sealer, schemes: SignatureSchemes) -> None:
         super().__init__(sealer, schemes)
@@ -60,13 +60,13 @@ Ask = Callable[[AnyRequest, float], Any]
 
 @pytest.fixture
 def material(sealer: Sealer, schemes: SignatureSchemes) -> Watched:
-    """Watch what is done with keys."""
+    """Return the watched key material."""
     return Watched(sealer, schemes)
 
 
 @pytest.fixture
 def ask(service: InProcessService, attribution: Attribution) -> Ask:
-    """Ask for something within so many seconds; return the result, or the kind of the refusal."""
+    """Return a function that executes a request within some seconds, for a result or refusal kind."""
 
     async def execute(request: AnyRequest, seconds: float) -> Any:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -81,7 +81,7 @@ def ask(service: InProcessService, attribution: Attribution) -> Ask:
 async def test_an_expired_deadline_does_no_work(
     ask: Ask, material: Watched, tenant: TenantId, sql: Sql
 ) -> None:
-    """With its time over a request makes no key and no signature; in time each of them does."""
+    """A late request makes no key and no signature. The same request in time does."""
     for algorithm in (KEM, SIGNATURE):
         await ask(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), SECONDS)
     before = sql("SELECT * FROM keys ORDER BY algorithm, version")
@@ -108,7 +108,7 @@ async def test_an_expired_deadline_does_no_work(
 async def test_a_turn_that_comes_too_late_makes_no_key(
     ask: Ask, material: Watched, database: SqliteDatabase, tenant: TenantId, sql: Sql
 ) -> None:
-    """A rotation whose time runs out while another one has its turn makes no key afterwards."""
+    """A rotation that times out behind another one makes no key afterwards."""
     await ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), SECONDS)
     rotate = RotateKey(tenant=tenant, algorithm=KEM)
     async with database._lock:  # the disk is busy, so the first one cannot end its turn
@@ -126,7 +126,7 @@ async def test_a_turn_that_comes_too_late_makes_no_key(
 async def test_who_waits_for_a_turn_is_answered_at_the_deadline(
     ask: Ask, tenant: TenantId, sql: Sql
 ) -> None:
-    """A change that waits behind a slow one hears DEADLINE_EXCEEDED when its time is over."""
+    """A change behind a slow one gets DEADLINE_EXCEEDED at its deadline."""
     generate = GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None)
     slow = asyncio.create_task(ask(generate, SECONDS))  # a process has to start first
     late = asyncio.create_task(ask(generate, 0.05))

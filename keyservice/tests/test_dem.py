@@ -1,4 +1,4 @@
-"""The data half of KEM-DEM decrypts what was encrypted for it, and refuses everything else alike."""
+"""The data half of KEM-DEM decrypts its own output, and refuses everything else the same way."""
 
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -11,7 +11,7 @@ INFO = b"what the data is bound to"
 
 @pytest.mark.parametrize("plaintext", [b"", b"a", bytes(100)])
 def test_what_was_encrypted_comes_back(plaintext: bytes) -> None:
-    """Data of any size, none too, is 28 bytes longer when it is sealed."""
+    """Data of any size, even empty, grows by 28 bytes and is decrypted."""
     sealed = dem.encrypt(SHA256(), SECRET, plaintext, info=INFO)
     assert len(sealed) == len(plaintext) + 28
     assert dem.decrypt(SHA256(), SECRET, sealed, info=INFO) == plaintext
@@ -19,19 +19,19 @@ def test_what_was_encrypted_comes_back(plaintext: bytes) -> None:
 
 @pytest.mark.parametrize("size", range(28))
 def test_what_is_too_short_is_refused(size: int) -> None:
-    """Less than a nonce and a tag does not decrypt."""
+    """Data shorter than nonce and tag does not decrypt."""
     with pytest.raises(dem.DecryptionError):
         dem.decrypt(SHA256(), SECRET, bytes(size), info=INFO)
 
 
 def test_what_is_changed_is_refused() -> None:
-    """With any byte changed, another secret or another binding, nothing decrypts."""
+    """With any byte, the secret or the binding changed, nothing decrypts."""
     sealed = dem.encrypt(SHA256(), SECRET, b"data", info=INFO)
     changed = [
         sealed[:place] + bytes((sealed[place] ^ 1,)) + sealed[place + 1 :]
         for place in range(len(sealed))
     ]
-    attempts = [(SECRET, each, INFO) for each in changed]
-    for secret, each, info in (*attempts, (bytes(32), sealed, INFO), (SECRET, sealed, b"")):
+    attempts = [(SECRET, data, INFO) for data in changed]
+    for secret, data, info in (*attempts, (bytes(32), sealed, INFO), (SECRET, sealed, b"")):
         with pytest.raises(dem.DecryptionError):
-            dem.decrypt(SHA256(), secret, each, info=info)
+            dem.decrypt(SHA256(), secret, data, info=info)

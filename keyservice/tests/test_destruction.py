@@ -1,4 +1,4 @@
-"""No private key is destroyed before the key service's own least delay, whatever is asked for."""
+"""No private key is destroyed before the key service's own minimum delay."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 @pytest.fixture
 def least_destruction_days() -> int:
-    """Wait for as long as the default settings say."""
+    """Return the default delay."""
     return 7
 
 
 def days(number: float) -> datetime:
-    """Return the time so many days from now."""
+    """Return the time in so many days."""
     return datetime.now(UTC) + timedelta(days=number)
 
 
 class Caller:
-    """A gateway that asks for one tenant."""
+    """A gateway that sends requests for one tenant."""
 
     def __init__(self, service: InProcessService, tenant: TenantId | None = None) -> None:
         self.service = service
@@ -121,25 +121,25 @@ class Caller:
         await self.ask(GenerateKey(**self.key, keyring="cards", quota=None))
 
     async def destroy(self, at: datetime = PAST) -> Destruction:
-        """Have all of the tenant's private keys destroyed."""
+        """Schedule the destruction of all the tenant's private keys."""
         found = (await self.ask(ScheduleDestruction(tenant=self.tenant, at=at))).destruction
         assert isinstance(found, Destruction)
         return found
 
     async def destruction(self) -> Destruction | None:
-        """Return what is known of it."""
+        """Return the state of the destruction, or None."""
         found = (await self.ask(ListDestructions(tenant=self.tenant))).destructions
-        assert {each.tenant for each in found} <= {self.tenant}
+        assert {scheduled.tenant for scheduled in found} <= {self.tenant}
         return found[0].destruction if found else None
 
     async def statuses(self) -> set[KeyStatus]:
-        """Return the statuses of all of its key versions."""
+        """Return the statuses of all its key versions."""
         listing = ListKeys(tenant=self.tenant, algorithm=None, status=None, all_keyrings=True)
         return {key.status for key in (await self.ask(listing)).keys}
 
 
 async def test_an_archive_waits_for_the_least_delay(service: InProcessService) -> None:
-    """Fewer days are raised, more are kept, and a second request with fewer changes nothing."""
+    """A shorter delay is raised, a longer one kept, and a repeated request changes nothing."""
     for asked, expected in ((0, 7), (1, 7), (7, 7), (30, 30)):
         caller = Caller(service)
         await caller.prepare()
@@ -153,7 +153,7 @@ async def test_an_archive_waits_for_the_least_delay(service: InProcessService) -
 
 
 async def test_a_tenant_is_destroyed_at_its_time(service: InProcessService, sql: Sql) -> None:
-    """Not a moment before the least delay, then wholly, one record each, and no other tenant."""
+    """Destruction starts exactly after the delay, is complete and recorded, and spares other tenants."""
     caller, other = Caller(service), Caller(service)
     await caller.prepare()
     await other.prepare()
@@ -174,13 +174,13 @@ async def test_a_tenant_is_destroyed_at_its_time(service: InProcessService, sql:
     assert sql(kept, _stored(other.tenant, sql)) == [(4,)]
     at = f"at-{found.at:%Y-%m-%dT%H:%M:%SZ}"
     why = ("schedule", "success", "tenant-destruction")
-    records = [each for each in sql(RECORDS) if each[0] in _OF_DESTRUCTION]
+    records = [record for record in sql(RECORDS) if record[0] in _OF_DESTRUCTION]
     assert records[:2] == [("schedule-destruction", "operator", "success", at)] * 2
     assert records[2] == ("destroy-tenant", "schedule", "begun", "tenant-destruction")
     assert sorted(records[3:-1]) == [("archive-key", *why)] * 4 + [("retire-key", *why)] * 3
     assert records[-1] == ("destroy-tenant", "schedule", "completed", "tenant-destruction")
     await schedule.carry_out(days(100))
-    assert [each for each in sql(RECORDS) if each[0] in _OF_DESTRUCTION] == records
+    assert [record for record in sql(RECORDS) if record[0] in _OF_DESTRUCTION] == records
 
 
 _OF_DESTRUCTION = ("schedule-destruction", "destroy-tenant", "archive-key", "retire-key")
@@ -192,7 +192,7 @@ def _stored(tenant: TenantId, sql: Sql) -> object:
 
 
 async def test_a_destruction_is_cancelled_until_it_begins(service: InProcessService) -> None:
-    """Kept, all keys stay however late it is; once begun it goes on, and no key is made."""
+    """A cancelled destruction never happens. One that has begun continues, and no key is made."""
     caller = Caller(service)
     await caller.prepare()
     assert (await caller.ask(CancelDestruction(tenant=caller.tenant))).destruction is None
@@ -221,7 +221,7 @@ async def test_a_destruction_is_cancelled_until_it_begins(service: InProcessServ
 
 
 async def test_a_restarted_key_service_goes_on(serving: Serving) -> None:
-    """Stopped after any number of changes, the next one destroys the rest, and does not begin again."""
+    """After a stop at any change, the next process destroys the rest, without beginning again."""
     async with serving() as service:
         caller = Caller(service)
         await caller.prepare()
@@ -238,7 +238,7 @@ async def test_a_restarted_key_service_goes_on(serving: Serving) -> None:
 
 
 async def test_a_key_that_is_being_made_does_not_slip_in(service: InProcessService) -> None:
-    """A key that began to be made before the destruction is not stored after its beginning."""
+    """A key generated before the destruction is not stored after its beginning."""
     caller = Caller(service)
     await caller.prepare()
     name = KeyName(caller.tenant, KEM)
@@ -271,7 +271,7 @@ FORGERIES = {
 async def test_who_writes_the_database_destroys_nothing(
     forgery: str, serving: Serving, sql: Sql
 ) -> None:
-    """A row that the key service did not write is not acted on: the keys stay as they are."""
+    """A destruction that was written directly into the database is ignored."""
     async with serving() as service:
         caller = Caller(service)
         await caller.prepare()
@@ -287,7 +287,7 @@ async def test_who_writes_the_database_destroys_nothing(
 
 @pytest.mark.threat("keys-database-writer")
 async def test_a_row_of_before_a_cancellation_destroys_nothing(serving: Serving, sql: Sql) -> None:
-    """A row that was copied while the destruction was scheduled is older than the log says."""
+    """A row restored from before a cancellation is older than the log, and ignored."""
     columns = "revision, destruction, destruction_at_us, mac"
     async with serving() as service:
         caller = Caller(service)
@@ -304,7 +304,7 @@ async def test_a_row_of_before_a_cancellation_destroys_nothing(serving: Serving,
 
 
 async def overdue(caller: Caller, state: DestructionState) -> None:
-    """Have a destruction, and an archive of another keyring's key, that were due yesterday."""
+    """Schedule a destruction and an archive in another keyring, both due yesterday."""
     store, log = caller.service.parts.store, caller.service.parts.log
     at = days(-1)
     keyring = await store.find_keyring(KeyringId(caller.tenant, "default"))
@@ -326,7 +326,7 @@ async def overdue(caller: Caller, state: DestructionState) -> None:
 async def test_a_restore_destroys_nothing_for_a_week(
     state: DestructionState, serving: Serving, location: Location, sealer: Sealer, sql: Sql
 ) -> None:
-    """What is due, or half done, has a new time, which is shown; what is later keeps its own."""
+    """After a restore, due or begun destructions get a new, visible time. Later ones keep theirs."""
     async with serving() as service:
         late, caller = Caller(service), Caller(service)
         await late.prepare()
@@ -338,10 +338,14 @@ async def test_a_restore_destroys_nothing_for_a_week(
     await database.write(continue_log, sealer)
     due = await database.read(list_due, sealer)
     await database.close()
-    assert [each.tenant for each in due] == [caller.tenant, caller.tenant, late.tenant]
-    assert all(each.at >= restored_at + timedelta(days=7) for each in due)
+    assert [destruction.tenant for destruction in due] == [
+        caller.tenant,
+        caller.tenant,
+        late.tenant,
+    ]
+    assert all(destruction.at >= restored_at + timedelta(days=7) for destruction in due)
     assert due[-1].at == kept.at
-    shown = [each.key.archive_at for each in due if each.key is not None]
+    shown = [destruction.key.archive_at for destruction in due if destruction.key is not None]
     assert shown == [due[0].at]
     async with serving() as service:
         caller.service = service
@@ -352,7 +356,7 @@ async def test_a_restore_destroys_nothing_for_a_week(
         assert not service.parts.schedule.changes
         await service.parts.schedule.carry_out(due[0].at)
         assert await caller.statuses() == {KeyStatus.ARCHIVED}
-    postponed = [each for each in sql(RECORDS) if each[1] == "key-service" and each[3]]
+    postponed = [record for record in sql(RECORDS) if record[1] == "key-service" and record[3]]
     at = f"at-{due[0].at:%Y-%m-%dT%H:%M:%SZ}"
     assert postponed == [
         ("schedule-destruction", "key-service", "success", at),
@@ -363,7 +367,7 @@ async def test_a_restore_destroys_nothing_for_a_week(
 async def test_a_clock_that_is_set_forward_destroys_nothing(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a day after its clock was set forward it destroys nothing, and still rotates."""
+    """For a day after a step of the clock nothing is destroyed, while rotations continue."""
     caller = Caller(service)
     await caller.prepare()
     await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring="cards", rotation_days=30))
@@ -385,7 +389,7 @@ async def test_a_clock_that_is_set_forward_destroys_nothing(
 async def test_a_start_long_after_the_newest_record_destroys_nothing_at_first(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that went forward while the key service was stopped is known by the log."""
+    """A step of the clock while the key service is stopped is detected by the log."""
     async with serving() as service:
         caller = Caller(service)
         await caller.prepare()
@@ -401,7 +405,7 @@ async def test_a_start_long_after_the_newest_record_destroys_nothing_at_first(
 
 
 class Attacker:
-    """A gateway that was taken over: it sends any frame that its socket takes, in any order."""
+    """A compromised gateway: it sends any frame that its socket accepts, in any order."""
 
     def __init__(self, choices: Choices, tenants: list[TenantId]) -> None:
         self._choices = choices
@@ -447,11 +451,11 @@ class Attacker:
         }
 
     def unused(self) -> frozenset[type]:
-        """Return the requests of the socket that are not sent: those that only read or use keys."""
+        """Return the requests that it never sends: those that only read or use keys."""
         return GATEWAY_REQUESTS - self._makers.keys()
 
     def next(self) -> Any:
-        """Return some request; half of them are those that destroy."""
+        """Return a random request. Half of them are destructive."""
         destroying = (ScheduleArchive, ScheduleDestruction, RetireKey, RotateKey, UpdateKeyring)
         kinds = destroying if self._choices.happens(0.5) else tuple(self._makers)
         return self._makers[self._choices.one_of(kinds)]()
@@ -502,7 +506,7 @@ USES = frozenset(
 async def test_no_sequence_of_frames_destroys_a_key(
     seed: int, service: InProcessService, sql: Sql, tmp_path: Path
 ) -> None:
-    """Within the least delay every private key that was there is there, and can be read with again."""
+    """Within the minimum delay every private key remains, and can be used for reading again."""
     await service.parts.activation.start()
     tenants = [Caller(service) for _ in range(2)]
     blobs: list[tuple[Caller, bytes]] = []
@@ -548,7 +552,7 @@ async def test_no_sequence_of_frames_destroys_a_key(
     writer.close()
     await server.drain(60)
     assert responses > 200
-    kept = [row for row in sql(seeds) if row[:4] in {each[:4] for each in before}]
+    kept = [row for row in sql(seeds) if row[:4] in {earlier[:4] for earlier in before}]
     assert kept == before
     for caller, blob in blobs:
         assert not isinstance(await caller.ask(CancelDestruction(tenant=caller.tenant)), ErrorKind)
@@ -561,7 +565,7 @@ async def test_no_sequence_of_frames_destroys_a_key(
 async def test_destructions_are_listed_by_pages(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each that is not completed is on one page, and nothing else."""
+    """Each uncompleted destruction is on exactly one page, and nothing else is."""
     monkeypatch.setattr("pqkeep_keyservice.administration.MAX_DESTRUCTIONS_LISTED", 2)
     callers = [Caller(service) for _ in range(5)]
     for caller in callers:
@@ -573,8 +577,8 @@ async def test_destructions_are_listed_by_pages(
     while True:
         request = ListDestructions(tenant=INSTALLATION, after=after)
         page = await service.execute(request, ATTRIBUTION)
-        found += [each.tenant for each in page.destructions]
+        found += [destruction.tenant for destruction in page.destructions]
         if not page.has_more:
             break
         after = found[-1]
-    assert found == sorted(each.tenant for each in callers[1:])
+    assert found == sorted(caller.tenant for caller in callers[1:])

@@ -1,4 +1,4 @@
-"""What cannot be done in time, or with what is stored, is refused, changes nothing and leaks nothing."""
+"""A request that is late, or meets damaged data, is refused without a change or a leak."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_deadline_in_the_past_changes_nothing(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """What comes too late is DEADLINE_EXCEEDED, recorded as that, and no key is made or changed."""
+    """A late request is recorded as DEADLINE_EXCEEDED, and no key is made or changed."""
     generate = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
     await keys.execute(generate, attribution)
     before = sql(KEYS)
@@ -84,9 +84,9 @@ async def test_a_damaged_seed_is_unavailable(
     sql: Sql,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A version whose sealed seed was changed on disk is not used, in public or in private.
+    """A version with a changed sealed seed is used neither in public nor in private.
 
-    The other versions, the other keys and the key itself go on.
+    Other versions, other keys and the key itself still work.
     """
     for algorithm in (KEM, SIGNATURE):
         request = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
@@ -137,7 +137,7 @@ async def test_a_changed_public_key_opens_nothing(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """A row whose public key was exchanged on disk does not decrypt: the seed is bound to it."""
+    """A row with another public key does not decrypt, because the seed is bound to it."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     blob = await keys.execute(encrypt, attribution)
@@ -157,7 +157,7 @@ async def test_our_own_fault_is_internal_and_recorded(
     sql: Sql,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What nobody foresaw, here a plaintext of another type, is INTERNAL, logged and recorded."""
+    """An unforeseen error, here a plaintext of another type, is INTERNAL, logged and recorded."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     text: Any = "very secret text"  # no frame holds text where bytes belong
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=text)

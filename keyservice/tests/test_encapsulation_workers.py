@@ -1,4 +1,4 @@
-"""Many encapsulations of a batch come from a worker process, and are as good as those made here."""
+"""A worker process makes a batch's many encapsulations, as good as those of the event loop."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ SECONDS = 30.0
 
 
 def batch(tenant: TenantId, requests: Sequence[ItemRequest]) -> Batch:
-    """Return a batch."""
-    return Batch(tenant=tenant, items=tuple(Item(each, "policy") for each in requests))
+    """Return a batch of requests."""
+    return Batch(tenant=tenant, items=tuple(Item(request, "policy") for request in requests))
 
 
 def encapsulate(tenant: TenantId, algorithm: Algorithm = KEM) -> Encapsulate:
@@ -63,15 +63,17 @@ Workers = Callable[[], list[BaseProcess]]
 
 @pytest.fixture(autouse=True)
 def running_workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
-    """Return the workers that run. However many cores there are, a key service starts one."""
+    """Return the running workers. A key service starts one, however many cores there are."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     before = multiprocessing.active_children()
-    return lambda: [each for each in multiprocessing.active_children() if each not in before]
+    return lambda: [
+        process for process in multiprocessing.active_children() if process not in before
+    ]
 
 
 @pytest.fixture
 def workers(service: InProcessService, monkeypatch: pytest.MonkeyPatch) -> EncapsulationWorkers:
-    """Return a key service's workers, which start again at once."""
+    """Return a key service's workers without a pause between starts."""
     monkeypatch.setattr(encapsulation_workers, "SECONDS_BETWEEN_STARTS", 0.0)
     return service.parts.encapsulation_workers
 
@@ -88,7 +90,7 @@ async def owner(tenant: TenantId, keys: KeyService, attribution: Attribution) ->
 async def made_elsewhere(
     workers: EncapsulationWorkers, owner: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """Start a worker; return how many encapsulations each job is for, from now on."""
+    """Start a worker, and return the list of its jobs' sizes."""
     encapsulated = workers.encapsulate
     public_key = KEMS[KEM].generate().public_bytes()
     now = asyncio.get_running_loop().time
@@ -116,12 +118,12 @@ async def opened(
     """Return the shared secrets of KEM ciphertexts."""
     requests = [
         Decapsulate(
-            tenant=owner, algorithm=algorithm, version=ONE, kem_ciphertext=each.kem_ciphertext
+            tenant=owner, algorithm=algorithm, version=ONE, kem_ciphertext=result.kem_ciphertext
         )
-        for each in done
+        for result in done
     ]
     results = (await keys.execute(batch(owner, requests), attribution)).results
-    return [each.shared_secret for each in results if isinstance(each, Decapsulated)]
+    return [result.shared_secret for result in results if isinstance(result, Decapsulated)]
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -133,11 +135,11 @@ async def test_each_has_a_secret_of_its_own_that_the_key_opens(
     attribution: Attribution,
     made_elsewhere: list[int],
 ) -> None:
-    """Of every KEM: as many different secrets as requests, each the one that its ciphertext carries."""
+    """For every KEM, each request gets its own secret, and its ciphertext opens to it."""
     requests = [encapsulate(owner, algorithm)] * MANY
     done = (await keys.execute(batch(owner, requests), attribution)).results
     assert made_elsewhere == [MANY]
-    secrets = [each.shared_secret for each in done if isinstance(each, Encapsulated)]
+    secrets = [result.shared_secret for result in done if isinstance(result, Encapsulated)]
     assert len(set(secrets)) == MANY
     assert await opened(keys, owner, done, attribution, algorithm) == secrets
 
@@ -145,14 +147,14 @@ async def test_each_has_a_secret_of_its_own_that_the_key_opens(
 async def test_batches_at_once_have_their_own_answers(
     owner: TenantId, keys: KeyService, attribution: Attribution, made_elsewhere: list[int]
 ) -> None:
-    """One worker has jobs of several batches, for different keys, and each gets those of its key."""
+    """A worker with jobs of several batches and keys returns the right results to each."""
     algorithms = [*KEMS] * encapsulation_workers.JOBS_OF_A_WORKER
-    batches = [batch(owner, [encapsulate(owner, each)] * MANY) for each in algorithms]
-    responses = await asyncio.gather(*(keys.execute(each, attribution) for each in batches))
+    batches = [batch(owner, [encapsulate(owner, algorithm)] * MANY) for algorithm in algorithms]
+    responses = await asyncio.gather(*(keys.execute(one_batch, attribution) for one_batch in batches))
     assert made_elsewhere == [MANY] * len(algorithms)
     for algorithm, response in zip(algorithms, responses, strict=True):
         secrets = [
-            each.shared_secret for each in response.results if isinstance(each, Encapsulated)
+            result.shared_secret for result in response.results if isinstance(result, Encapsulated)
         ]
         assert await opened(keys, owner, response.results, attribution, algorithm) == secrets
 
@@ -166,7 +168,7 @@ async def test_a_worker_that_ends_among_jobs_leaves_none_unanswered(
     running_workers: Workers,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Stopped with the jobs of several batches and killed: all are answered, and it is logged once."""
+    """If a worker with jobs is killed, all batches succeed, and one line is logged."""
     (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
@@ -176,9 +178,12 @@ async def test_a_worker_that_ends_among_jobs_leaves_none_unanswered(
     worker.kill()
     for call in calls:
         done = (await call).results
-        assert len({each.shared_secret for each in done if isinstance(each, Encapsulated)}) == MANY
+        assert (
+            len({result.shared_secret for result in done if isinstance(result, Encapsulated)})
+            == MANY
+        )
     assert made_elsewhere == [0] * len(calls)
-    assert len([each for each in caplog.messages if "has failed" in each]) == 1
+    assert len([message for message in caplog.messages if "has failed" in message]) == 1
 
 
 async def test_what_is_not_alike_is_answered_in_its_place(
@@ -189,7 +194,7 @@ async def test_what_is_not_alike_is_answered_in_its_place(
     made_elsewhere: list[int],
     sql: Sql,
 ) -> None:
-    """Among many encapsulations others keep their place, and each leaves the record that it would alone."""
+    """Other requests among many encapsulations keep their place and their own record."""
     own = KEMS[KEM].generate()
     others: dict[int, ItemRequest] = {
         1: encapsulate(owner, Algorithm.X_WING),
@@ -219,7 +224,7 @@ async def test_what_is_not_alike_is_answered_in_its_place(
 async def test_a_key_that_may_not_be_used_has_none(
     owner: TenantId, keys: KeyService, attribution: Attribution, made_elsewhere: list[int]
 ) -> None:
-    """Each request for a disabled version is refused, and no worker hears of it."""
+    """Requests for a disabled version are refused without a worker."""
     await keys.execute(DisableKey(tenant=owner, algorithm=KEM, version=ONE), attribution)
     with pytest.raises(KeyServiceError) as alone:
         await keys.execute(encapsulate(owner), attribution)
@@ -235,7 +240,7 @@ async def test_a_worker_that_died_is_done_without_and_replaced(
     made_elsewhere: list[int],
     running_workers: Workers,
 ) -> None:
-    """After kill -9 the next batch is answered all the same, and a later one by another worker."""
+    """After kill -9 the next batch succeeds, and a later one uses a new worker."""
     (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
@@ -245,7 +250,8 @@ async def test_a_worker_that_died_is_done_without_and_replaced(
             requests = [encapsulate(owner)] * MANY
             done = (await keys.execute(batch(owner, requests), attribution)).results
             assert (
-                len({each.shared_secret for each in done if isinstance(each, Encapsulated)}) == MANY
+                len({result.shared_secret for result in done if isinstance(result, Encapsulated)})
+                == MANY
             )
             await asyncio.sleep(0.05)
     assert made_elsewhere[0] == 0
@@ -260,13 +266,13 @@ async def test_a_worker_that_hangs_is_ended(
     running_workers: Workers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker that was stopped keeps a batch waiting for a bounded time, and is killed."""
+    """A stopped worker delays a batch for a limited time, and is killed."""
     monkeypatch.setattr(encapsulation_workers, "SECONDS", 0.2)
     (worker,) = running_workers()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
     done = (await keys.execute(batch(owner, [encapsulate(owner)] * MANY), attribution)).results
-    assert [type(each) for each in done] == [Encapsulated] * MANY
+    assert [type(result) for result in done] == [Encapsulated] * MANY
     assert made_elsewhere == [0]
     assert not worker.is_alive()
 
@@ -278,7 +284,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_elses(
     running_workers: Workers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A job whose time is over as its answer comes leaves it to none of the jobs behind it."""
+    """A late result is not used for any later job."""
     monkeypatch.setattr(encapsulation_workers, "SECONDS", 0.5)
     first, second = KEMS[KEM].generate(), KEMS[KEM].generate()
     loop = asyncio.get_running_loop()
@@ -309,17 +315,17 @@ async def test_a_process_that_cannot_be_started_is_done_without(
     attribution: Attribution,
     running_workers: Workers,
 ) -> None:
-    """With too few descriptors for a process, now and again later, a batch is answered here."""
+    """Without file descriptors for a process, now or later, the event loop does the batch."""
     many = batch(owner, [encapsulate(owner)] * MANY)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     pair = os.dup(0), os.dup(0)  # the numbers that are free: as many as the sockets take
-    for each in pair:
-        os.close(each)
+    for descriptor in pair:
+        os.close(descriptor)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(pair) + 1, before[1]))
     try:
         for _ in range(2):
             done = (await keys.execute(many, attribution)).results
-            assert [type(each) for each in done] == [Encapsulated] * MANY
+            assert [type(result) for result in done] == [Encapsulated] * MANY
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert not running_workers()
@@ -328,7 +334,7 @@ async def test_a_process_that_cannot_be_started_is_done_without(
 async def test_a_damaged_key_is_refused_and_recorded_as_one_request_of_it_is(
     serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Many requests for a key whose row was changed: each is UNAVAILABLE, and has its record."""
+    """Many requests for a key with a changed row are all UNAVAILABLE, each with its record."""
     async with serving() as keys:
         key = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
         await keys.execute(key, attribution)

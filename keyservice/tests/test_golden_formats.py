@@ -111,9 +111,9 @@ def test_encrypted_data_is_decrypted(keyring: str, vectors: dict[str, Any], name
 def test_every_kem_and_purpose_has_a_vector() -> None:
     """There is a vector of each KEM with each purpose."""
     bare = set(Purpose) - {Purpose.ENVELOPE}
-    expected = {f"{kem} {each.value.decode()}" for kem in KEMS for each in bare}
+    expected = {f"{kem} {purpose.value.decode()}" for kem in KEMS for purpose in bare}
     assert set(VECTORS["dem"]) == set(NAMED["dem"]) == expected
-    assert {each["algorithm"] for each in ENVELOPES} == set(KEMS)
+    assert {envelope["algorithm"] for envelope in ENVELOPES} == set(KEMS)
 
 
 @pytest.mark.parametrize("vector", ENVELOPES, ids=lambda vector: vector["algorithm"])

@@ -200,7 +200,7 @@ async def test_only_one_of_many_uses_an_import_key(caller: Caller) -> None:
     outcomes = await asyncio.gather(
         *(caller.ask(request) for _ in range(16)), return_exceptions=True
     )
-    assert sum(not isinstance(each, BaseException) for each in outcomes) == 1
+    assert sum(not isinstance(outcome, BaseException) for outcome in outcomes) == 1
     listed = await caller.ask(ListKeys(tenant=caller.tenant, algorithm=ML_DSA, status=None))
     assert listed.total == 1
 

@@ -93,5 +93,5 @@ def test_a_seed_of_another_public_key_is_not_used(
     entry = KeyEntry(info, sealed)
     material.authenticate(tenant, entry)  # the seal says nothing of what it holds
     load = material.decapsulation_key if algorithm in KEMS else material.signing_key
-    with pytest.raises(DamagedKeyError, match="does not belong"):
+    with pytest.raises(DamagedKeyError, match="does not match its public key"):
         load(tenant, replace(entry))

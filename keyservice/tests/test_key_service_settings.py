@@ -73,7 +73,7 @@ def test_root_keys_by_id(tmp_path: Path) -> None:
     [
         ("root_keys", '{1 = {file = "a"}}', "either root_key_file or root_keys"),
         ("root_key_file", None, "either root_key_file or root_keys"),
-        *(("root_keys", f"{{1 = {{{each}}}}}", problem) for each, problem in SOURCES.items()),
+        *(("root_keys", f"{{1 = {{{source}}}}}", problem) for source, problem in SOURCES.items()),
         ("rootkey", '"a"', r"no setting rootkey; did you mean root_keys\?"),
         ("database", '"mysql://role@localhost/name"', r"`\$.database`"),
         ("socket", None, "set both socket and gateway_uid"),
@@ -83,7 +83,9 @@ def test_root_keys_by_id(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str | None, problem: str) -> None:
     """Contradicting, unknown and wrong settings stop the start; file and setting are named."""
-    settings = {key: each for key, each in {**GOOD, name: value}.items() if each is not None}
+    settings = {
+        key: setting for key, setting in {**GOOD, name: value}.items() if setting is not None
+    }
     with pytest.raises(ConfigError, match=rf"settings\.toml: .*{problem}"):
         config.read(write(tmp_path, settings))
 
@@ -94,5 +96,5 @@ def test_gateways_of_other_hosts_need_no_socket(tmp_path: Path) -> None:
     assert config.read(write(tmp_path, {**without, "link": LINK})).socket is None
     with pytest.raises(ConfigError, match="no gateway can connect"):
         config.read(write(tmp_path, without))
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="set both"):
         config.read(write(tmp_path, {**without, "link": LINK, "socket": '"keys.sock"'}))

@@ -271,7 +271,7 @@ def test_a_change_is_one_versions(number: int) -> None:
     versions = rotate(rotate(rotate(ACTIVE)))
     before, after = versions.entries, versions.with_disabled(KeyVersion(number)).entries
     assert [old == new for old, new in zip(before, after, strict=True)] == [
-        each != number for each in (1, 2, 3, 4)
+        other != number for other in (1, 2, 3, 4)
     ]
 
 
@@ -359,9 +359,9 @@ def test_a_key_has_so_many_versions_at_the_most() -> None:
     retired = key_with(MAX_VERSIONS, KeyStatus.RETIRED)
     rotating, archiving = AgeLimits(rotation_days=1), AgeLimits(1, 1)
     assert key_with(MAX_VERSIONS - 1, KeyStatus.ACTIVE).first_due(rotating, LATER)
-    for each in (full, key_with(MAX_VERSIONS + 1, KeyStatus.ACTIVE)):
-        assert each.due_at(rotating) is None
-        assert each.first_due(rotating, LATER) is None
+    for versions in (full, key_with(MAX_VERSIONS + 1, KeyStatus.ACTIVE)):
+        assert versions.due_at(rotating) is None
+        assert versions.first_due(rotating, LATER) is None
     assert full.first_due(archiving, LATER) is full.entries[-2]  # what it replaced is archived
     for make, versions in ((rotate, full), (generate, retired), (generate, older)):
         with pytest.raises(KeyServiceError) as refused:

@@ -256,7 +256,7 @@ class Keyrings(RuleBasedStateMachine):
     def the_list_is_the_model(self) -> None:
         """Every keyring is listed, with what it is for."""
         listed = self.ask(ListKeyrings, DEFAULT_KEYRING).keyrings
-        assert {each.name: each.purposes for each in listed} == {
+        assert {keyring.name: keyring.purposes for keyring in listed} == {
             name: found.purposes for name, found in self.keyrings.items()
         }
 

@@ -103,7 +103,7 @@ STANDS_FOR = {
 
 def test_every_use_of_a_key_has_a_purpose(tenant: TenantId) -> None:
     """No operation is left out of the table, and no purpose is without an operation."""
-    assert PURPOSE_OF.keys() == WITH_ONE_KEY == {each.operation for each in uses_of(tenant)}
+    assert PURPOSE_OF.keys() == WITH_ONE_KEY == {request.operation for request in uses_of(tenant)}
     assert set(PURPOSE_OF.values()) == set(KeyPurpose)
 
 
@@ -219,9 +219,9 @@ async def test_lists_are_paged_and_filtered(caller: Caller) -> None:
         await caller.create(name, labels={"team": team})
     listing = ListKeyrings(tenant=caller.tenant, label=("team", "payments"), limit=1)
     first = await caller.ask(listing)
-    assert ([each.name for each in first.keyrings], first.total) == ([CARDS], 2)
+    assert ([keyring.name for keyring in first.keyrings], first.total) == ([CARDS], 2)
     second = await caller.ask(structs.replace(listing, after=CARDS))
-    assert ([each.name for each in second.keyrings], second.has_more) == ([LOGS], False)
+    assert ([keyring.name for keyring in second.keyrings], second.has_more) == ([LOGS], False)
 
 
 @BOTH

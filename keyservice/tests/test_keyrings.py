@@ -42,9 +42,15 @@ if TYPE_CHECKING:
 V1 = KeyVersion(1)
 CARDS, LOGS = "payments.cards", "payments.logs"
 TEXT, DIGEST = b"attack at dawn", bytes(32)
-KEMS = [each for each in Algorithm if Operation.DECRYPT in ALGORITHMS[each].operations]
-WRAPPING = [each for each in Algorithm if Operation.WRAP in ALGORITHMS[each].operations]
-SIGNING = [each for each in Algorithm if Operation.SIGN in ALGORITHMS[each].operations]
+KEMS = [
+    algorithm for algorithm in Algorithm if Operation.DECRYPT in ALGORITHMS[algorithm].operations
+]
+WRAPPING = [
+    algorithm for algorithm in Algorithm if Operation.WRAP in ALGORITHMS[algorithm].operations
+]
+SIGNING = [
+    algorithm for algorithm in Algorithm if Operation.SIGN in ALGORITHMS[algorithm].operations
+]
 
 
 class Caller(OneTenant):

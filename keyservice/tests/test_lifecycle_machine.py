@@ -223,15 +223,15 @@ class Lives(RuleBasedStateMachine):
         now = datetime.now(UTC) + timedelta(days=days)
         self.runner.run(self.service.parts.schedule.carry_out(now))
         is_rotated = False
-        for each in self.versions:
-            if each.archive_day is not None:
-                if each.archive_day <= days:
-                    self._archived(each)
-            elif each.shown is RETIRED:
-                if 0 < self.archive_after_days <= days - each.retired:
-                    each.archive_day = days + 7
-            elif each.shown is ACTIVE and 0 < self.rotation_days <= days - each.born:
-                each.status, each.retired, is_rotated = RETIRED, days, True
+        for version in self.versions:
+            if version.archive_day is not None:
+                if version.archive_day <= days:
+                    self._archived(version)
+            elif version.shown is RETIRED:
+                if 0 < self.archive_after_days <= days - version.retired:
+                    version.archive_day = days + 7
+            elif version.shown is ACTIVE and 0 < self.rotation_days <= days - version.born:
+                version.status, version.retired, is_rotated = RETIRED, days, True
         if is_rotated:
             self.made(days)
 
@@ -244,8 +244,8 @@ class Lives(RuleBasedStateMachine):
     def every_version_is_what_it_should_be(self) -> None:
         """Everything is shown as the model has it, and decrypts exactly where it may."""
         listed = self.ask(ListKeys(**self.key, status=None)).keys
-        assert [(each.status, each.archive_at is not None) for each in listed] == [
-            (each.shown, each.archive_day is not None) for each in self.versions
+        assert [(key.status, key.archive_at is not None) for key in listed] == [
+            (version.shown, version.archive_day is not None) for version in self.versions
         ]
         for number, version in enumerate(self.versions, 1):
             blob = version.blob
@@ -258,7 +258,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def at_most_one_version_encrypts(self) -> None:
         """Without a version it is the active one that encrypts, and there is one at the most."""
-        active = [each for each in self.versions if each.shown is ACTIVE]
+        active = [version for version in self.versions if version.shown is ACTIVE]
         assert len(active) <= 1
         written = self.ask(Encrypt(**self.key, version=None, plaintext=TEXT))
         assert (written is ErrorKind.KEY_NOT_FOUND) == (not active)

@@ -112,8 +112,8 @@ async def connect(port: int) -> AsyncIterator[Connect]:
         return opened[-1]
 
     yield new
-    for each in opened:
-        each.writer.close()
+    for connection in opened:
+        connection.writer.close()
     await asyncio.sleep(0)
 
 
@@ -182,7 +182,7 @@ async def test_others_are_refused_before_a_frame_is_read(
     assert await gateway.ask(Ping(2)) == Pong(2)
     assert len(server._connections) == 1
     logged = ("a handshake of the link failed", "refused a peer whose certificate has another role")
-    assert sum(caplog.text.count(each) for each in logged) == 1
+    assert sum(caplog.text.count(text) for text in logged) == 1
 
 
 async def test_a_gateway_on_another_host_administers_nothing(
@@ -239,11 +239,11 @@ async def test_half_open_handshakes_lock_nobody_out(
     assert listener is not None
     assert len(listener._handshakes) <= listeners.MAX_HANDSHAKES
     assert len(server._connections) <= 2
-    for each in silent[: FLOOD - listeners.MAX_HANDSHAKES]:
-        each.settimeout(SECONDS)
-        assert each.recv(1) == b""
-    for each in silent:
-        each.close()
+    for connection in silent[: FLOOD - listeners.MAX_HANDSHAKES]:
+        connection.settimeout(SECONDS)
+        assert connection.recv(1) == b""
+    for connection in silent:
+        connection.close()
 
 
 async def test_connections_are_bounded(
@@ -287,10 +287,10 @@ async def test_addresses_are_no_further_gateways(port: int, link_ca: LinkCa) -> 
         return Peer(*streams)
 
     gateways = [await new(served, LOOPBACK) for _ in range(3)]
-    others = [await new(many, f"127.0.1.{each}") for each in range(1, MAX_CONNECTIONS - 2)]
+    others = [await new(many, f"127.0.1.{number}") for number in range(1, MAX_CONNECTIONS - 2)]
     for peer in (*gateways, *others):
         assert await peer.ask(Ping(1)) == Pong(1)
-    refused = [await new(many, f"127.0.2.{each}") for each in range(1, 4)]
+    refused = [await new(many, f"127.0.2.{number}") for number in range(1, 4)]
     for peer in refused:
         assert await peer.is_hung_up()
     gateways.append(await new(served, STRANGER))

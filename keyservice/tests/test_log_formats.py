@@ -134,7 +134,7 @@ def is_consistent(
     old = new = steps[0]
     for step in steps[1:]:
         if number & 1 or number == last:
-            old, new = (sha256(b"\x01" + step + each).digest() for each in (old, new))
+            old, new = (sha256(b"\x01" + step + root).digest() for root in (old, new))
             while not number & 1 and number:
                 number, last = number >> 1, last >> 1
         else:

@@ -114,8 +114,8 @@ async def test_places_go_on_after_a_restart(
     """Three runs with two records each, of two tenants in turn: six places, without a gap."""
     for _ in range(3):
         async with serving() as keys:
-            for each in (tenant, TenantId(uuid4())):
-                await keys.execute(ListKeys(tenant=each, algorithm=None, status=None), attribution)
+            for owner in (tenant, TenantId(uuid4())):
+                await keys.execute(ListKeys(tenant=owner, algorithm=None, status=None), attribution)
     assert require_contiguous(sql) == 6
 
 
@@ -153,9 +153,9 @@ async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer,
     tenant, other = TenantId(uuid4()), TenantId(uuid4())
     for failures in (0, 1, 2, 0):
         failing.failures = failures
-        for each in (tenant, other, tenant):
+        for owner in (tenant, other, tenant):
             try:
-                await store.commit([(new_record(each, f"{failures}"), None)])
+                await store.commit([(new_record(owner, f"{failures}"), None)])
             except (RuntimeError, DatabaseUnavailableError):
                 assert failures
                 await _until_back(database)
@@ -261,13 +261,13 @@ async def test_an_event_is_recorded_once(
     keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
     """However often an event is brought, in one message, in several, at once: one record."""
-    events = [new_event(tenant, each) for each in sorted(AuditEvent)[:6]]
+    events = [new_event(tenant, name) for name in sorted(AuditEvent)[:6]]
     await keys.execute(brought(events[0], events[0], events[1]), attribution)
     rest = (brought(*events[n:], *events[:2]) for n in range(6) for _ in range(3))
     await asyncio.gather(*(keys.execute(request, attribution) for request in rest))
     await keys.execute(brought(*events), attribution)
     recorded = sql("SELECT event_id, operation FROM audit_records")
-    assert sorted(recorded) == sorted((str(each.id), each.operation) for each in events)
+    assert sorted(recorded) == sorted((str(event.id), event.operation) for event in events)
     assert require_contiguous(sql) == 6
 
 
@@ -289,8 +289,8 @@ async def test_reading_leaves_no_record(
 ) -> None:
     """Who lists records, with or without finding any, is not recorded."""
     await keys.execute(brought(new_event(tenant)), attribution)
-    for each in (tenant, INSTALLATION, TenantId(UUID(int=3))):
-        await keys.execute(ListRecords(tenant=each), attribution)
+    for owner in (tenant, INSTALLATION, TenantId(UUID(int=3))):
+        await keys.execute(ListRecords(tenant=owner), attribution)
     assert sql("SELECT count(*) FROM audit_records") == [(1,)]
 
 

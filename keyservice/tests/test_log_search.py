@@ -106,7 +106,7 @@ class Shelf(NamedTuple):
 @pytest.fixture
 async def shelf(location: Location, service: InProcessService) -> AsyncIterator[Shelf]:
     """Write the log, with several records at each time."""
-    await service.parts.store.commit([(each, None) for each in new_records()])
+    await service.parts.store.commit([(record, None) for record in new_records()])
     location.sql("UPDATE audit_records SET recorded_at_us = ? + id / ?", FIRST_US, PER_INSTANT)
     names = ("id", "tenant_id", *FILTERS)
     rows = location.sql(f"SELECT {', '.join(names)}, recorded_at_us FROM audit_records ORDER BY 1")  # noqa: S608
@@ -211,7 +211,9 @@ def test_times_are_found_past_missing_records(location: Location, shelf: Shelf) 
     location.sql(f"DELETE FROM audit_records WHERE id IN (1, 6, {SIZE // 2}, 60, 61, 62, 63, 64)")  # noqa: S608
     there = shelf._replace(
         records=[
-            each for each in shelf.records if each["id"] not in {1, 6, SIZE // 2, *range(60, 65)}
+            record
+            for record in shelf.records
+            if record["id"] not in {1, 6, SIZE // 2, *range(60, 65)}
         ]
     )
     for at in range(FIRST_US, FIRST_US + SIZE // PER_INSTANT + 2):
@@ -235,7 +237,7 @@ async def test_a_long_stretch_without_a_match_is_an_empty_page(
     row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     rare = row._replace(operation=Operation.SIGN)
     for batch in ([rare], [row] * 5_000, [row] * 5_000, [rare]):
-        await service.parts.store.commit([(each, None) for each in batch])
+        await service.parts.store.commit([(record, None) for record in batch])
     size = MAX_SCANNED + 2
     for newest_first, cursors in ((False, (MAX_SCANNED, None)), (True, (3, None))):
         found: list[list[int]] = []
@@ -278,7 +280,7 @@ async def long_log(location: Location, service: InProcessService) -> AsyncIterat
         )
         for n in range(2 * LONG)
     ]
-    await service.parts.store.commit([(each, None) for each in records])
+    await service.parts.store.commit([(record, None) for record in records])
     engine = sa.create_engine(location.url)
     with engine.connect() as connection:
         yield connection
@@ -315,7 +317,7 @@ async def test_many_rare_records_are_read_in_parts(
     """Also of rare records, a page reads 10,000, and says from where to go on."""
     row = NewRecord(tenant, "p", Operation.LIST_KEYS, None, None, "success", "r", "a", "y")
     records = [*([row] * (MAX_SCANNED + 5)), row._replace(principal="q")]
-    await service.parts.store.commit([(each, None) for each in records])
+    await service.parts.store.commit([(record, None) for record in records])
     engine = sa.create_engine(location.url)
     with engine.connect() as connection:
         asked = ListRecords(tenant=INSTALLATION, operation="list-keys", principal="q")
@@ -358,7 +360,9 @@ async def test_a_principal_is_found_by_its_name_too(
 ) -> None:
     """An API key's or operator's whole name finds it; part of one, or another case, finds nothing."""
     row = NewRecord(TENANTS[0], "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
-    await service.parts.store.commit([(row._replace(principal=each), None) for each in PRINCIPALS])
+    await service.parts.store.commit(
+        [(row._replace(principal=principal), None) for principal in PRINCIPALS]
+    )
     page = await service.execute(ListRecords(tenant=TENANTS[0], principal=asked), attribution)
     assert [json.loads(line)["number"] - 1 for line in page.lines] == found
 
@@ -406,7 +410,7 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
                 )
                 list_records(long_log, request)
     assert plans
-    assert [each for each in plans if not each.startswith("SEARCH audit_records")] == []
+    assert [plan for plan in plans if not plan.startswith("SEARCH audit_records")] == []
 
 
 async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: str) -> None:
@@ -422,16 +426,17 @@ async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: 
     find_largest_checkpoint(long_log)
     signed_size(long_log)
     driver.set_trace_callback(None)
-    asked = [each for each in statements if each.startswith("SELECT")]
+    asked = [statement for statement in statements if statement.startswith("SELECT")]
     newest, listed, *sizes = (
-        [str(row[-1]) for row in driver.execute(f"EXPLAIN QUERY PLAN {each}")] for each in asked
+        [str(row[-1]) for row in driver.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        for statement in asked
     )
     of_both, _, largest = newest
     assert "(size=? AND algorithm=?)" in of_both
     by_algorithm = "INDEX checkpoints_by_algorithm (algorithm=?"
-    assert all(by_algorithm in each for each in (largest, *listed))
+    assert all(by_algorithm in plan for plan in (largest, *listed))
     by_size = "INDEX sqlite_autoindex_audit_checkpoints_1"
-    assert all(by_size in each for plan in sizes for each in plan)
+    assert all(by_size in step for plan in sizes for step in plan)
     assert len(sizes) == len(("largest", "signed"))
 
 

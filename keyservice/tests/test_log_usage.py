@@ -68,7 +68,7 @@ class Books:
                     new_record(tenant, algorithm, None),
                     new_record(tenant, algorithm, 1, event_id=str(uuid4()), happened_at_us=1),
                 ]
-                await self.service.parts.store.commit([(each, None) for each in mixed])
+                await self.service.parts.store.commit([(record, None) for record in mixed])
 
     async def sign(self) -> None:
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE)
@@ -87,10 +87,12 @@ class Books:
         page = await self.service.execute(everything, ATTRIBUTION)
         assert (len(page.usage), page.has_more) == (page.total, False)
         request = structs.replace(everything, limit=1)
-        for number, each in enumerate(page.usage, 1):
+        for number, usage in enumerate(page.usage, 1):
             alone = await self.service.execute(request, ATTRIBUTION)
-            assert alone == UsageList(usage=(each,), total=page.total, has_more=number < page.total)
-            request = structs.replace(request, after=KeyPosition(each.algorithm, each.version))
+            assert alone == UsageList(
+                usage=(usage,), total=page.total, has_more=number < page.total
+            )
+            request = structs.replace(request, after=KeyPosition(usage.algorithm, usage.version))
         return [((u.algorithm, u.version), (u.uses, u.last_used_us)) for u in page.usage]
 
     async def agree(self) -> int:
@@ -106,7 +108,7 @@ class Books:
                     if counted[0][0]:
                         listed[algorithm, version] = counted[0]
             for asked in (None, KEM, SIGNATURE):
-                expected = {key: each for key, each in listed.items() if asked in (None, key[0])}
+                expected = {key: usage for key, usage in listed.items() if asked in (None, key[0])}
                 assert await self.listed(tenant, asked) == sorted(expected.items())
         return total
 
@@ -143,8 +145,8 @@ async def test_a_last_use_is_the_latest_of_both_kinds(books: Books) -> None:
     (tenant, *_) = books._tenants
     target = f"{DEFAULT_KEYRING}/{KEM}/2"
     moved = new_record(tenant, KEM, 1, operation=Operation.RE_ENCRYPT, target=target)
-    for each in (moved, new_record(tenant, KEM, 2)):
-        await books.service.parts.store.commit([(each, None)])
+    for record in (moved, new_record(tenant, KEM, 2)):
+        await books.service.parts.store.commit([(record, None)])
     before = await books.usage(tenant, KEM, 2)
     assert before[1] > (await books.usage(tenant, KEM, 1))[1]
     await books.sign()

@@ -114,8 +114,8 @@ def test_a_public_key_keeps_no_private_one(material: KeyMaterial, tenant: Tenant
     material.encapsulation_key(tenant, entry)
     public_key = entry.info.public_key
     del entry
-    entries = [each for each in gc.get_objects() if isinstance(each, KeyEntry)]
-    assert not any(each.info.public_key == public_key for each in entries)
+    entries = [live for live in gc.get_objects() if isinstance(live, KeyEntry)]
+    assert not any(entry.info.public_key == public_key for entry in entries)
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

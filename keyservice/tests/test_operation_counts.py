@@ -60,7 +60,7 @@ class Books:
     async def counts(self, tenant: TenantId, since_hour: int = 0, hours: int = 1) -> Counts:
         request = CountOperations(tenant=tenant, since_hour=since_hour, hours=hours)
         told = await self.service.execute(request, ATTRIBUTION)
-        counted = Counter({(each.hour, each.operation): each.count for each in told.counts})
+        counted = Counter({(count.hour, count.operation): count.count for count in told.counts})
         assert len(counted) == len(told.counts)
         return counted
 

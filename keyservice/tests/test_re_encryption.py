@@ -60,7 +60,7 @@ async def test_the_plaintext_stays_inside(
             assert CANARY.decode() not in repr(request) + repr(moved)
     assert CANARY.decode() not in caplog.text
     rows = sql("SELECT * FROM audit_records")
-    assert all(CANARY not in str(each).encode() for each in rows)
+    assert all(CANARY not in str(row).encode() for row in rows)
     found = sql(
         "SELECT algorithm, key_version, target FROM audit_records WHERE operation = 're-encrypt'"
     )

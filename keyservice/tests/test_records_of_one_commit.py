@@ -32,13 +32,13 @@ async def test_neighbours_of_two_tenants(store: KeyStore, sql: Any) -> None:
         assert await log.commit_all([*map(record, numbers)], 1) is CommitOutcome.DURABLE
     whole = sum(sizes)
     found = sql("SELECT id, request_id, tenant_id, number FROM audit_records ORDER BY id")
-    assert [(each[0], each[1]) for each in found] == [
+    assert [(row[0], row[1]) for row in found] == [
         (number + 1, f"request-{number}") for number in range(whole)
     ]
     for tenant in TENANTS:
-        own = [each[3] for each in found if str(each[2]) == str(tenant)]
+        own = [row[3] for row in found if str(row[2]) == str(tenant)]
         assert own == [*range(1, len(own) + 1)]
     nonces = sql("SELECT count(DISTINCT nonce), min(length(nonce)) FROM audit_records")
-    assert [tuple(each) for each in nonces] == [(whole, 16)]
+    assert [tuple(nonce) for nonce in nonces] == [(whole, 16)]
     await store.check()
     assert store.size == whole

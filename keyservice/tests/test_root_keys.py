@@ -78,7 +78,7 @@ def new_root_key(tmp_path: Path) -> Path:
 def name(settings: Path, **files: Path) -> None:
     """Write settings that name root keys."""
     named = ", ".join(
-        f'{each.removeprefix("_")} = {{file = "{path}"}}' for each, path in files.items()
+        f'{key_id.removeprefix("_")} = {{file = "{path}"}}' for key_id, path in files.items()
     )
     settings.write_text(
         f'socket = "s"\ngateway_uid = "same"\ndatabase = "k"\nroot_keys = {{{named}}}\n'

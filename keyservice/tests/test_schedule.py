@@ -131,8 +131,8 @@ class Caller:
 
     async def outcomes(self, requests: list[Request[Any]]) -> set[ErrorKind | None]:
         """Return how requests end: None is success."""
-        found = [await self.ask(each) for each in requests]
-        return {each if isinstance(each, ErrorKind) else None for each in found}
+        found = [await self.ask(request) for request in requests]
+        return {outcome if isinstance(outcome, ErrorKind) else None for outcome in found}
 
 
 async def scheduled(keys: KeyService, number: int = 7) -> Caller:
@@ -244,10 +244,12 @@ async def test_the_clock_archives_once(
         await schedule.carry_out(too_early)
     assert (await caller.change(GetKey)).archive_at is not None
     others = [restarted().parts.schedule for _ in range(3)]
-    await asyncio.gather(*(each.carry_out(days(8)) for each in (schedule, *others, schedule)))
+    await asyncio.gather(*(one.carry_out(days(8)) for one in (schedule, *others, schedule)))
     await schedule.carry_out(days(9))
-    assert sum(each.changes.total() for each in {schedule, *others}) == 1
-    records = [each for each in sql(RECORDS) if each[0] in ("archive-key", "schedule-archive")]
+    assert sum(one.changes.total() for one in {schedule, *others}) == 1
+    records = [
+        record for record in sql(RECORDS) if record[0] in ("archive-key", "schedule-archive")
+    ]
     assert records == [
         ("schedule-archive", "person", 1, "success"),
         ("archive-key", "schedule", 1, "success"),
@@ -270,7 +272,7 @@ async def test_a_cancellation_that_comes_first_holds(
     deadline = asyncio.get_running_loop().time() + 60
     due = other.parts.transactions.make_due_change(caller.name, days(8), deadline)
     assert await due is None
-    assert not [each for each in sql(RECORDS) if each[1] == "schedule"]
+    assert not [record for record in sql(RECORDS) if record[1] == "schedule"]
     assert sql("SELECT version FROM keys WHERE sealed_seed IS NULL") == []
 
 
@@ -332,7 +334,7 @@ async def test_nothing_is_destroyed_for_a_week_after_a_restore(
         assert not service.parts.schedule.changes
         await callers[0].change(CancelArchive, of=service)
         await service.parts.schedule.carry_out(days(7.1))
-        found = [(await each.change(GetKey, of=service)).status for each in callers]
+        found = [(await caller.change(GetKey, of=service)).status for caller in callers]
         assert found == [KeyStatus.RETIRED, KeyStatus.ARCHIVED]
 
 
@@ -361,8 +363,10 @@ async def test_a_damaged_key_holds_no_other_up(
 
 
 def _id(caller: Caller, sql: Sql) -> object:
-    stored = [each for (each,) in sql("SELECT DISTINCT tenant_id FROM keys")]
-    return next(each for each in stored if str(each).replace("-", "") == caller.tenant.hex)
+    stored = [tenant_id for (tenant_id,) in sql("SELECT DISTINCT tenant_id FROM keys")]
+    return next(
+        tenant_id for tenant_id in stored if str(tenant_id).replace("-", "") == caller.tenant.hex
+    )
 
 
 @both_databases
@@ -448,7 +452,7 @@ async def test_a_key_that_is_full_is_left_as_it_is(
     for late in (40, 80, 120, 160):
         await schedule.carry_out(days(late))
     assert schedule.changes == {("rotate-key", "success"): 2}
-    said = [each for each in caplog.messages if "rotated no more" in each]
+    said = [message for message in caplog.messages if "rotated no more" in message]
     assert len(said) == 1
     assert await service.parts.schedule.count() == 0
 
@@ -499,7 +503,7 @@ async def test_limits_hold_for_keys_that_are_there(
     for limits, is_due in changes:
         update = UpdateKeyring(tenant=caller.tenant, keyring="payments", **limits)
         assert not isinstance(await caller.ask(update), ErrorKind)
-        assert [bool(each) for (each,) in sql(due_at)] == [is_due]
+        assert [bool(due) for (due,) in sql(due_at)] == [is_due]
         keys = service.parts.store.find_key_versions(caller.name)
         assert len((await keys).entries) == 2
 

@@ -120,7 +120,7 @@ def test_no_other_mac_is_accepted(sealer: Sealer) -> None:
     assert not sealer.is_mac(mac, b"date")
     others = [mac[:size] for size in range(len(mac))]
     others += [b"\x02" + mac[1:], mac[:1] + b"\x09" + mac[2:], mac[:-1] + bytes((mac[-1] ^ 1,))]
-    assert not any(sealer.is_mac(each, b"data") for each in others)
+    assert not any(sealer.is_mac(other, b"data") for other in others)
 
 
 @pytest.mark.threat(

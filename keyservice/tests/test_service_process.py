@@ -616,7 +616,7 @@ def test_without_room_for_semaphores_it_says_so(installation: Installation) -> N
         check=False,
     )
     assert ended.returncode == os.EX_CONFIG, ended.stderr
-    assert "shm must be a tmpfs" in ended.stderr
+    assert "mount a tmpfs on /dev/shm" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -653,4 +653,4 @@ def test_a_server_out_of_reach_is_worth_another_try(installation: Installation) 
         installation.settings.read_text().replace("keys.sqlite3", address)
     )
     said = refused(installation, os.EX_TEMPFAIL)
-    assert f"the database {address}: nothing answers" in said
+    assert f"the database {address}: nothing listens" in said

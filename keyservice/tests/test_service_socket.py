@@ -335,7 +335,7 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
         assert await gateway.receive(1) == [Refusal(number, ErrorKind.UNSUPPORTED)]
     records = ListRecords(tenant=INSTALLATION)
     await operator.send(call(1, GENERATE), call(2, records), call(3, reload))
-    responses = {each.id: each for each in await operator.receive(3)}
+    responses = {frame.id: frame for frame in await operator.receive(3)}
     assert responses[1] == Refusal(1, ErrorKind.UNSUPPORTED)
     assert responses[2] == Refusal(2, ErrorKind.UNSUPPORTED)
     assert isinstance(responses[3], Answer)
@@ -377,7 +377,9 @@ async def test_an_announced_backup_is_the_newest(
         assert await announced(operator, number, each) == newest
     samples = (await metrics_of(gateway, 3)).samples
     assert samples["pqkeep_last_backup_timestamp_seconds"] == (Sample((), 0.0007),)
-    number_s_parts = {each.labels: each.value for each in samples["pqkeep_last_backup_number"]}
+    number_s_parts = {
+        sample.labels: sample.value for sample in samples["pqkeep_last_backup_number"]
+    }
     assert number_s_parts == {("generation",): 0, ("records",): 1}
     service.parts.store.newest_backup = None
     await service.parts.store.check()
@@ -412,7 +414,7 @@ async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> No
     reload = ReloadRootKeys(tenant=INSTALLATION)
     await operator.send(call(1, reload), call(2, reload), Ping(3))
     got = await operator.receive(3)
-    assert {each.id: each for each in got} == {
+    assert {frame.id: frame for frame in got} == {
         1: Refusal(1, ErrorKind.INTERNAL),
         2: Refusal(2, ErrorKind.INTERNAL),
         3: Pong(3),
@@ -423,7 +425,7 @@ async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None
     """Each of its events is recorded, done or refused, and each operation with keys if refused."""
     done = [(operation, "success") for operation in AuditEvent]
     refused = [(operation, "ERR_POLICY_001") for operation in (*AuditEvent, *Operation)]
-    events = tuple(event(n, *each) for n, each in enumerate([*done, *refused], 1))
+    events = tuple(event(n, *kind) for n, kind in enumerate([*done, *refused], 1))
     client = await connect()
     await client.send(call(1, RecordEvents(tenant=INSTALLATION, events=events)))
     assert await client.receive(1) == [Answer(1, Recorded())]
@@ -731,7 +733,7 @@ async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
     await client.receive(2)
     samples = (await metrics_of(client, 4)).samples
     operations = {
-        each.labels: each.value for each in samples["pqkeep_key_service_operations_total"]
+        sample.labels: sample.value for sample in samples["pqkeep_key_service_operations_total"]
     }
     assert operations == {
         ("generate-key", SIGNATURE, "success"): 1,
@@ -742,12 +744,12 @@ async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
     assert size.value == 3
     (times,) = samples["pqkeep_audit_log_commit_duration_seconds"]
     assert sum(times.counts) == sum(
-        each.value for each in samples["pqkeep_audit_log_commits_total"]
+        sample.value for sample in samples["pqkeep_audit_log_commits_total"]
     )
-    assert [(each.labels, each.value) for each in samples["pqkeep_keys"]] == [
+    assert [(sample.labels, sample.value) for sample in samples["pqkeep_keys"]] == [
         ((SIGNATURE, "active"), 1)
     ]
-    assert [each.value for each in samples["pqkeep_keys_database_up"]] == [1]
+    assert [sample.value for sample in samples["pqkeep_keys_database_up"]] == [1]
 
 
 async def test_its_numbers_are_those_of_the_table(
@@ -759,10 +761,10 @@ async def test_its_numbers_are_those_of_the_table(
     await client.send(call(1, GENERATE), call(2, SIGN))
     await client.receive(2)
     samples = (await metrics_of(client, 3)).samples
-    table = {each.name: each for each in KEY_SERVICE_METRICS}
+    table = {metric.name: metric for metric in KEY_SERVICE_METRICS}
     assert samples.keys() == table.keys()
-    for name, each in samples.items():
-        for sample in each:
+    for name, values in samples.items():
+        for sample in values:
             allowed = table[name].labels.values()
             assert all(
                 label in values for label, values in zip(sample.labels, allowed, strict=True)

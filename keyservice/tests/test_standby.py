@@ -240,18 +240,18 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
     """Each serves once its checks are made, continues the log, and uses no key from before."""
     async with AsyncExitStack() as stack:
         databases = [await opened(), await opened()]
-        first, second = parts = [wired(each) for each in databases]
+        first, second = parts = [wired(database) for database in databases]
         tasks = []
-        for each in parts:
-            stack.callback(each.close)
-            tasks.append(await running(each.activation))
+        for part in parts:
+            stack.callback(part.close)
+            tasks.append(await running(part.activation))
             stack.callback(tasks[-1].cancel)
         deadline = asyncio.get_running_loop().time() + SECONDS
 
         async def run(service: KeyServiceParts, request: Any) -> Any:
             return await service.transactions.execute(request, WHO, deadline)
 
-        assert [each.writer.serving for each in databases] == [1, 0]
+        assert [database.writer.serving for database in databases] == [1, 0]
         await run(first, GenerateKey(**KEY, quota=None))
         await run(first, RotateKey(**KEY))
         blob = (await run(first, Encrypt(**KEY, version=None, plaintext=b"text"))).ciphertext

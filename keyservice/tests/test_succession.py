@@ -94,7 +94,7 @@ async def test_a_log_is_continued(
             ListCheckpoints(tenant=INSTALLATION, after=last.size - 1), attribution
         )
         assert kept.checkpoints[0] == last
-        assert {each.log_id for each in kept.checkpoints[1:]} == {log}
+        assert {checkpoint.log_id for checkpoint in kept.checkpoints[1:]} == {log}
         daily = await signed(service, attribution, SLH_DSA)
         assert (daily.log_id, daily.key_version) == (log, 1_000_001)
         rotated = await service.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)

@@ -201,7 +201,7 @@ async def pair(
 
 def numbers(count: int) -> Iterator[int]:
     """Yield large numbers without an order, the same each time."""
-    return (int.from_bytes(sha256(bytes([each])).digest()[:8], "big") for each in range(count))
+    return (int.from_bytes(sha256(bytes([number])).digest()[:8], "big") for number in range(count))
 
 
 async def no_pause() -> None:
@@ -327,9 +327,9 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
         (await shard.ask(usage)).usage,
         (await shard.parts.store.find_keyring(KeyringId(tenant, "default"))).destruction,
         {
-            each.operation: each.count
-            for each in counts.counts
-            if each.operation in {"encrypt", "decrypt", "sign"}
+            count.operation: count.count
+            for count in counts.counts
+            if count.operation in {"encrypt", "decrypt", "sign"}
         },
     ]
 
@@ -364,7 +364,7 @@ async def test_the_shard_it_left_has_nothing_and_refuses(pair: Pair, tenant: Ten
         if restart:
             await pair.restart()
         key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
-        batch = Batch(tenant=tenant, items=tuple(Item(request=each) for each in uses[:1]))
+        batch = Batch(tenant=tenant, items=tuple(Item(request=use) for use in uses[:1]))
         for request in (
             *uses,
             *used(tenant),
@@ -399,20 +399,20 @@ async def test_both_logs_say_it(pair: Pair, tenant: TenantId) -> None:
     exported, bundle = await export(pair.east, pair.west, tenant)
     receipt = await bring(pair.west, tenant, bundle, exported.sha256)
     await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
-    out = [each for each in await pair.east.records(tenant) if "moved" in each["operation"]]
+    out = [record for record in await pair.east.records(tenant) if "moved" in record["operation"]]
     into = await pair.west.records(tenant)
     ends = ["begun", "handed-out", "completed"]
-    assert [each["outcome"] for each in out] == ["success"] * 5 + ends
-    assert [each["outcome"] for each in into] == ["success"] * 5 + ["completed"]
-    assert {each["operation"] for each in out} == {"tenant-moved-out"}
-    assert {each["operation"] for each in into} == {"tenant-moved-in"}
+    assert [record["outcome"] for record in out] == ["success"] * 5 + ends
+    assert [record["outcome"] for record in into] == ["success"] * 5 + ["completed"]
+    assert {record["operation"] for record in out} == {"tenant-moved-out"}
+    assert {record["operation"] for record in into} == {"tenant-moved-in"}
     for record in (*out, *into):
         assert record["policy"] == f"move/{EAST}/{WEST}/6"
         assert record["request_id"] == exported.sha256.hex()
         assert (record["principal"], record["tenant_id"]) == ("operator", str(tenant))
     for last in (*out[-2:], into[-1]):
         assert (last["keyring"], last["algorithm"], last["keyring_revision"]) == (None, None, 1)
-    named = [(each["keyring"], each["algorithm"]) for each in out[:5]]
+    named = [(record["keyring"], record["algorithm"]) for record in out[:5]]
     assert sorted(named, key=str) == sorted(
         [
             ("default", None),
@@ -423,8 +423,8 @@ async def test_both_logs_say_it(pair: Pair, tenant: TenantId) -> None:
         ],
         key=str,
     )
-    assert [each["keyring_revision"] for each in into[:5]] == [
-        each["keyring_revision"] + 1 for each in out[:5]
+    assert [record["keyring_revision"] for record in into[:5]] == [
+        record["keyring_revision"] + 1 for record in out[:5]
     ]
 
 
@@ -452,7 +452,9 @@ async def test_every_step_can_be_taken_again(pair: Pair, tenant: TenantId) -> No
     assert (len(bundles), len(receipts)) == (1, 1)
     assert sizes == [await pair.west.records(tenant)]
     out = [
-        each["outcome"] for each in await pair.east.records(tenant) if "-out" in each["operation"]
+        record["outcome"]
+        for record in await pair.east.records(tenant)
+        if "-out" in record["operation"]
     ]
     assert out[-3:] == ["begun", "handed-out", "completed"]
     assert out.count("begun") == 1
@@ -650,8 +652,8 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
     sign = Sign(tenant=tenant, algorithm=ML_DSA, version=None, message=TEXT)
     rotate = RotateKey(tenant=tenant, algorithm=KEM)
     calls = [
-        asyncio.create_task(pair.east.ask(each))
-        for each in (encrypt, sign, rotate)
+        asyncio.create_task(pair.east.ask(call))
+        for call in (encrypt, sign, rotate)
         for _ in range(8)
     ]
     await asyncio.sleep(0)
@@ -661,9 +663,9 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
         late.append(asyncio.create_task(pair.east.ask(encrypt)))
         await asyncio.sleep(0.001)
     results = await asyncio.gather(*calls, *late, return_exceptions=True)
-    kinds = {each.kind for each in results if isinstance(each, KeyServiceError)}
+    kinds = {result.kind for result in results if isinstance(result, KeyServiceError)}
     assert kinds <= {ErrorKind.TENANT_MOVED}
-    assert not any(isinstance(each, KeyServiceError) for each in results[: len(calls)])
+    assert not any(isinstance(result, KeyServiceError) for result in results[: len(calls)])
     records = []
     after = 0
     while page := [
@@ -672,8 +674,8 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
     ]:
         records += page
         after = page[-1]["id"]
-    left = next(each["id"] for each in records if each["outcome"] == "begun")
-    later = {each["outcome"] for each in records if each["id"] > left}
+    left = next(record["id"] for record in records if record["outcome"] == "begun")
+    later = {record["outcome"] for record in records if record["id"] > left}
     assert later == {"tenant-moved", "handed-out"}
     exported, bundle = await exporting
     await bring(pair.west, tenant, bundle, exported.sha256)
@@ -691,8 +693,8 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
 async def test_the_gate_is_open_until_a_tenant_leaves(pair: Pair, tenant: TenantId) -> None:
     """Where nobody has left no tenant is asked for; where somebody has, the gate stays shut for ever."""
     other = TenantId(uuid4())
-    for each in (tenant, other):
-        await pair.east.ask(GenerateKey(tenant=each, algorithm=KEM, quota=None))
+    for owner in (tenant, other):
+        await pair.east.ask(GenerateKey(tenant=owner, algorithm=KEM, quota=None))
     gate = pair.east.parts.gate
     assert (gate.is_open, gate.uncounted, gate._calls) == (True, 0, {})
     encrypt = Encrypt(tenant=other, algorithm=KEM, version=None, plaintext=TEXT)
@@ -779,7 +781,9 @@ async def test_what_was_done_between_moves_stays_done(pair: Pair, tenant: Tenant
     for number in numbers(60):
         algorithm = (KEM, OTHER_KEM)[number % 2]
         key: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm}
-        versions = [KeyVersion(each) for each, _ in made[algorithm]] or [KeyVersion(1)]
+        versions = [KeyVersion(version_number) for version_number, _ in made[algorithm]] or [
+            KeyVersion(1)
+        ]
         version = versions[(number >> 8) % len(versions)]
         requests = (
             RotateKey(**key),
@@ -833,7 +837,7 @@ async def test_a_move_is_cancelled_while_its_bundle_is_here(pair: Pair, tenant: 
         response = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
         assert response.cancelled
     await has_come_back(pair.east, tenant, uses, before)
-    into = [each for each in await pair.east.records(tenant) if each["operation"] == MOVED_IN]
+    into = [record for record in await pair.east.records(tenant) if record["operation"] == MOVED_IN]
     assert (into[-1]["outcome"], into[-1]["policy"].split("/")[:3]) == (
         "completed",
         ["move", EAST, EAST],
@@ -885,8 +889,8 @@ async def test_a_tenant_that_has_arrived_does_not_come_back(pair: Pair, tenant: 
     forged = CancelMove(tenant=tenant, renunciation=receipt)  # the same, but for its key
     assert await pair.east.refusal(forged) is MoveRefusal.RECEIPT_INVALID
     await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
-    for each in (CancelMove(tenant=tenant), forged):
-        assert await pair.east.refusal(each) is MoveRefusal.HAS_ARRIVED
+    for request in (CancelMove(tenant=tenant), forged):
+        assert await pair.east.refusal(request) is MoveRefusal.HAS_ARRIVED
     await move(pair.west, pair.east, tenant)  # and away again: it was there all the same
     assert await pair.west.refusal(asked) is MoveRefusal.HAS_ARRIVED
     assert await pair.east.refusal(CancelMove(tenant=tenant)) is MoveRefusal.NOT_MOVING
@@ -897,8 +901,8 @@ async def test_a_tenant_that_has_arrived_does_not_come_back(pair: Pair, tenant: 
 async def test_a_renunciation_is_for_one_move(pair: Pair, tenant: TenantId) -> None:
     """Another tenant's, another bundle's and an earlier move's are refused; so are receipts of it."""
     other = TenantId(uuid4())
-    for each in (tenant, other):
-        await fill(pair.east, each)
+    for owner in (tenant, other):
+        await fill(pair.east, owner)
     exported, _ = await export(pair.east, pair.west, tenant)
     asked: dict[str, Any] = {"source": EAST, "generation": 1, "sha256": exported.sha256}
     real = (await pair.west.step(RenounceTenant(tenant=tenant, **asked), Renounced)).renunciation

@@ -46,8 +46,8 @@ class Writers(RuleBasedStateMachine):
     @initialize(stands_by=st.lists(st.booleans(), min_size=2, max_size=3))
     def begin(self, stands_by: list[bool]) -> None:
         """Start each of them."""
-        self.writers = [Writer(stands_by=each) for each in stands_by]
-        self.decisions = [each.start() for each in self.writers]
+        self.writers = [Writer(stands_by=waits) for waits in stands_by]
+        self.decisions = [writer.start() for writer in self.writers]
         self.changes: list[list[int]] = [[] for _ in self.writers]
         self.holder: int | None = None
         self.newest = 0
@@ -92,8 +92,8 @@ class Writers(RuleBasedStateMachine):
         self.writers[number].closed()
         self.decisions[number] = Decision(Do.STOP)
 
-    @rule(data=st.data(), event=st.sampled_from(sorted(EVENTS, key=lambda each: each.__name__)))
-    @precondition(lambda self: any(each.do is not Do.STOP for each in self.decisions))
+    @rule(data=st.data(), event=st.sampled_from(sorted(EVENTS, key=lambda rule_: rule_.__name__)))
+    @precondition(lambda self: any(decision.do is not Do.STOP for decision in self.decisions))
     def confuse(self, data: st.DataObject, event: Callable[[Writer], Decision]) -> None:
         """Tell one of them what cannot have happened: it refuses, and stays as it is."""
         number = data.draw(st.integers(0, len(self.writers) - 1))
@@ -113,21 +113,21 @@ class Writers(RuleBasedStateMachine):
             assert bool(writer.epoch) == (decision.do is Do.SERVE)
             assert writer.serving in {0, writer.epoch}
             assert not (writer.is_standing_by and writer.epoch)
-        tokens = [each.epoch for each in self.writers if each.epoch]
+        tokens = [writer.epoch for writer in self.writers if writer.epoch]
         assert len(set(tokens)) == len(tokens)
 
     @invariant()
     def only_the_newest_epoch_has_the_lock(self) -> None:
         """Where the lock's holder writes, no other has a later token."""
         if self.holder is not None and (token := self.writers[self.holder].epoch):
-            assert token == max(each.epoch for each in self.writers)
+            assert token == max(writer.epoch for writer in self.writers)
 
     @invariant()
     def every_change_was_told(self) -> None:
         """The last thing that listeners saw is what is so, and each token was told once."""
         for writer, changes in zip(self.writers, self.changes, strict=True):
             assert (changes[-1] if changes else 0) == writer.epoch
-            tokens = [each for each in changes if each]
+            tokens = [change for change in changes if change]
             assert tokens == sorted(set(tokens))
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Every frame there is, drawn from the messages' own field types: a new message is covered at once."""
+"""Strategies for all frames, derived from the messages' field types, so that new messages are covered."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -168,32 +168,32 @@ _TO_GATEWAY: list[SearchStrategy[AnyFrame]] = [
 
 @pytest.fixture(scope="session", params=["to the key service", "to the gateway"])
 def direction(request: pytest.FixtureRequest) -> str:
-    """Both directions, one after the other."""
+    """Run a test for both directions."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def kinds_of_frame(direction: str) -> list[SearchStrategy[AnyFrame]]:
-    """One strategy for each kind of request, result and frame of a direction."""
+    """Return a strategy for each kind of request, result and frame of a direction."""
     return _TO_KEY_SERVICE if direction == "to the key service" else _TO_GATEWAY
 
 
 @pytest.fixture(scope="session")
 def frames(kinds_of_frame: list[SearchStrategy[AnyFrame]]) -> SearchStrategy[AnyFrame]:
-    """Any frame of a direction."""
+    """Return a strategy for any frame of a direction."""
     return st.one_of(kinds_of_frame)
 
 
 @pytest.fixture(scope="session")
 def new_decoder(direction: str) -> Callable[[], FrameDecoder[Any]]:
-    """Make decoders of a direction."""
+    """Return a factory of decoders for a direction."""
     decoder = TO_KEY_SERVICE if direction == "to the key service" else TO_GATEWAY
     return lambda: FrameDecoder(decoder)
 
 
 @pytest.fixture(scope="session")
 def feed() -> Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]:
-    """Give a decoder bytes, as a socket would, and return the frames they complete."""
+    """Return a function that gives a decoder bytes, like a socket, and returns the complete frames."""
 
     def put(decoder: FrameDecoder[Any], data: bytes | bytearray) -> list[Any]:
         frames: list[Any] = []
@@ -210,5 +210,5 @@ def feed() -> Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]:
 
 @pytest.fixture(scope="session")
 def marker() -> str:
-    """Text that is part of every field of bytes and of text."""
+    """Return text that is part of every field of bytes or text."""
     return MARKER.decode()

@@ -1,4 +1,4 @@
-"""A background task that fails ends its process; one that ends or is cancelled does not."""
+"""A background task that fails ends its process. One that ends or is cancelled does not."""
 
 import asyncio
 import logging
@@ -19,21 +19,21 @@ async def wait() -> None:
 
 
 async def test_a_failure_is_logged_and_stops_the_process(caplog: pytest.LogCaptureFixture) -> None:
-    """What failed is in the log, and the process is told to stop."""
+    """The error is in the log, and the process is told to stop."""
     stopped = asyncio.Event()
     tasks = BackgroundTasks(stopped.set)
     tasks.begin(wait())
     tasks.begin(fail())
     await asyncio.wait_for(stopped.wait(), 5)
     assert tasks.failed
-    (line,) = (each for each in caplog.records if each.levelno == logging.CRITICAL)
+    (line,) = (record for record in caplog.records if record.levelno == logging.CRITICAL)
     assert "a background task failed" in str(line.msg)
     assert "LookupError" in str(line.msg)
     await tasks.end()
 
 
 async def test_an_end_is_no_failure() -> None:
-    """Tasks that come to their end, or are cancelled, stop nothing."""
+    """Tasks that end or are cancelled do not stop the process."""
     tasks = BackgroundTasks(lambda: pytest.fail("stopped"))
     await tasks.end()
     tasks.begin(asyncio.sleep(0))

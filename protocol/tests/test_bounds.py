@@ -1,4 +1,4 @@
-"""Numbers and texts that nothing behind the wall could hold do not get past the decoder."""
+"""The decoder refuses numbers and texts that no table of the key service could hold."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -80,7 +80,7 @@ LENGTHS = {"request_id": 128, "principal": 128, "source_address": 64, "policy": 
 
 
 def request(kind: type[Any], version: int) -> Any:
-    """Return a request of a kind, with a version."""
+    """Return a request of a type with a version."""
     fields = {
         field.name: VALUES.get(field.name, b"") for field in structs.fields(kind) if field.required
     }
@@ -88,7 +88,7 @@ def request(kind: type[Any], version: int) -> Any:
 
 
 def passes(feed: Feed, frame: Call | Answer) -> bool:
-    """Return whether a frame comes through its decoder, and is the same then."""
+    """Return whether a frame is decoded as an equal frame."""
     decoder: FrameDecoder[Any] = FrameDecoder(
         TO_KEY_SERVICE if isinstance(frame, Call) else TO_GATEWAY
     )
@@ -102,7 +102,7 @@ def passes(feed: Feed, frame: Call | Answer) -> bool:
 
 @pytest.mark.parametrize("kind", NAMING_A_VERSION)
 def test_a_request_names_a_version_that_can_be(kind: type[Any], feed: Feed) -> None:
-    """Versions from 1 to MAX_KEY_VERSION pass in every request that names one, and no others."""
+    """Each request with a version takes versions from 1 to MAX_KEY_VERSION, and no others."""
     for version in INSIDE:
         assert passes(feed, Call(1, 1, SOMEBODY, request(kind, version)))
     for version in OUTSIDE:
@@ -110,7 +110,7 @@ def test_a_request_names_a_version_that_can_be(kind: type[Any], feed: Feed) -> N
 
 
 def test_every_version_is_bounded() -> None:
-    """No message, and no description of a key, has a version without bounds."""
+    """No message and no key description has a version without bounds."""
     named: dict[str, type[Struct]] = {
         f"{kind.__name__}.{field.name}": kind
         for kind in (*get_args(AnyRequest), *get_args(AnyResult), KeyInfo)
@@ -124,7 +124,7 @@ def test_every_version_is_bounded() -> None:
 
 
 def info(version: int) -> KeyInfo:
-    """Return a description of a key, with a version."""
+    """Return a key description with a version."""
     created = datetime(2026, 1, 1, tzinfo=UTC)
     return KeyInfo(Algorithm.ML_KEM_768, KeyVersion(version), KeyStatus.ACTIVE, b"", created)
 
@@ -139,7 +139,7 @@ RESULTS: dict[str, Callable[[int], AnyResult]] = {
 
 @pytest.mark.parametrize("make", RESULTS.values(), ids=RESULTS.keys())
 def test_a_result_names_a_version_that_can_be(make: Callable[[int], AnyResult], feed: Feed) -> None:
-    """The gateway, too, takes versions from 1 to MAX_KEY_VERSION only."""
+    """The gateway too takes only versions from 1 to MAX_KEY_VERSION."""
     assert all(passes(feed, Answer(1, make(version))) for version in INSIDE)
     assert not any(passes(feed, Answer(1, make(version))) for version in OUTSIDE)
 
@@ -149,7 +149,7 @@ def test_a_result_names_a_version_that_can_be(make: Callable[[int], AnyResult], 
 def test_who_asked_is_said_in_so_many_letters(
     field: str, length: int, letter: str, feed: Feed
 ) -> None:
-    """Each text of the attribution has its longest length, in letters, and one more is no frame."""
+    """Each text of an attribution can have its maximum length. One character more is refused."""
     get = GetKey(tenant=TENANT, algorithm=Algorithm.ML_KEM_768, version=KeyVersion(1))
     for size in (0, 1, length):
         by = structs.replace(SOMEBODY, **{field: letter * size})
@@ -160,13 +160,13 @@ def test_who_asked_is_said_in_so_many_letters(
 
 
 def test_every_text_of_an_attribution_is_bounded() -> None:
-    """No text that goes into the audit log is left out above."""
+    """The test above covers every text that goes into the audit log."""
     assert set(LENGTHS) == set(Attribution.__struct_fields__)
 
 
 @pytest.mark.parametrize("character", ["\0", "\n", "\x1b", "\x7f", "\x85", "\x9f"])
 def test_no_text_that_is_recorded_has_a_control_character(character: str, feed: Feed) -> None:
-    """A control character anywhere in an attribution or an event is no frame; other characters are."""
+    """A control character in an attribution or event is refused. Other characters pass."""
     get = GetKey(tenant=TENANT, algorithm=Algorithm.ML_KEM_768, version=KeyVersion(1))
     texts = [field.name for field in structs.fields(Event) if "max_length" in str(field.type)]
     assert set(LENGTHS) < set(texts)
@@ -190,7 +190,7 @@ def test_no_text_that_is_recorded_has_a_control_character(character: str, feed: 
     [(0, False), (1, True), (MAX_KEYS_LISTED, True), (MAX_KEYS_LISTED + 1, False)],
 )
 def test_a_page_of_keys_has_a_bounded_size(limit: int, feed: Feed, *, expected: bool) -> None:
-    """A page of the list of keys is asked for with 1 to 500 keys."""
+    """A request for a page of keys can ask for 1 to 500 keys."""
     page = ListKeys(tenant=TENANT, algorithm=None, status=None, limit=limit)
     assert passes(feed, Call(1, 1, SOMEBODY, page)) == expected
 
@@ -199,7 +199,7 @@ def test_a_page_of_keys_has_a_bounded_size(limit: int, feed: Feed, *, expected: 
     ("version", "expected"), [(0, False), (1, True), (MAX_KEY_VERSION + 1, False)]
 )
 def test_a_list_goes_on_behind_a_key(version: int, feed: Feed, *, expected: bool) -> None:
-    """What a page begins behind is a key version that there can be."""
+    """A page can start only after a valid key version."""
     after = KeyPosition(Algorithm.ML_KEM_768, KeyVersion(version))
     page = ListKeys(tenant=TENANT, algorithm=None, status=None, after=after)
     assert passes(feed, Call(1, 1, SOMEBODY, page)) == expected

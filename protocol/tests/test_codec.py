@@ -1,4 +1,4 @@
-"""Frames cross the wall unchanged, in whatever pieces they come, and within their limits."""
+"""Frames arrive unchanged, in pieces of any size, up to their maximum size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def test_every_kind_of_frame_round_trips(
     new_decoder: NewDecoder,
     feed: Feed,
 ) -> None:
-    """What was encoded is decoded as an equal value of the same type, whatever its kind."""
+    """A frame of any kind is decoded as an equal value of the same type."""
     for kind in kinds_of_frame:
         frame = data.draw(kind)
         assert feed(new_decoder(), encode(frame)) == [frame]
@@ -51,7 +51,7 @@ def test_every_kind_of_frame_round_trips(
 def test_the_pieces_of_a_stream_do_not_matter(
     data: st.DataObject, frames: SearchStrategy[Any], new_decoder: NewDecoder, feed: Feed
 ) -> None:
-    """A stream cut anywhere, any number of times, gives the frames that went into it, in order."""
+    """A stream that is cut anywhere gives its frames in order."""
     sent = data.draw(st.lists(frames, min_size=1, max_size=6))
     stream = b"".join(encode(frame) for frame in sent)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=20)))
@@ -63,7 +63,7 @@ def test_the_pieces_of_a_stream_do_not_matter(
 
 
 def test_byte_by_byte_a_frame_comes_with_its_last_byte() -> None:
-    """A frame is handed over when it is complete, neither sooner nor later."""
+    """A frame is delivered with its last byte, and not earlier."""
     decoder = FrameDecoder(TO_KEY_SERVICE)
     stream = encode(Ping(7))
     for byte in stream[:-1]:
@@ -78,7 +78,7 @@ def test_byte_by_byte_a_frame_comes_with_its_last_byte() -> None:
 def test_nothing_secret_is_printed(
     data: st.DataObject, kinds_of_frame: list[SearchStrategy[Any]], marker: str
 ) -> None:
-    """The repr of a request or result is its kind alone: no field of it can reach a log."""
+    """The repr of a request or result is only its type, so no field reaches a log."""
     for kind in kinds_of_frame:
         frame = data.draw(kind)
         message = getattr(frame, "request", None) or getattr(frame, "result", None)
@@ -100,7 +100,7 @@ def _call(plaintext_size: int) -> Call:
 
 
 def test_the_largest_frame_passes_and_one_byte_more_does_not(feed: Feed) -> None:
-    """MAX_FRAME is exact, for the sender: one byte more refuses to encode."""
+    """A frame of MAX_FRAME is encoded. One byte more is refused."""
     overhead = len(encode(_call(MAX_FRAME // 2))) - LENGTH - MAX_FRAME // 2
     largest = _call(MAX_FRAME - overhead)
     stream = encode(largest)
@@ -111,14 +111,14 @@ def test_the_largest_frame_passes_and_one_byte_more_does_not(feed: Feed) -> None
 
 
 def test_an_oversized_answer_refuses_to_encode() -> None:
-    """A result that is too large for a frame is an error of the sender, not a broken stream."""
+    """A result larger than a frame is the sender's error, and the stream stays intact."""
     with pytest.raises(ProtocolError):
         encode(Answer(1, Decrypted(plaintext=bytes(MAX_FRAME))))
 
 
 @pytest.mark.parametrize("length", [MAX_FRAME + 1, 2**31, 2**32 - 1])
 def test_an_oversized_frame_is_refused_by_its_length_alone(length: int) -> None:
-    """Four bytes that announce too much end it: nothing of the frame is read or stored."""
+    """A length over the limit is refused before any further byte is read or stored."""
     decoder = FrameDecoder(TO_GATEWAY)
     space = len(decoder.space())
     decoder.space()[:LENGTH] = length.to_bytes(LENGTH, "big")
@@ -128,14 +128,14 @@ def test_an_oversized_frame_is_refused_by_its_length_alone(length: int) -> None:
 
 
 def test_the_buffer_has_room_for_the_largest_frame(feed: Feed) -> None:
-    """While the largest frame is still incomplete there is space for its last byte."""
+    """The buffer has space for the last byte of the largest frame."""
     decoder = FrameDecoder(TO_GATEWAY)
     assert feed(decoder, MAX_FRAME.to_bytes(LENGTH, "big") + bytes(MAX_FRAME - 1)) == []
     assert len(decoder.space()) > 0
 
 
 def test_the_buffer_grows_with_the_frames(feed: Feed) -> None:
-    """Small frames need a small buffer; a larger one makes it as large as itself, for good."""
+    """The buffer starts small, and grows for good to the largest frame."""
     decoder = FrameDecoder(TO_KEY_SERVICE)
     small = len(decoder.space())
     assert feed(decoder, encode(Ping(1)) * 100_000) == [Ping(1)] * 100_000
@@ -147,7 +147,7 @@ def test_the_buffer_grows_with_the_frames(feed: Feed) -> None:
 
 
 def test_frames_before_the_broken_one_are_handed_over(feed: Feed) -> None:
-    """What was a frame counts, even if what follows it in the same read is none."""
+    """Frames before an invalid one in the same read are delivered."""
     decoder = FrameDecoder(TO_KEY_SERVICE)
     stream = encode(Ping(1)) + encode(Ping(2)) + b"\xff\xff\xff\xff"
     decoder.space()[: len(stream)] = stream
@@ -158,7 +158,7 @@ def test_frames_before_the_broken_one_are_handed_over(feed: Feed) -> None:
 
 
 def test_ids_have_64_bits(feed: Feed) -> None:
-    """The largest id there can be comes back unchanged, and a larger one is never sent."""
+    """The largest 64-bit id comes back unchanged. A larger one cannot be sent."""
     assert feed(FrameDecoder(TO_KEY_SERVICE), encode(Ping(2**64 - 1))) == [Ping(2**64 - 1)]
     with pytest.raises(OverflowError):
         encode(Ping(2**64))

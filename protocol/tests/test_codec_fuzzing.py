@@ -1,4 +1,4 @@
-"""The decoder gives frames or raises ProtocolError, nothing else, whatever it is fed."""
+"""For any input the decoder returns frames or raises ProtocolError, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ fuzzing = settings(max_examples=300 // step(3), deadline=None)
 
 
 def framed(body: bytes) -> bytes:
-    """Put a body's length in front of it."""
+    """Return a body after its length."""
     return len(body).to_bytes(4, "big") + body
 
 
 def survives(feed: Feed, decoder: FrameDecoder[Any], stream: bytes) -> None:
-    """Fail by any exception but ProtocolError, and by one that says what was read."""
+    """Fail on any exception but ProtocolError, and on a message that quotes the input."""
     refused = None
     try:
         feed(decoder, stream)
@@ -35,14 +35,14 @@ def survives(feed: Feed, decoder: FrameDecoder[Any], stream: bytes) -> None:
 @fuzzing
 @given(stream=st.binary(max_size=2048))
 def test_any_bytes(stream: bytes, new_decoder: NewDecoder, feed: Feed) -> None:
-    """Arbitrary bytes are survived."""
+    """Arbitrary bytes raise no other exception."""
     survives(feed, new_decoder(), stream)
 
 
 @fuzzing
 @given(body=st.binary(max_size=2048))
 def test_any_body(body: bytes, new_decoder: NewDecoder, feed: Feed) -> None:
-    """Arbitrary bytes behind their right length are survived, and always decided upon."""
+    """Arbitrary bytes after their correct length are decoded or refused."""
     decoder = new_decoder()
     try:
         assert len(feed(decoder, framed(body))) == 1
@@ -55,7 +55,7 @@ def test_any_body(body: bytes, new_decoder: NewDecoder, feed: Feed) -> None:
 def test_damaged_frames(
     data: st.DataObject, frames: SearchStrategy[Any], new_decoder: NewDecoder, feed: Feed
 ) -> None:
-    """A valid frame with bytes changed, added or cut out is survived."""
+    """A valid frame with bytes changed, added or removed raises no other exception."""
     stream = bytearray(encode(data.draw(frames)))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(stream) - 1))
@@ -80,7 +80,7 @@ def test_damaged_frames(
 def test_truncated_bodies(
     data: st.DataObject, frames: SearchStrategy[Any], new_decoder: NewDecoder, feed: Feed
 ) -> None:
-    """A body that ends too soon is never a frame."""
+    """A truncated body is never a frame."""
     body = bytes(encode(data.draw(frames)))[4:]
     kept = data.draw(st.integers(0, len(body) - 1))
     with pytest.raises(ProtocolError):
@@ -121,20 +121,20 @@ HOSTILE = {
 
 @pytest.mark.parametrize("body", [CALL + REQUEST, ANSWER + b"\xd6\xff" + bytes(4)])
 def test_the_hostile_bodies_are_close_to_valid_ones(body: bytes, feed: Feed) -> None:
-    """What the hostile bodies are made from is a frame, so each is refused for its own fault."""
+    """Each hostile body is a valid one with a single fault, so that fault is the reason."""
     decoder: FrameDecoder[Any] = FrameDecoder(TO_GATEWAY if b"answer" in body else TO_KEY_SERVICE)
     assert len(feed(decoder, framed(body))) == 1
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_bodies(body: bytes, new_decoder: NewDecoder, feed: Feed) -> None:
-    """Each of these is refused in both directions, without a crash or a large allocation."""
+    """Each hostile body is refused in both directions, without a crash or a large allocation."""
     with pytest.raises(ProtocolError):
         feed(new_decoder(), framed(body))
 
 
 @pytest.mark.parametrize("number", [b"\xcf" + b"\xff" * 8, b"\xd3\x80" + bytes(7)])
 def test_huge_numbers_are_numbers(number: bytes, new_decoder: NewDecoder, feed: Feed) -> None:
-    """The largest and the smallest number of msgpack are decoded like any other."""
+    """The largest and smallest numbers of msgpack are decoded like any other."""
     for tag in (b"ping", b"pong"):
         survives(feed, new_decoder(), framed(b"\x92\xa4" + tag + number))

@@ -1,4 +1,4 @@
-"""One end of a connection, on a real pair of sockets: how it ends, and whom it does not read."""
+"""One end of a connection on a real socket pair: how it ends, and when it stops reading."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ COUNT = 60_000
 
 
 class End:
-    """A connection's end, and what it has said."""
+    """One end of a connection, with its received frames and its end."""
 
     def __init__(
         self, *, patient: bool = True, admitted: bool = True, echoes: bool = False
@@ -54,7 +54,7 @@ Connect = Callable[[End], Awaitable[socket.socket]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connect an end with a bare socket."""
+    """Connect an end to a plain socket."""
     opened: list[tuple[socket.socket, End]] = []
 
     async def new(end: End) -> socket.socket:
@@ -73,7 +73,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 async def test_who_hangs_up_has_said_no_nonsense(connect: Connect) -> None:
-    """When the peer leaves, even within a frame, the end is told once, without a reason."""
+    """If the peer leaves, even within a frame, the end is told once, without an error."""
     end = End()
     peer = await connect(end)
     await asyncio.get_running_loop().sock_sendall(peer, encode(Ping(1)) + encode(Ping(2))[:-1])
@@ -84,7 +84,7 @@ async def test_who_hangs_up_has_said_no_nonsense(connect: Connect) -> None:
 
 
 async def test_nonsense_ends_the_connection_with_its_reason(connect: Connect) -> None:
-    """What is no frame ends it: told once, by a ProtocolError, and nothing is taken afterwards."""
+    """An invalid frame ends the connection once, with a ProtocolError, and later bytes are unread."""
     end = End()
     peer = await connect(end)
     loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ async def test_nonsense_ends_the_connection_with_its_reason(connect: Connect) ->
 
 
 async def test_a_connection_that_is_over_keeps_no_buffer(connect: Connect) -> None:
-    """What holds a connection after its end does not hold what it read into."""
+    """An ended connection releases its read buffer, even while an object refers to it."""
     end = End(admitted=False)
     assert len(end.connection.get_buffer(-1)) > 0
     await connect(end)
@@ -106,7 +106,7 @@ async def test_a_connection_that_is_over_keeps_no_buffer(connect: Connect) -> No
 
 
 async def test_sending_on_a_connection_that_is_over_does_nothing(connect: Connect) -> None:
-    """Before there is a connection, and after it, sending and closing are no errors."""
+    """Sending and closing before the connection and after its end raise no error."""
     end = End()
     end.connection.send(Pong(1))
     end.connection.close()
@@ -119,7 +119,7 @@ async def test_sending_on_a_connection_that_is_over_does_nothing(connect: Connec
 
 
 async def test_closing_delivers_what_is_queued(connect: Connect) -> None:
-    """Everything that was sent before close arrives, and then the end of it."""
+    """Frames sent before close arrive, followed by the end of the stream."""
     end = End()
     peer = await connect(end)
     for number in range(COUNT):
@@ -133,7 +133,7 @@ async def test_closing_delivers_what_is_queued(connect: Connect) -> None:
 
 
 async def test_who_is_not_admitted_is_not_heard(connect: Connect) -> None:
-    """A peer that is turned away is hung up on: no frame of it is handed over, none is sent."""
+    """A rejected peer is disconnected. No frame is delivered or sent."""
     end = End(admitted=False, echoes=True)
     peer = await connect(end)
     with suppress(ConnectionError):
@@ -147,9 +147,9 @@ async def test_who_is_not_admitted_is_not_heard(connect: Connect) -> None:
 
 @pytest.mark.parametrize("patient", [False, True])
 async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, patient: bool) -> None:
-    """From a peer that leaves its answers unread a patient end takes all, another one stops.
+    """If the peer leaves responses unread, a patient end reads on and the other one pauses.
 
-    When the peer reads at last, that one goes on, and every frame is answered, in order.
+    When the peer reads again, that one continues too, and all frames are processed in order.
     """
     end = End(patient=patient, echoes=True)
     peer = await connect(end)
@@ -172,7 +172,7 @@ async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, pati
 
 
 async def test_what_is_sent_in_one_turn_goes_out_together(connect: Connect) -> None:
-    """Frames of one turn of the event loop reach the peer in order, by a single read."""
+    """Frames sent in one turn of the event loop arrive in order with a single read."""
     end = End()
     peer = await connect(end)
     frames = [Ping(number) for number in range(50)]

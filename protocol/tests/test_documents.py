@@ -1,4 +1,4 @@
-"""Whatever somebody wrote, it is decoded or refused: at once, and by one exception."""
+"""Any document is decoded, or refused quickly and by a single exception."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOT_TOML = {
 
 @pytest.mark.parametrize("name", NOT_JSON)
 def test_json_that_is_refused(name: str) -> None:
-    """It is refused in words that repeat nothing of it."""
+    """The message of the refusal repeats none of the document."""
     with pytest.raises(MalformedDocumentError) as refused:
         decode_json(NOT_JSON[name], dict[str, Any])
     assert str(refused.value) == "not the expected JSON document"
@@ -54,7 +54,7 @@ def test_json_that_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_TOML)
 def test_toml_that_is_refused(name: str, tmp_path: Path) -> None:
-    """It is refused at once, and so is a settings file that has it, by its name."""
+    """The document is refused at once. A settings file with it is refused by name."""
     began = time.monotonic()
     with pytest.raises(MalformedDocumentError):
         decode_toml(NOT_TOML[name], dict[str, Any])
@@ -71,7 +71,7 @@ def test_toml_that_is_refused(name: str, tmp_path: Path) -> None:
     "unit", ["a.", " a", '" ', "' ", '\\"', ' \\"', ' \\" "', "a" * 99, "[", ",a."]
 )
 def test_a_large_settings_file_is_read_at_once(unit: str) -> None:
-    """A mebibyte of whatever is decoded or refused in time that grows with its size only."""
+    """A file of 1 MiB is decoded or refused in time linear in its size."""
     began = time.monotonic()
     with pytest.raises(MalformedDocumentError):
         decode_toml("# " + unit * (MAX_SETTINGS // len(unit)) + "\n=", dict[str, Any])
@@ -79,7 +79,7 @@ def test_a_large_settings_file_is_read_at_once(unit: str) -> None:
 
 
 def test_what_is_decoded() -> None:
-    """Names of up to 16 parts, and addresses in texts, are what they say."""
+    """Names of up to 16 parts and addresses in texts are decoded correctly."""
     name = ".".join("a" * 16)
     text = f'{name} = 1\nb = ["10.0.0.0/8", "10.1.0.0/16"]\n[table."with.dots"]\nc = 1.5\n'
     decoded = decode_toml(text, dict[str, Any])

@@ -1,4 +1,4 @@
-"""Headers of envelopes: one encoding for each key, and nothing else is read."""
+"""Each envelope header has a single encoding, and other data is refused."""
 
 import pytest
 from hypothesis import given
@@ -18,14 +18,14 @@ GOOD = Header(next(iter(NUMBERS)), KeyVersion(7), "payments.cards").encoded()
 
 
 def test_every_kem_has_a_number_of_its_own() -> None:
-    """An envelope can name whatever encrypts."""
+    """Every encrypting algorithm has its own number in a header."""
     assert NUMBERS.keys() == {a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM}
     assert len(set(NUMBERS.values())) == len(NUMBERS)
 
 
 @given(header=HEADERS, behind=st.binary(max_size=80))
 def test_a_header_is_read_as_it_was_written(header: Header, behind: bytes) -> None:
-    """Whatever stands behind it, a header says where it ends."""
+    """A header is read back whatever data follows it."""
     encoded = header.encoded()
     assert len(encoded) <= MAX_HEADER
     assert read_header(encoded + behind) == header
@@ -33,7 +33,7 @@ def test_a_header_is_read_as_it_was_written(header: Header, behind: bytes) -> No
 
 @given(data=st.binary(max_size=90))
 def test_what_is_read_is_what_would_be_written(data: bytes) -> None:
-    """Any data is refused, or begins with the one encoding of what it says."""
+    """Any data is refused, or begins with the only encoding of its header."""
     try:
         header = read_header(data)
     except InvalidHeaderError:
@@ -45,7 +45,7 @@ def test_what_is_read_is_what_would_be_written(data: bytes) -> None:
 def test_headers_before_data_are_unambiguous(
     one: Header, other: Header, tail: bytes, rest: bytes
 ) -> None:
-    """No two pairs of a header and associated data are bound by the same bytes."""
+    """No two pairs of header and associated data are bound by equal bytes."""
     if (one, tail) != (other, rest):
         assert one.bound() + tail != other.bound() + rest
 
@@ -70,6 +70,6 @@ def test_headers_before_data_are_unambiguous(
     ],
 )
 def test_what_is_no_header_is_refused(data: bytes) -> None:
-    """Names, versions and algorithms that cannot be are refused."""
+    """Invalid names, versions and algorithms are refused."""
     with pytest.raises(InvalidHeaderError):
         read_header(data)

@@ -1,4 +1,4 @@
-"""No subject keeps others from the slots, nor out of the queue."""
+"""No subject can keep others from the slots or out of the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Queue = FairQueue[str, int]
 
 
 class Visit:
-    """One attempt at a slot, kept until it is told to leave."""
+    """One attempt at a slot. It holds the slot until ``leave``."""
 
     def __init__(self, queue: Queue, subject: str) -> None:
         self.subject = subject
@@ -48,7 +48,7 @@ class Visit:
 
 
 async def settle() -> None:
-    """Let every task go on until it has to wait."""
+    """Let every task run until it waits."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -61,19 +61,19 @@ async def arrive(queue: Queue, subjects: Sequence[str]) -> list[Visit]:
 
 
 def waiting(visits: Sequence[Visit]) -> list[str]:
-    """Return whose visits still wait."""
-    return [each.subject for each in visits if not each.task.done() and not each.is_served]
+    """Return the subjects of the visits that still wait."""
+    return [visit.subject for visit in visits if not visit.task.done() and not visit.is_served]
 
 
 async def end(visits: Sequence[Visit]) -> None:
-    """Give up all that wait or are served."""
-    for each in visits:
-        each.task.cancel()
-    await asyncio.gather(*(each.task for each in visits), return_exceptions=True)
+    """Cancel all visits that wait or hold a slot."""
+    for visit in visits:
+        visit.task.cancel()
+    await asyncio.gather(*(visit.task for visit in visits), return_exceptions=True)
 
 
 async def test_a_subject_that_fills_the_queue_keeps_nobody_out() -> None:
-    """With every place taken by two subjects, a third is let in, and one of theirs is refused."""
+    """If two subjects fill the queue, a third gets in, and one of theirs is refused."""
     queue = Queue([1, 2], per_subject=1, max_waiting=MAX_WAITING)
     visits = await arrive(queue, ["a"] * 7 + ["b"] * 4)
     assert waiting(visits).count("a") == waiting(visits).count("b") == 3
@@ -89,7 +89,7 @@ async def test_a_third_subject_gets_the_next_slot_but_one() -> None:
     visits = await arrive(queue, ["a", "b"] * 20 + ["c"])
     served_before = 0
     while not visits[-1].is_served:
-        current = next(each for each in visits if each.is_served and not each.task.done())
+        current = next(visit for visit in visits if visit.is_served and not visit.task.done())
         await current.leave()
         served_before += 1
     assert served_before <= 3
@@ -100,22 +100,22 @@ async def test_a_subject_alone_leaves_a_slot_free() -> None:
     """A subject with a long queue holds no more than its share of the slots."""
     queue = Queue([1, 2, 3], per_subject=2, max_waiting=MAX_WAITING)
     busy = await arrive(queue, ["a"] * 5)
-    assert [each.is_served for each in busy] == [True, True, False, False, False]
+    assert [visit.is_served for visit in busy] == [True, True, False, False, False]
     (other,) = await arrive(queue, ["b"])
     assert other.is_served
     await end([*busy, other])
 
 
 async def test_among_equals_the_newcomer_is_refused() -> None:
-    """If everybody has one waiting, nobody loses it to somebody new."""
+    """If every subject has one waiting, the newcomer is refused."""
     queue = Queue([1], per_subject=1, max_waiting=MAX_WAITING)
     visits = await arrive(queue, ["held", *"abcdefg"])
-    assert [each.subject for each in visits if each.is_refused] == ["g"]
+    assert [visit.subject for visit in visits if visit.is_refused] == ["g"]
     await end(visits)
 
 
 async def test_a_deadline_ends_the_wait() -> None:
-    """Who waits past the deadline is refused and leaves the queue; the slot is not lost."""
+    """A visit past its deadline is refused and leaves the queue, and no slot is lost."""
     queue = Queue([1], per_subject=1, max_waiting=MAX_WAITING)
     (holder,) = await arrive(queue, ["a"])
     for _ in range(2 * MAX_WAITING):
@@ -132,37 +132,39 @@ GIVES_UP = st.integers(0, 9).map(lambda number: ("gives up", str(number)))
 
 @given(st.lists(ARRIVES | LEAVES | GIVES_UP, max_size=60), st.integers(1, 3), st.integers(1, 2))
 def test_every_history_is_fair(steps: list[tuple[str, str]], slots: int, share: int) -> None:
-    """Whatever happens, the bounds hold, no slot idles while one may have it, and none is lost.
+    """After any history the limits hold, no permitted slot is idle, and none is lost.
 
-    Whoever is refused has, of all subjects, the most that wait.
+    A refused subject always has the most visits waiting.
     """
 
     async def run() -> None:
         queue = Queue(range(slots), per_subject=share, max_waiting=MAX_WAITING)
         visits: list[Visit] = []
         for what, which in steps:
-            refused_before = [each for each in visits if each.is_refused]
+            refused_before = [visit for visit in visits if visit.is_refused]
             if what == "arrives":
                 visits += await arrive(queue, [which])
             else:
                 is_leaving = what == "leaves"
                 present = [
-                    each for each in visits if not each.task.done() and each.is_served is is_leaving
+                    visit
+                    for visit in visits
+                    if not visit.task.done() and visit.is_served is is_leaving
                 ]
                 if present:
                     visit = present[int(which) % len(present)]
                     await (visit.leave() if is_leaving else end([visit]))
                     await settle()
             left = waiting(visits)
-            held = [each.subject for each in visits if each.is_served and not each.task.done()]
+            held = [visit.subject for visit in visits if visit.is_served and not visit.task.done()]
             assert len(left) <= MAX_WAITING
             assert all(held.count(subject) <= share for subject in held)
             if len(held) < slots:
                 assert all(held.count(subject) == share for subject in left)
-            for each in visits:
-                if each.is_refused and each not in refused_before:
+            for visit in visits:
+                if visit.is_refused and visit not in refused_before:
                     longest = max(left.count(subject) for subject in "abcd")
-                    assert left.count(each.subject) + 1 >= longest
+                    assert left.count(visit.subject) + 1 >= longest
         await end(visits)
         await settle()
         now = asyncio.get_running_loop().time()
@@ -173,7 +175,7 @@ def test_every_history_is_fair(steps: list[tuple[str, str]], slots: int, share: 
 
 
 class Work:
-    """What a slot is for."""
+    """The work that a slot is for."""
 
 
 async def _refused(queue: Queue, _: Work) -> bool:
@@ -185,7 +187,7 @@ async def _refused(queue: Queue, _: Work) -> bool:
 
 
 async def test_nothing_is_left_of_what_is_refused() -> None:
-    """It is free at once, and does not wait for the collector of cycles."""
+    """A refused visit is freed at once, without the cycle collector."""
     queue = Queue([], per_subject=1, max_waiting=0)
     work = Work()
     left = weakref.ref(work)

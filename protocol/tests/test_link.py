@@ -1,4 +1,4 @@
-"""One end's TLS: which certificates it starts with, what it takes over, and when it warns."""
+"""One end's TLS: the certificates it accepts, reloads and warns about."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER = {Role.GATEWAY: Role.KEY_SERVICE, Role.KEY_SERVICE: Role.GATEWAY}
 
 @pytest.mark.parametrize("role", Role)
 def test_a_certificate_of_its_role_is_used(link_ca: LinkCa, role: Role) -> None:
-    """Each end starts with a certificate of its own role, by TLS 1.3 alone and without tickets."""
+    """Each end starts with a certificate of its role, with TLS 1.3 only and without tickets."""
     tls = link_ca.tls(role)
     assert tls.context.minimum_version.name == "TLSv1_3"
     assert tls.context.verify_mode.name == "CERT_REQUIRED"
@@ -41,7 +41,7 @@ def test_a_certificate_of_its_role_is_used(link_ca: LinkCa, role: Role) -> None:
 
 
 def refusal(identity: Identity) -> str:
-    """Return why an end does not start with these files."""
+    """Return the error of an end with these files."""
     with pytest.raises(ConfigError) as caught:
         LinkTls(identity)
     return str(caught.value)
@@ -51,7 +51,7 @@ def refusal(identity: Identity) -> str:
 def test_a_certificate_that_the_other_end_would_refuse_is_refused(
     link_ca: LinkCa, other_ca: LinkCa, role: Role
 ) -> None:
-    """An end does not start with a certificate that is expired, or of another CA, usage or role."""
+    """A certificate that is expired, or of another CA, usage or role, is refused at the start."""
     strange = other_ca.identity(role)
     foreign = Identity(role, strange.certificate, strange.key, link_ca.folder / "ca.pem")
     other_usage = link_ca.identity(OTHER[role], uris=[role])
@@ -67,7 +67,7 @@ def test_a_certificate_that_the_other_end_would_refuse_is_refused(
 
 
 def test_unreadable_files_are_refused(link_ca: LinkCa) -> None:
-    """A key that others may read, of another certificate or encrypted, and what is no PEM, are refused."""
+    """A readable, foreign or encrypted key, and a file that is not PEM, are refused."""
     own, another = link_ca.identity(Role.GATEWAY), link_ca.identity(Role.GATEWAY)
     assert "KEY_VALUES_MISMATCH" in refusal(
         Identity(own.role, own.certificate, another.key, own.ca)
@@ -87,7 +87,7 @@ def test_unreadable_files_are_refused(link_ca: LinkCa) -> None:
 def test_a_reload_takes_new_files_over_and_nothing_else(
     link_ca: LinkCa, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """New files are for new connections; files that cannot be used are logged, and change nothing."""
+    """A reload uses new files for new connections. Unusable files are logged and change nothing."""
     identity = link_ca.identity(Role.GATEWAY, name="own")
     tls = LinkTls(identity)
     first = tls.context
@@ -106,7 +106,7 @@ def test_a_reload_takes_new_files_over_and_nothing_else(
 def test_key_exchange_without_a_post_quantum_group_is_refused_or_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An OpenSSL that has post-quantum groups must agree on one; an older one is warned of."""
+    """An OpenSSL with post-quantum groups must negotiate one. An older one logs a warning."""
     _check_own_group("X25519MLKEM768", required=True)
     assert not caplog.text
     if ssl.OPENSSL_VERSION_INFO >= (3, 5):
@@ -120,7 +120,7 @@ def test_key_exchange_without_a_post_quantum_group_is_refused_or_warned_of(
 
 
 def handshake(client: GroupContext, server: GroupContext, size: int) -> None:
-    """Let two contexts shake hands in memory, by pieces of so many bytes. Raises SSLError."""
+    """Run a handshake of two contexts in memory, in pieces of ``size`` bytes. Raises SSLError."""
     upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         (client.wrap_bio(downwards, to_client := ssl.MemoryBIO(), server_hostname=HOST), to_client),
@@ -138,7 +138,7 @@ def handshake(client: GroupContext, server: GroupContext, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 100, 16384])
 @pytest.mark.parametrize("end", Role)
 def test_each_handshake_s_group_is_looked_at(link_ca: LinkCa, end: Role, size: int) -> None:
-    """Either end is told the group that both agree on, however the bytes arrive, once for each handshake."""
+    """Each end learns the negotiated group once per handshake, however the bytes arrive."""
     contexts = {role: link_ca.tls(role).context for role in Role}
     seen: list[str] = []
     contexts[end].on_group = seen.append
@@ -150,7 +150,7 @@ def test_each_handshake_s_group_is_looked_at(link_ca: LinkCa, end: Role, size: i
 
 @pytest.mark.parametrize("end", Role)
 def test_a_peer_without_a_post_quantum_group_is_refused(link_ca: LinkCa, end: Role) -> None:
-    """An end that requires post-quantum key exchange ends a handshake of any other group."""
+    """An end that requires post-quantum key exchange refuses a handshake with another group."""
     contexts = {role: link_ca.tls(role).context for role in Role}
     contexts[Role.GATEWAY].set_ecdh_curve("prime256v1")
     contexts[end].on_group = partial(_check_peers_group, required=True)
@@ -162,13 +162,13 @@ def test_a_peer_without_a_post_quantum_group_is_refused(link_ca: LinkCa, end: Ro
 def test_expiry_is_warned_of(
     link_ca: LinkCa, days: int, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From 30 days before it expires, a certificate is warned of."""
+    """A warning is logged from 30 days before a certificate expires."""
     identity = link_ca.identity(Role.GATEWAY, days=90)
     LinkTls(identity, lambda: time.time() + (90 - days) * DAY).warn()
     assert caplog.text.count("the link's certificate expires soon") == lines
 
 
 def test_the_ca_expires_too(link_ca: LinkCa) -> None:
-    """A certificate is valid no longer than its CA, whatever its own date says."""
+    """A certificate is valid no longer than its CA."""
     identity = link_ca.identity(Role.GATEWAY, days=800)
     assert LinkTls(identity).days_left == 399

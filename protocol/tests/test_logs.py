@@ -1,4 +1,4 @@
-"""Log lines: JSON or text, of pqkeep and of libraries, with their exceptions."""
+"""Log lines of pqkeep and of libraries, as JSON or text, with exceptions."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ logging.getLogger("alembic.runtime").info("never seen")
 
 
 def run(form: str, stderr: int = subprocess.PIPE) -> str:
-    """Write some lines in another process; return them."""
+    """Return the lines that another process wrote."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", PROGRAM.format(form=form)],
         stderr=stderr,
@@ -48,7 +48,7 @@ def run(form: str, stderr: int = subprocess.PIPE) -> str:
 
 @pytest.mark.parametrize("form", ["json", "auto"])
 def test_json_where_nobody_looks(form: str) -> None:
-    """Where standard error is no terminal each line is one JSON object with its fields."""
+    """If standard error is not a terminal, each line is a JSON object with its fields."""
     first, second, third = map(json.loads, run(form).splitlines())
     time = datetime.fromisoformat(first.pop("timestamp"))
     assert timedelta() <= datetime.now(UTC) - time < timedelta(minutes=1)
@@ -74,7 +74,7 @@ def test_json_where_nobody_looks(form: str) -> None:
 
 
 def test_text_on_a_terminal() -> None:
-    """On a terminal the fields are key=value, and a value with a line break stays on its line."""
+    """On a terminal fields are key=value, and a line break in a value is escaped."""
     reader, writer = pty.openpty()
     try:
         run("auto", writer)
@@ -90,7 +90,7 @@ def test_text_on_a_terminal() -> None:
 
 
 def test_text_elsewhere() -> None:
-    """Asked for, text is written to a file too, without colours."""
+    """If configured, text goes to a file too, without colours."""
     said = run("text")
     assert r"error='no answer\nin time' process=example tries=3" in said
     assert "Traceback" in said
@@ -98,7 +98,7 @@ def test_text_elsewhere() -> None:
 
 
 def test_events_reach_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
-    """Without any set-up an event and its fields go to the standard library's logger."""
+    """Without setup, events and fields go to the standard library's logger."""
     with caplog.at_level(logging.INFO):
         logger("pqkeep_example").bind(mail="m").warning("not delivered", error="no route")
     (record,) = caplog.records
@@ -117,12 +117,12 @@ _LOG.info("connected to another", shard="c")
 
 
 def test_lines_say_which_of_several_processes_wrote_them() -> None:
-    """Each line has the fields that tell the process from others; an event's own stay."""
+    """Each line has the fields that identify its process. An event's own fields win."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", WHICH_PROGRAM], stderr=subprocess.PIPE, check=True, timeout=60
     )
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
-    assert [(each["gateway"], each["shard"]) for each in lines] == [(3, "b"), (3, "c")]
+    assert [(line["gateway"], line["shard"]) for line in lines] == [(3, "b"), (3, "c")]
 
 
 REPEATING_PROGRAM = """
@@ -139,7 +139,7 @@ _LOG.error("the server is reachable")
 
 
 def test_one_event_cannot_fill_the_log() -> None:
-    """Of ten thousand lines of one event, ours or a library's, few are written; others all are.
+    """Few of ten thousand lines of one event are written, ours or a library's; others all are.
 
     The program can run into a second period.
     """
@@ -152,25 +152,25 @@ def test_one_event_cannot_fill_the_log() -> None:
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
     assert len(lines) <= 2 * 2 * MAX_LINES + 1
     assert lines[-1]["event"] == "the server is reachable"
-    assert [each["number"] for each in lines if "number" in each][:3] == [0, 1, 2]
+    assert [line["number"] for line in lines if "number" in line][:3] == [0, 1, 2]
 
 
 class Repeated:
-    """A filter on a clock that the test moves."""
+    """A filter with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 6000.0
         self.filter = RepetitionFilter(lambda: self.now)
 
     def left_out(self, message: object, name: str = "example") -> int | None:
-        """Return how many lines a line says were left out before it; None if it is left out itself."""
+        """Return the line's count of omitted lines, or None if the line itself is omitted."""
         record = logging.LogRecord(name, logging.ERROR, "", 0, message, (), None)
         return record.left_out if self.filter.filter(record) else None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("message", ["lost", {"event": "lost", "error": "x"}])
 def test_the_next_line_says_how_many_were_left_out(message: object) -> None:
-    """After a period the event is written again, with the number of lines that are missing."""
+    """After a period the event is written again, with the number of omitted lines."""
     repeated = Repeated()
     written = [repeated.left_out(message) for _ in range(MAX_LINES + 7)]
     assert written == MAX_LINES * [0] + 7 * [None]
@@ -179,7 +179,7 @@ def test_the_next_line_says_how_many_were_left_out(message: object) -> None:
 
 
 def test_events_are_counted_apart() -> None:
-    """Another event, and the same sentence of another logger, are written meanwhile."""
+    """Another event, and the same sentence of another logger, are still written."""
     repeated = Repeated()
     for _ in range(2 * MAX_LINES):
         repeated.left_out("lost")
@@ -189,7 +189,7 @@ def test_events_are_counted_apart() -> None:
 
 
 def test_counting_lines_takes_bounded_memory() -> None:
-    """However many different events there are, so many are counted."""
+    """The number of counted events is limited."""
     repeated = Repeated()
     for number in range(3 * MAX_EVENTS):
         repeated.now += number % 2 * PERIOD_SECONDS
@@ -200,7 +200,7 @@ def test_counting_lines_takes_bounded_memory() -> None:
 
 
 def test_each_line_of_the_access_log_counts() -> None:
-    """Its lines are never left out, however many there are."""
+    """Lines of the access log are never omitted."""
     repeated = Repeated()
     lines = 3 * MAX_LINES * [{"event": "request answered"}]
     assert {repeated.left_out(line) for line in lines} == {0}

@@ -1,4 +1,4 @@
-"""A process that keeps freed memory does not ask the kernel for it again; cycles are freed late."""
+"""Freed memory stays in the process for reuse, and cycles are collected late."""
 
 import ctypes
 import subprocess
@@ -23,14 +23,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(mode: str) -> int:
-    """Return how often a process got a page from the kernel while it used 50 times the same."""
+    """Return the page faults of a process that uses the same memory 50 times."""
     command = [sys.executable, "-c", PROGRAM, mode]
     return int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
 def test_freed_memory_is_used_again() -> None:
-    """Four bodies of 1 MiB at once, again and again, cost hardly a page once there was room."""
+    """Four bodies of 1 MiB, repeated, cost almost no page faults after the first time."""
     assert faults("keeps") < 500
     assert faults("gives back") > 5_000
 
@@ -53,5 +53,5 @@ assert found() is None
 
 
 def test_cycles_are_found_though_later() -> None:
-    """A cycle outlives some objects that are made after it, and is freed after YOUNG of them."""
+    """A cycle survives some younger objects, and is freed after YOUNG of them."""
     subprocess.run([sys.executable, "-c", COLLECTING], check=True, timeout=120)

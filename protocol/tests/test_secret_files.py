@@ -1,4 +1,4 @@
-"""Secret files are read only where nobody else can read or replace what is read."""
+"""A secret file is read only if no other user can read or replace it."""
 
 import os
 import pwd
@@ -27,7 +27,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A secret file as it should be."""
+    """A secret file with correct permissions."""
     path = tmp_path / "secret"
     path.write_bytes(SECRET)
     path.chmod(0o400)
@@ -35,7 +35,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path, read: Callable[..., object] = read_secret_file, **options: int) -> str:
-    """Return the message with which a file is refused, which names it and repeats none of it."""
+    """Return the message of a refused file. It names the file and repeats none of it."""
     with pytest.raises(ConfigError) as refused:
         read(path, "pepper", **options)
     message = str(refused.value)
@@ -46,7 +46,7 @@ def refusal(path: Path, read: Callable[..., object] = read_secret_file, **option
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o700])
 def test_what_only_its_owner_can_read(secret: Path, mode: int) -> None:
-    """A file without permissions of group and others is read."""
+    """A file without permissions for group and others is read."""
     secret.chmod(mode)
     assert read_secret_file(secret, "pepper") == SECRET
     check_secret_file(secret, "pepper")
@@ -54,26 +54,26 @@ def test_what_only_its_owner_can_read(secret: Path, mode: int) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o610, 0o777])
 def test_what_others_have_access_to(secret: Path, mode: int) -> None:
-    """Any permission of group or others is refused, and the message says which modes are good."""
+    """Any permission of group or others is refused, and the message names the valid modes."""
     secret.chmod(mode)
     for read in (read_secret_file, check_secret_file):
         assert f"(mode {mode:04o}); its mode must be 0400 or 0600" in refusal(secret, read)
 
 
 def give_access(path: Path, tag: int, owner: int) -> None:
-    """Add an access control list that lets a user (0x02) or a group (0x08) read a file."""
+    """Add an access control list entry that lets a user (0x02) or group (0x08) read a file."""
     user, group, mask, other = (0x01, 4, 0), (0x04, 0, 0), (0x10, 4, 0), (0x20, 0, 0)
     entries = (
         (user, (tag, 4, owner), group, mask, other)
         if tag == 0x02
         else (user, group, (tag, 4, owner), mask, other)
     )
-    packed = b"".join(struct.pack("<HHI", *each) for each in entries)
+    packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
     os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + packed)
 
 
 def test_a_service_s_credential(secret: Path) -> None:
-    """A file is read that an access control list opens for this process's user, as systemd does."""
+    """A file is read if its access control list admits only this process's user (systemd)."""
     give_access(secret, 0x02, os.geteuid())
     assert secret.stat().st_mode & 0o777 == 0o440
     assert read_secret_file(secret, "pepper") == SECRET
@@ -81,7 +81,7 @@ def test_a_service_s_credential(secret: Path) -> None:
 
 @pytest.mark.parametrize("tag", [0x02, 0x08], ids=["a user", "a group"])
 def test_a_list_that_opens_a_file_for_others(tag: int, secret: Path) -> None:
-    """A file that an access control list opens for another user, or a group, is refused."""
+    """A file is refused if its access control list admits another user or a group."""
     give_access(secret, tag, os.geteuid() + 1)
     assert "(mode 0440); its mode must be 0400 or 0600" in refusal(secret)
 
@@ -91,7 +91,7 @@ GROUP = 54_321
 
 
 def read_as(path: Path, user: int, groups: list[int], also_owned_by: int | None = None) -> str:
-    """Read a file as another user, in a process that ends; return its content, or the refusal."""
+    """Return a file's content or its refusal, read as another user in a separate process."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -115,7 +115,7 @@ def read_as(path: Path, user: int, groups: list[int], also_owned_by: int | None 
 
 @pytest.fixture
 def mounted() -> Iterator[Path]:
-    """A secret as Kubernetes mounts it: links to a file of root's, in a folder that users may enter."""
+    """A secret as Kubernetes mounts it: links to a root-owned file in an accessible folder."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         folder = Path(made)
         folder.chmod(0o755)
@@ -131,7 +131,7 @@ def mounted() -> Iterator[Path]:
 @AS_ROOT
 @pytest.mark.parametrize("mode", [0o440, 0o640])
 def test_a_file_of_root_s_for_the_process_s_group(mounted: Path, mode: int) -> None:
-    """The process reads it whose group, or one of whose groups, it is for; so does root."""
+    """Root and a process in the file's group can read it."""
     mounted.chmod(mode)
     assert read_as(mounted, 12_345, [GROUP]) == SECRET.decode()
     assert read_secret_file(mounted, "pepper") == SECRET
@@ -142,7 +142,7 @@ def test_a_file_of_root_s_for_the_process_s_group(mounted: Path, mode: int) -> N
 @AS_ROOT
 @pytest.mark.parametrize("mode", [0o444, 0o460, 0o660, 0o650, 0o644, 0o642, 0o641])
 def test_a_file_that_a_group_may_do_more_with(mounted: Path, mode: int) -> None:
-    """One that the group can write or run, or that others can use, is refused with what to run."""
+    """A file with more permissions for group or others is refused, with the command to run."""
     mounted.chmod(mode)
     said = read_as(mounted, 12_345, [GROUP])
     assert f"other users have access to it (mode {mode:04o})" in said
@@ -151,9 +151,9 @@ def test_a_file_that_a_group_may_do_more_with(mounted: Path, mode: int) -> None:
 
 @AS_ROOT
 def test_a_group_of_others(mounted: Path) -> None:
-    """A file for a group that the system's database has another user in is refused; so is root's own."""
+    """A file is refused if its group has another user, or is root's own group."""
     mounted.chmod(0o440)
-    other = next(each for each in pwd.getpwall() if each.pw_gid not in {0, 12_345})
+    other = next(user for user in pwd.getpwall() if user.pw_gid not in {0, 12_345})
     os.chown(mounted, 0, other.pw_gid)
     assert "other users have access to it" in read_as(mounted, 12_345, [other.pw_gid])
     os.chown(mounted, 0, 0)
@@ -162,7 +162,7 @@ def test_a_group_of_others(mounted: Path) -> None:
 
 @AS_ROOT
 def test_a_file_that_is_not_root_s_is_for_no_group(mounted: Path) -> None:
-    """A file of the process's own user is for that user alone."""
+    """A file of the process's user must not be readable by a group."""
     mounted.chmod(0o440)
     os.chown(mounted, 12_345, GROUP)
     assert "other users have access to it" in read_as(mounted, 12_345, [GROUP])
@@ -170,7 +170,7 @@ def test_a_file_that_is_not_root_s_is_for_no_group(mounted: Path) -> None:
 
 @AS_ROOT
 def test_a_password_file_for_a_group_reaches_the_driver(mounted: Path) -> None:
-    """A library that reads by path gets what it accepts: the file itself, or a private copy of it."""
+    """The driver gets the file itself, or a private copy of a group-readable file."""
     mounted.chmod(0o400)
     assert password_file_of(mounted, "password") == mounted
     mounted.chmod(0o440)
@@ -184,7 +184,7 @@ def test_a_password_file_for_a_group_reaches_the_driver(mounted: Path) -> None:
 
 @AS_ROOT
 def test_a_file_of_somebody_elses(secret: Path) -> None:
-    """A file of another user's is refused, to root too, unless that user is expected."""
+    """Another user's file is refused, even for root, unless that user is expected."""
     os.chown(secret, 12_345, -1)
     assert "it belongs to user 12345, but this process runs as user 0" in refusal(secret)
     assert "it belongs to user 12345, " in refusal(secret, also_owned_by=54_321)
@@ -197,24 +197,24 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_fifo_without_a_writer(tmp_path: Path) -> None:
-    """A named pipe is refused at once, and not waited for."""
+    """A named pipe is refused at once, without waiting."""
     path = tmp_path / "fifo"
     os.mkfifo(path, 0o600)
     assert "it is not a regular file" in refusal(path)
 
 
 def test_a_device() -> None:
-    """A device is refused before anything is read from it."""
+    """A device is refused before anything is read."""
     assert "it is not a regular file" in refusal(Path("/dev/zero"))
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    """A missing file is refused by its name."""
+    """The refusal of a missing file has its name."""
     assert "No such file or directory" in refusal(tmp_path / "missing")
 
 
 def test_the_size_is_bounded(secret: Path) -> None:
-    """64 KiB are read, and a byte more is refused."""
+    """A file of 64 KiB is read. One byte more is refused."""
     secret.chmod(0o600)
     secret.write_bytes(bytes(MAX_SIZE))
     assert read_secret_file(secret, "pepper") == bytes(MAX_SIZE)
@@ -223,7 +223,7 @@ def test_the_size_is_bounded(secret: Path) -> None:
 
 
 def test_a_link_is_followed_to_what_passes_the_checks(secret: Path, tmp_path: Path) -> None:
-    """What a link leads to is read, and refused where others have access, as the file itself is."""
+    """A link's target is read, and refused under the same rules as the file itself."""
     link = tmp_path / "link"
     link.symlink_to(secret)
     assert read_secret_file(link, "pepper") == SECRET
@@ -233,10 +233,10 @@ def test_a_link_is_followed_to_what_passes_the_checks(secret: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("modes", [(0o400, 0o666), (0o666, 0o400)])
 def test_a_file_that_is_replaced_meanwhile(tmp_path: Path, modes: tuple[int, int]) -> None:
-    """Whenever one file takes another's place, the content of the one open to others is not read.
+    """A file open to others is never read, whenever it replaces the checked one.
 
-    It is replaced before the first call of a C function while it is read, in the next turn before
-    the second one, and so on until there are no more: between any two system calls.
+    The first turn replaces the file before the first C call of the reader, the second turn before
+    the second one, and so on: between any two system calls.
     """
     path, other = tmp_path / "secret", tmp_path / "other"
     outcomes = []
@@ -273,7 +273,7 @@ def test_one_line_of_text(secret: Path, text: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"horse\nhorse\n", b"horse\xff"])
 def test_what_is_no_line_of_text(secret: Path, data: bytes) -> None:
-    """An empty file, more than one line and what is not UTF-8 are refused."""
+    """An empty file, several lines and other encodings than UTF-8 are refused."""
     secret.chmod(0o600)
     secret.write_bytes(data)
     refusal(secret, read_secret_text)

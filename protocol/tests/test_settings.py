@@ -1,4 +1,4 @@
-"""A settings file is read into a Struct: unknown names are errors, and paths begin at its folder."""
+"""A settings file is read into a Struct. Unknown names are errors, and paths are relative to it."""
 
 import os
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from pqkeep_protocol.startup.settings import read_settings as read_settings_and_
 
 
 class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table in them."""
+    """A table in the settings."""
 
     host: str = ""
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings of some process."""
+    """The settings of an example process."""
 
     database: DatabaseAddress = DatabaseAddress("default.sqlite3")
     secret_file: Path | None = None
@@ -32,7 +32,7 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def read_settings(
     file: Path, form: type[Example], environment: Mapping[str, str] | None = None
 ) -> Example:
-    """Read settings of a process whose variables begin with X_."""
+    """Read the settings of a process with the variable prefix X_."""
     return read_settings_and_environment(file, form, environment or {}, "X_")
 
 
@@ -44,7 +44,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:
-    """Relative paths, in tables too, begin at the settings file; absolute ones stay as they are."""
+    """Relative paths, also in tables, start at the settings file. Absolute ones do not change."""
     text = 'secret_file = "../pepper"\nkeys = {1 = "a", 2 = "/b"}\ndatabase = "c.sqlite3"'
     settings = read_settings(write(tmp_path, text), Example)
     here = tmp_path.resolve()
@@ -55,7 +55,7 @@ def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:
 
 
 def test_a_link_to_the_file(tmp_path: Path) -> None:
-    """Where the settings file is a link, paths begin at the folder of what it leads to."""
+    """If the settings file is a link, paths start at its target's folder."""
     (tmp_path / "real").mkdir()
     write(tmp_path / "real", 'secret_file = "pepper"')
     (tmp_path / "link.toml").symlink_to("real/settings.toml")
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None
 
 
 def test_the_environment_replaces_the_file(tmp_path: Path) -> None:
-    """A variable's text is a text or a path as it is, and anything else in TOML."""
+    """A variable is used literally for a text or path, and as TOML for anything else."""
     (tmp_path / "mode").write_text("off\n")
     environment = {
         "X_PORT": "2",
@@ -125,13 +125,13 @@ def test_the_environment_replaces_the_file(tmp_path: Path) -> None:
 def test_what_is_wrong_in_the_environment(
     tmp_path: Path, environment: Mapping[str, str], problem: str
 ) -> None:
-    """A variable that is no setting, or not well-formed, is named, and nothing is ignored."""
+    """An unknown or malformed variable is refused by name."""
     with pytest.raises(ConfigError, match=problem):
         read_settings(write(tmp_path, ""), Example, environment)
 
 
 def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
-    """A file that is not UTF-8 is named."""
+    """A file that is not UTF-8 is refused by name."""
     path = tmp_path / "settings.toml"
     path.write_bytes(b"# \xff")
     with pytest.raises(ConfigError, match=r"settings\.toml"):
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def test_a_file_that_would_keep_its_reader_waiting(tmp_path: Path) -> None:
-    """A FIFO, a device and a file without end are refused at once."""
+    """A FIFO, a device and an endless file are refused at once."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, Path("/dev/zero")):
@@ -150,7 +150,7 @@ def test_a_file_that_would_keep_its_reader_waiting(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
-    """A file that is missing is named."""
+    """A missing file is refused by name."""
     with pytest.raises(ConfigError, match=r"missing\.toml: No such file"):
         read_settings(tmp_path / "missing.toml", Example)
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_missing(tmp_path: Path) -> None:
     ],
 )
 def test_a_postgresql_address(tmp_path: Path, address: str) -> None:
-    """A PostgreSQL address stays as it is."""
+    """A PostgreSQL address is not changed."""
     settings = read_settings(write(tmp_path, f"database = '{address}'"), Example)
     assert settings.database.location == address
     assert settings.database.is_on_server
@@ -191,7 +191,7 @@ def test_a_postgresql_address(tmp_path: Path, address: str) -> None:
     ],
 )
 def test_a_bad_address_is_refused_and_not_repeated(tmp_path: Path, address: str) -> None:
-    """An address with a password, or of another form, is refused without repeating it."""
+    """An invalid address, or one with a password, is refused without repeating it."""
     with pytest.raises(ConfigError, match=r"settings\.toml: .* - at `\$\.database`$") as refused:
         read_settings(write(tmp_path, f"database = '{address}'"), Example)
     assert "hunter2" not in str(refused.value)

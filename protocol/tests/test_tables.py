@@ -1,4 +1,4 @@
-"""The tables are complete and agree with each other and with the interface specification."""
+"""The tables are complete, and agree with each other and the interface specification."""
 
 import pytest
 
@@ -45,14 +45,14 @@ SIZES = {  # FIPS 203, table 3; FIPS 204, table 2; FIPS 205, table 2; the two dr
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_every_algorithm_has_its_row(algorithm: Algorithm) -> None:
-    """Each algorithm that can be named has a row, with the sizes of its standard."""
+    """Each algorithm has a row with the sizes of its standard."""
     spec = ALGORITHMS[algorithm]
     assert (spec.kind, spec.public_key_size, spec.output_size) == SIZES[algorithm]
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
-    """Keys for encryption never sign and keys for signatures never decrypt; all have a life."""
+    """Encryption keys never sign, signature keys never decrypt, and all have a lifecycle."""
     spec = ALGORITHMS[algorithm]
     expected = KEM if spec.kind is Kind.KEM else SIGNATURE
     if algorithm.value == "ML-KEM-1024":  # the specification has no wrapping with it
@@ -65,38 +65,38 @@ def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("operation", sorted((KEM | SIGNATURE | EXTERNAL_MU) - READS))
 def test_new_use_wants_the_active_key(operation: str) -> None:
-    """The specification's first column: encrypt, encapsulate and sign with active keys only."""
+    """The specification's first column: encrypt, encapsulate and sign only with active keys."""
     assert USABLE[Operation(operation)] == {KeyStatus.ACTIVE}
 
 
 @pytest.mark.parametrize("operation", sorted(READS))
 def test_reading_goes_on_with_retired_keys(operation: str) -> None:
-    """The second column: decrypting and verifying go on with retired keys, never archived."""
+    """The second column: decrypt and verify also with retired keys, never with archived ones."""
     assert USABLE[Operation(operation)] == {KeyStatus.ACTIVE, KeyStatus.RETIRED}
 
 
 def test_no_operation_is_without_a_rule() -> None:
-    """Every operation is on a key, a keyring or a tenant, or has its row of permitted states."""
+    """Each operation is on a key, keyring or tenant, or has a row of permitted statuses."""
     others = LIFECYCLE | ON_KEYRINGS | ON_TENANTS
     assert set(USABLE) | others == set(Operation)
     assert not set(USABLE) & others
 
 
 def test_every_operation_has_exactly_one_request() -> None:
-    """Requests and operations are in one-to-one correspondence; no request destroys a key."""
+    """Each operation has exactly one request, and no request destroys a key."""
     requested = [request.operation for request in AnyRequest.__args__]
     assert sorted([*requested, Operation.ARCHIVE_KEY]) == sorted(Operation)
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_an_error_says_its_kind_and_no_more(kind: ErrorKind) -> None:
-    """What is printed of a refusal is the kind: nothing of the request is in it."""
+    """The text of a refusal is its kind, without anything of the request."""
     error = KeyServiceError(kind)
     assert (error.kind, str(error), error.args) == (kind, kind.value, (kind.value,))
 
 
 def test_recorded_operations_are_different_and_fit() -> None:
-    """No two events or operations have one name, and none is longer than a record has room for."""
-    names = [str(each) for each in (*Operation, *AuditEvent, *KeyServiceEvent)]
+    """Names of events and operations are unique, and fit into a record."""
+    names = [str(name) for name in (*Operation, *AuditEvent, *KeyServiceEvent)]
     assert len(set(names)) == len(names)
     assert max(map(len, names)) <= 32
