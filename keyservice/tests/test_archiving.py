@@ -42,7 +42,7 @@ def is_on_disk(sealed: bytes, database_path: Path) -> bool:
 
 @contextmanager
 def no_room_to_scrub() -> Iterator[None]:
-    """Limit file sizes so that a change fits into the write-ahead log, but not into the database."""
+    """Limit file sizes so that a change fits the write-ahead log, but not the database."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
     try:

@@ -230,7 +230,7 @@ async def test_a_missing_version_makes_the_key_unavailable(
 async def test_a_damaged_neighbour_does_not_change_an_answer(
     serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """A ciphertext that does not open is DECRYPTION_FAILED even if the other KEM's key is damaged."""
+    """A ciphertext that does not open is DECRYPTION_FAILED, even beside a damaged key."""
     caller = Caller(tenant, KEM, attribution)
     async with serving() as keys:
         await caller.prepare(keys)

@@ -196,7 +196,7 @@ class Probe:
             await database.close()
 
     async def prepare(self) -> None:
-        """Make keys of every status, more records than a tile holds, and both kinds of checkpoints."""
+        """Make keys of every status, more records than a tile, and both kinds of checkpoints."""
         async with self.serving() as parts:
             for request in (
                 UpdateKeyring(tenant=TENANT, purposes=PURPOSES),

@@ -66,7 +66,7 @@ def material(sealer: Sealer, schemes: SignatureSchemes) -> Watched:
 
 @pytest.fixture
 def ask(service: InProcessService, attribution: Attribution) -> Ask:
-    """Return a function that executes a request within some seconds, for a result or refusal kind."""
+    """Return a function that executes a request with a time limit in seconds."""
 
     async def execute(request: AnyRequest, seconds: float) -> Any:
         deadline = asyncio.get_running_loop().time() + seconds

@@ -153,7 +153,7 @@ async def test_an_archive_waits_for_the_least_delay(service: InProcessService) -
 
 
 async def test_a_tenant_is_destroyed_at_its_time(service: InProcessService, sql: Sql) -> None:
-    """Destruction starts exactly after the delay, is complete and recorded, and spares other tenants."""
+    """Destruction starts exactly after the delay, is complete, and spares other tenants."""
     caller, other = Caller(service), Caller(service)
     await caller.prepare()
     await other.prepare()
@@ -326,7 +326,7 @@ async def overdue(caller: Caller, state: DestructionState) -> None:
 async def test_a_restore_destroys_nothing_for_a_week(
     state: DestructionState, serving: Serving, location: Location, sealer: Sealer, sql: Sql
 ) -> None:
-    """After a restore, due or begun destructions get a new, visible time. Later ones keep theirs."""
+    """After a restore, due or begun destructions get a new visible time. Later ones keep theirs."""
     async with serving() as service:
         late, caller = Caller(service), Caller(service)
         await late.prepare()

@@ -1,4 +1,4 @@
-"""The ciphertext of an envelope opens with its own header only, and is no plain ciphertext."""
+"""An envelope's ciphertext opens only with its own header, and not as a plain ciphertext."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Safe:
         self._keys, self._tenant, self._attribution = keys, tenant, attribution
 
     async def seal(self, algorithm: Algorithm, version: KeyVersion | None, **more: Any) -> bytes:
-        """Encrypt."""
+        """Return an encrypted text."""
         request = Encrypt(
             tenant=self._tenant, algorithm=algorithm, version=version, plaintext=DATA, **more
         )
@@ -46,7 +46,7 @@ class Safe:
     async def open(
         self, algorithm: Algorithm, version: KeyVersion, blob: bytes, **more: Any
     ) -> bytes | ErrorKind:
-        """Decrypt; what is refused is its kind."""
+        """Return the decrypted text, or the kind of the refusal."""
         request = Decrypt(
             tenant=self._tenant, algorithm=algorithm, version=version, ciphertext=blob, **more
         )
@@ -58,7 +58,7 @@ class Safe:
 
 @pytest.fixture
 async def safe(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Safe:
-    """Make the keys."""
+    """Generate the keys."""
     for algorithm in KEMS:
         named: Any = {"tenant": tenant, "algorithm": algorithm}
         await keys.execute(GenerateKey(**named, quota=None), attribution)
@@ -68,7 +68,7 @@ async def safe(keys: KeyService, tenant: TenantId, attribution: Attribution) -> 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 async def test_an_envelope_opens_by_its_header_only(algorithm: Algorithm, safe: Safe) -> None:
-    """With the version and algorithm of its header, and in no other way."""
+    """An envelope opens only with the version and algorithm of its header."""
     blob = await safe.seal(algorithm, None, format=ENVELOPE)
     assert await safe.open(algorithm, TWO, blob, format=ENVELOPE) == DATA
     for other, version in ((algorithm, ONE), *((a, TWO) for a in KEMS if a is not algorithm)):
@@ -78,7 +78,7 @@ async def test_an_envelope_opens_by_its_header_only(algorithm: Algorithm, safe: 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 async def test_envelopes_and_ciphertexts_stay_apart(algorithm: Algorithm, safe: Safe) -> None:
-    """Taken out of its envelope, or put into one, nothing opens."""
+    """A ciphertext does not open inside an envelope, nor an envelope's content outside."""
     for made, read in permutations((ENVELOPE, CIPHERTEXT)):
         blob = await safe.seal(algorithm, TWO, format=made)
         failed = await safe.open(algorithm, TWO, blob, format=read)
@@ -86,7 +86,7 @@ async def test_envelopes_and_ciphertexts_stay_apart(algorithm: Algorithm, safe: 
 
 
 async def test_an_envelope_is_bound_to_associated_data_too(safe: Safe) -> None:
-    """The header stands before the caller's own data, which is bound as ever."""
+    """The header precedes the caller's associated data, which is bound as usual."""
     algorithm = Algorithm.ML_KEM_768
     blob = await safe.seal(algorithm, TWO, format=ENVELOPE, associated_data=ROW)
     for data, expected in ((ROW, DATA), (b"", ErrorKind.DECRYPTION_FAILED)):
@@ -95,7 +95,7 @@ async def test_an_envelope_is_bound_to_associated_data_too(safe: Safe) -> None:
 
 
 async def test_every_byte_of_a_blob_counts(safe: Safe) -> None:
-    """The nonce, the data and the tag, one byte after the other; of the KEM's half some."""
+    """A change of any byte of nonce, data or tag, or of sampled KEM bytes, is refused."""
     algorithm = Algorithm.ML_KEM_768
     blob = await safe.seal(algorithm, TWO, format=ENVELOPE)
     size = ALGORITHMS[algorithm].output_size
@@ -109,7 +109,7 @@ async def test_every_byte_of_a_blob_counts(safe: Safe) -> None:
 async def test_an_envelope_of_one_keyring_opens_in_no_other(
     safe: Safe, keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """The name in the header is bound: with another keyring's it is the decrypt error."""
+    """The keyring's name is bound: with another keyring's name decryption fails."""
     algorithm = Algorithm.ML_KEM_768
     for keyring in ("payments.cards", "payments.logs"):
         named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": keyring}
@@ -129,7 +129,7 @@ def _of(keyring: str) -> dict[str, Any]:
 
 
 async def test_other_keys_are_tried_where_they_may_be_and_recorded(safe: Safe, sql: Sql) -> None:
-    """Only the algorithms that the caller may use are tried, and the record names those that were."""
+    """Only the caller's permitted algorithms are tried, and the record names them."""
     kyber, xwing, other = KEMS[0], Algorithm.X_WING, Algorithm.ML_KEM_1024
     last = "SELECT outcome, target FROM audit_records ORDER BY id DESC LIMIT 1"
     blob = await safe.seal(xwing, TWO)

@@ -1,4 +1,4 @@
-"""A signature over a mu is one over the message that it stands for, for every verifier."""
+"""A signature over a mu is a signature over its message, for every verifier."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_any_verifier_takes_it(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """It verifies as pure ML-DSA elsewhere and here; and what was signed so verifies by its mu."""
+    """A mu's signature verifies as pure ML-DSA here and elsewhere, and the reverse holds."""
     public_key = await generate(keys, tenant, algorithm, attribution)
     named: Any = {"tenant": tenant, "algorithm": algorithm}
     mu = mu_of(public_key, MESSAGE, context)
@@ -85,7 +85,7 @@ async def test_any_verifier_takes_it(
 async def test_another_mu_or_signature_does_not_hold(
     algorithm: Algorithm, keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Of another message, context or key; and with the signature changed, cut, or none."""
+    """The mu of another message, context or key, or a changed signature, does not verify."""
     public_key = await generate(keys, tenant, algorithm, attribution)
     named: Any = {"tenant": tenant, "algorithm": algorithm}
     mu = mu_of(public_key, MESSAGE, CONTEXT)
@@ -114,7 +114,7 @@ async def test_another_mu_or_signature_does_not_hold(
 async def test_only_ml_dsa_has_a_mu(
     algorithm: Algorithm, keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """No other algorithm takes one, whether it has a key or not."""
+    """No other algorithm accepts a mu, with or without a key."""
     assert not ALGORITHMS[algorithm].operations & {Operation.SIGN_MU, Operation.VERIFY_MU}
     named: Any = {"tenant": tenant, "algorithm": algorithm, "version": ONE, "mu": bytes(64)}
     for request in (SignMu(**named), VerifyMu(**named, signature=b"")):
@@ -126,7 +126,7 @@ async def test_only_ml_dsa_has_a_mu(
 async def test_a_retired_key_verifies_and_does_not_sign(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Status rules are those of sign and verify."""
+    """The status rules equal those of sign and verify."""
     algorithm = Algorithm.ML_DSA_65
     public_key = await generate(keys, tenant, algorithm, attribution)
     named: Any = {"tenant": tenant, "algorithm": algorithm, "version": ONE}
@@ -142,7 +142,7 @@ async def test_a_retired_key_verifies_and_does_not_sign(
 async def test_a_mu_hides_what_it_stands_for(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """As documented: who signs a mu can sign anything, a digest as sign-hash does it too."""
+    """As documented, a mu can stand for any message, including a digest of sign-hash."""
     algorithm = Algorithm.ML_DSA_65
     public_key = await generate(keys, tenant, algorithm, attribution)
     named: Any = {"tenant": tenant, "algorithm": algorithm, "version": ONE}

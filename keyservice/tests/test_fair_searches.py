@@ -1,4 +1,4 @@
-"""One tenant's searches of the audit log keep no other tenant's waiting."""
+"""A tenant's searches of the audit log do not block other tenants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY, OTHER = (TenantId(UUID(int=number)) for number in (1, 2))
 
 
 class SlowStore:
-    """A store whose queries end when a test says so."""
+    """A store with queries that the test ends."""
 
     def __init__(self) -> None:
         self.running: list[TenantId] = []
@@ -27,14 +27,14 @@ class SlowStore:
         self.database = self
 
     async def query(self, function: Callable[..., Any], request: ListRecords) -> Page:
-        """Read nothing, for a long time."""
+        """Read nothing, slowly."""
         self.running.append(request.tenant)
         await self.ends.wait()
         return Page((), None)
 
 
 async def test_a_tenant_with_many_searches_has_one_running() -> None:
-    """Another tenant's search begins at once; of those that are too many, only its own are refused."""
+    """Another tenant's search begins at once, and only the first tenant's excess is refused."""
     store = SlowStore()
     nothing: Any = None
     service = AuditService(cast(Any, store), *[nothing] * 6)

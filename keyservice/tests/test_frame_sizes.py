@@ -1,4 +1,4 @@
-"""The largest answers about the audit log fit into a frame."""
+"""The largest results of the audit log fit into a frame."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ LEVELS = 32
 
 
 def text(letters: int) -> str:
-    """Return the longest text of so many characters, in bytes."""
+    """Return the longest text of some characters, in bytes."""
     return "\U0010ffff" * letters
 
 
@@ -56,5 +56,5 @@ LINE = record_text(
     ids=["records", "proofs"],
 )
 def test_a_page_of_the_longest_records_fits_into_a_frame(page: AnyAuditResult) -> None:
-    """The most records that one answer has can be sent, with their proofs, however long they are."""
+    """The largest page of the longest records, with proofs, fits into a frame."""
     assert encode(Answer(2**64 - 1, page))

@@ -1,4 +1,4 @@
-"""Requests that are executed from memory: only what neither waits nor changes anything nor is refused."""
+"""Requests run from memory only if they do not wait, change anything or fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORDS = "SELECT operation, outcome FROM audit_records ORDER BY id"
 def begun(
     service: InProcessService, request: AnyRequest, attribution: Attribution, seconds: float = 60.0
 ) -> asyncio.Future[AnyResult | ErrorKind | None] | None:
-    """Return what a request that is executed from memory is answered; None where it is not."""
+    """Return the result of a request that runs from memory, or None."""
     loop = asyncio.get_running_loop()
     response: asyncio.Future[AnyResult | ErrorKind | None] = loop.create_future()
     is_begun = service.parts.transactions.execute_from_memory(
@@ -49,7 +49,7 @@ async def test_what_is_in_memory_is_answered_by_its_commit(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """The answer comes with the record, not before it, and the key that was brought is wiped then."""
+    """The result follows the record, and the caller's key is wiped then."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     wrap = Wrap(tenant=tenant, algorithm=KEM, version=ONE, symmetric_key=bytearray(b"k" * 32))
@@ -69,7 +69,7 @@ async def test_everything_else_is_left_to_a_task(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """What is not in memory, is refused, is late or changes a key leaves no record and no answer."""
+    """A request with missing data, a refusal, a past deadline or a change has no effect here."""
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     assert begun(service, encrypt, attribution) is None
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
@@ -84,7 +84,7 @@ async def test_everything_else_is_left_to_a_task(
 async def test_a_tenant_that_moves_waits_for_it(
     service: InProcessService, keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """The gate closes once a call is recorded that was begun from memory, and lets no other in."""
+    """The gate closes after the records of calls in flight, and admits no others."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     response = begun(service, encrypt, attribution)
@@ -102,7 +102,7 @@ async def test_an_epoch_that_ends_before_the_commit(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """What was computed in an epoch that is over is not recorded, and is to be executed again."""
+    """A result from an ended epoch is not recorded, and the request must run again."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     response = begun(service, encrypt, attribution)

@@ -1,6 +1,6 @@
-"""What is stored is read for ever: fixed inputs give fixed bytes, made without this project's code.
+"""Stored data stays readable: fixed inputs give fixed bytes, computed without this project's code.
 
-Each vector fails if a label, a size or an order changes: such a change would lock every database.
+A vector fails if a label, a size or an order changes: such a change would lock every database.
 """
 
 import json
@@ -41,7 +41,7 @@ SEED = bytes(range(64, 128))
 
 @pytest.mark.parametrize(("keyring", "vectors"), KEYRINGS)
 def test_a_sealed_seed_is_unsealed(keyring: str, vectors: dict[str, Any]) -> None:
-    """A seed that was sealed elsewhere is unsealed, and one that is sealed here has its form."""
+    """An externally sealed seed is unsealed, and a seed sealed here has the same form."""
     stored = SealedSeed(bytes.fromhex(vectors["sealed_seed"]))
     place = associated_data(TENANT, keyring, KEM, KeyVersion(7), b"a public key")
     assert bytes(SEALER.unseal(stored, place).reveal()) == SEED
@@ -100,7 +100,7 @@ def test_the_mac_of_a_key_is_what_it_was(keyring: str, mac: str) -> None:
 @pytest.mark.parametrize("name", VECTORS["dem"])
 @pytest.mark.parametrize(("keyring", "vectors"), KEYRINGS)
 def test_encrypted_data_is_decrypted(keyring: str, vectors: dict[str, Any], name: str) -> None:
-    """Data that was encrypted elsewhere for a purpose of a key version is decrypted."""
+    """Data encrypted externally for a purpose of a key version is decrypted."""
     algorithm, purpose = name.split()
     info = key_info(purpose.encode(), TENANT, Algorithm(algorithm), KeyVersion(7), keyring)
     hkdf_hash = KEMS[Algorithm(algorithm)].hkdf_hash
@@ -109,7 +109,7 @@ def test_encrypted_data_is_decrypted(keyring: str, vectors: dict[str, Any], name
 
 
 def test_every_kem_and_purpose_has_a_vector() -> None:
-    """There is a vector of each KEM with each purpose."""
+    """Each KEM has a vector for each purpose."""
     bare = set(Purpose) - {Purpose.ENVELOPE}
     expected = {f"{kem} {purpose.value.decode()}" for kem in KEMS for purpose in bare}
     assert set(VECTORS["dem"]) == set(NAMED["dem"]) == expected
@@ -118,7 +118,7 @@ def test_every_kem_and_purpose_has_a_vector() -> None:
 
 @pytest.mark.parametrize("vector", ENVELOPES, ids=lambda vector: vector["algorithm"])
 def test_an_envelope_is_what_it_was(vector: dict[str, Any]) -> None:
-    """An envelope that was made once names its key, and opens with the private key's seed."""
+    """A fixed envelope names its key, and opens with the private key's seed."""
     text = vector["envelope"].removeprefix("pqk1.")
     data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     header = read_header(data)
@@ -146,7 +146,7 @@ def test_an_envelope_is_what_it_was(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("hash_algorithm", HashAlgorithm)
 def test_what_is_signed_for_a_digest_is_what_it_was(hash_algorithm: HashAlgorithm) -> None:
-    """A digest of zeros is signed as these bytes, under this context."""
+    """A digest of zeros has this signing input and context."""
     signed = VECTORS["prehash"][hash_algorithm]
     digest = bytes(len(bytes.fromhex(signed)) - 11)
     assert represent_digest(hash_algorithm, digest).hex() == signed
@@ -154,7 +154,7 @@ def test_what_is_signed_for_a_digest_is_what_it_was(hash_algorithm: HashAlgorith
 
 
 def test_what_a_checkpoint_signs_is_what_it_was() -> None:
-    """A checkpoint's signature is over this text, under this context."""
+    """A checkpoint's signature covers this text in this context."""
     text = checkpoint_signer.signed_text(TENANT, 42, bytes(range(32)), 1_767_225_600_000_001)
     assert text.decode() == VECTORS["checkpoint"]
     assert checkpoint_signer.CONTEXT == b"pqkeep/v1/audit-checkpoint"

@@ -1,4 +1,4 @@
-"""Idempotency keys: what was asked for twice is done once, and answered the same."""
+"""A repeated request with the same Idempotency-Key is done once, with the same result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 
 
 def idempotency(key: str, request: str = "the request") -> Idempotency:
-    """Return what is kept of an Idempotency-Key and of the request it came with."""
+    """Return the stored form of an Idempotency-Key and its request."""
     return Idempotency(sha256(key.encode()).digest(), sha256(request.encode()).digest())
 
 
@@ -71,12 +71,12 @@ class Owner:
 
 @pytest.fixture
 def owner(keys: KeyService, attribution: Attribution, sql: Sql) -> Owner:
-    """Nothing is made yet."""
+    """Return a tenant without keys."""
     return Owner(keys, attribution, sql)
 
 
 async def test_a_repeated_request_changes_once(owner: Owner) -> None:
-    """Asked five times with one key, generate makes one version and rotate another."""
+    """Five equal requests with one key generate one version, and five others rotate once."""
     made = [await owner.generate(idempotency("a")) for _ in range(5)]
     rotated = [await owner.rotate(idempotency("b")) for _ in range(5)]
     assert made == made[:1] * 5
@@ -86,7 +86,7 @@ async def test_a_repeated_request_changes_once(owner: Owner) -> None:
 
 
 async def test_each_key_is_a_change_of_its_own(owner: Owner) -> None:
-    """Rotations with other keys, and with none, are made each time."""
+    """Rotations with other keys, or without one, are made each time."""
     await owner.generate(None)
     for number in range(3):
         await owner.rotate(idempotency(f"{number}"))
@@ -95,7 +95,7 @@ async def test_each_key_is_a_change_of_its_own(owner: Owner) -> None:
 
 
 async def test_the_first_answer_comes_again_whatever_happened_since(owner: Owner) -> None:
-    """Also after the version was rotated away and archived the answer is what it was."""
+    """The first result is repeated even after the version was rotated and archived."""
     made = await owner.generate(idempotency("a"))
     rotated = await owner.rotate(idempotency("b"))
     await owner.rotate(None)
@@ -109,7 +109,7 @@ async def test_the_first_answer_comes_again_whatever_happened_since(owner: Owner
 
 
 async def test_another_request_with_the_key_is_refused(owner: Owner) -> None:
-    """A key that was used for one request is refused with another, and nothing is changed."""
+    """Another request with a used key is refused and changes nothing."""
     await owner.generate(idempotency("a"))
     for attempt in (
         owner.generate(idempotency("a", "another")),
@@ -123,7 +123,7 @@ async def test_another_request_with_the_key_is_refused(owner: Owner) -> None:
 
 
 async def test_of_many_at_once_one_changes(owner: Owner) -> None:
-    """Sixteen rotations at once with one key are one rotation, and all hear the same."""
+    """Sixteen concurrent rotations with one key are one rotation, with one result."""
     await owner.generate(None)
     heard = await asyncio.gather(*(owner.rotate(idempotency("a")) for _ in range(16)))
     assert heard == heard[:1] * 16
@@ -131,7 +131,7 @@ async def test_of_many_at_once_one_changes(owner: Owner) -> None:
 
 
 async def test_a_refusal_is_not_remembered(owner: Owner) -> None:
-    """What could not be done with a key can be done with it later."""
+    """A refused request can succeed later with the same key."""
     with pytest.raises(KeyServiceError) as refused:
         await owner.rotate(idempotency("a"))
     assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
@@ -140,7 +140,7 @@ async def test_a_refusal_is_not_remembered(owner: Owner) -> None:
 
 
 async def test_tenants_have_keys_of_their_own(owner: Owner) -> None:
-    """One tenant's key is nothing to another: even the same digest is another key."""
+    """Two tenants can use the same key independently."""
     other = Owner(owner.keys, owner.attribution, owner._sql)
     first, second = await owner.generate(idempotency("a")), await other.generate(idempotency("a"))
     assert first.key.public_key != second.key.public_key
@@ -152,7 +152,7 @@ async def test_tenants_have_keys_of_their_own(owner: Owner) -> None:
 async def test_a_key_is_remembered_for_a_day(
     age: timedelta, owner: Owner, store: KeyStore, material: KeyMaterial
 ) -> None:
-    """Until 24 hours are over the answer comes again; then the key is as good as new."""
+    """For 24 hours the result is repeated. After that the key can be used again."""
     key = idempotency("a")
     public_key, sealed = material.generate(KeyName(owner.tenant, KEM), KeyVersion(1))
     created_at = datetime.now(UTC) - age
@@ -173,7 +173,7 @@ async def test_a_key_is_remembered_over_a_restart(
     sql: Sql,
     tenant: TenantId,
 ) -> None:
-    """What an earlier run did with a key, the next one does not do again."""
+    """A key's result is repeated after a restart."""
     responses = []
     for _ in range(2):
         async with serving() as service:
@@ -185,7 +185,7 @@ async def test_a_key_is_remembered_over_a_restart(
 
 
 async def test_every_repetition_is_recorded(owner: Owner, sql: Sql) -> None:
-    """Asking again is an operation of its own in the log, with the version it was told."""
+    """A repeated request has its own record, with the returned version."""
     for _ in range(3):
         await owner.generate(idempotency("a"))
     recorded = sql("SELECT operation, key_version, outcome FROM audit_records ORDER BY id")

@@ -1,4 +1,4 @@
-"""Private keys that were made elsewhere: taken in once, tested, marked, and used like any other."""
+"""Imported private keys: accepted once, tested, marked, and used like other keys."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def schemes() -> dict[Algorithm, Any]:
 
 
 def made_elsewhere(algorithm: Algorithm) -> tuple[bytes, bytes]:
-    """Return the PKCS#8 and the public key of a new key pair, by another library where one has it."""
+    """Return PKCS#8 and public key of a new pair, from another library if one supports it."""
     if algorithm in OF_CRYPTOGRAPHY:
         private = OF_CRYPTOGRAPHY[algorithm].generate()
         data = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
@@ -82,7 +82,7 @@ def made_elsewhere(algorithm: Algorithm) -> tuple[bytes, bytes]:
 
 
 def _info(algorithm: Algorithm, private_key: bytes) -> bytes:
-    """Return a PKCS#8 by a general writer of DER."""
+    """Return PKCS#8 from a general DER writer."""
     asn1: Any = core
     identifier = asn1.SequenceOf(spec=core.ObjectIdentifier)
     identifier.append(asn1.ObjectIdentifier.load(public_keys.OBJECT_IDENTIFIER[algorithm]).native)
@@ -93,13 +93,13 @@ def _info(algorithm: Algorithm, private_key: bytes) -> bytes:
 
 
 def wrap(issued: ImportKey, private_key: bytes, info: bytes | None = None) -> bytes:
-    """Wrap a private key as anybody would."""
+    """Wrap a private key as an outside caller would."""
     public = MLKEM1024PublicKey.from_public_bytes(issued.public_key)
     return SUITE.encrypt(private_key, public, issued.info if info is None else info)
 
 
 class Caller(OneTenant):
-    """A caller with one tenant, and what it asks for."""
+    """A caller of one tenant, with its requests."""
 
     async def issue(self, algorithm: Algorithm = ML_DSA, keyring: str = "default") -> ImportKey:
         return await self.ask(
@@ -128,7 +128,7 @@ class Caller(OneTenant):
 
 @pytest.fixture
 def caller(keys: KeyService, attribution: Attribution, tenant: TenantId) -> Caller:
-    """Ask as one tenant."""
+    """Return a caller of one tenant."""
     return Caller(keys, tenant, attribution)
 
 
@@ -137,7 +137,7 @@ def caller(keys: KeyService, attribution: Attribution, tenant: TenantId) -> Call
 async def test_an_imported_key_is_the_one_that_was_made(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """It has the public key it had elsewhere, opens or signs for it, and says that it is imported."""
+    """An imported key has its original public key, works with it, and is marked as imported."""
     private_key, public_key = made_elsewhere(algorithm)
     key = await caller.import_key(private_key, algorithm)
     assert (key.version, key.status, key.imported) == (V1, KeyStatus.ACTIVE, True)
@@ -156,9 +156,9 @@ async def test_an_imported_key_is_the_one_that_was_made(
 async def test_it_is_imported_for_ever(
     caller: Caller, restarted: Callable[[], KeyService], sql: Sql
 ) -> None:
-    """The mark stays in lists, after a rotation, in an archived key, and after a restart.
+    """The mark remains in lists, after rotation, archiving and restart.
 
-    Who removes it in the database gets no key at all. What is generated here has none.
+    If it is removed from the database, the key is refused. Generated keys have no mark.
     """
     await caller.import_key(made_elsewhere(ML_DSA)[0])
     named: dict[str, Any] = {"tenant": caller.tenant, "algorithm": ML_DSA}
@@ -177,7 +177,7 @@ async def test_it_is_imported_for_ever(
 async def test_an_import_key_is_good_for_one_private_key(
     caller: Caller, attribution: Attribution
 ) -> None:
-    """Not for a second, not for another tenant or algorithm, and not if it was made up."""
+    """An import key works once, and only for its tenant and algorithm. An unknown id is refused."""
     private_key = made_elsewhere(ML_DSA)[0]
     not_found = ErrorKind.IMPORT_KEY_NOT_FOUND
     issued = await caller.issue()
@@ -193,7 +193,7 @@ async def test_an_import_key_is_good_for_one_private_key(
 
 
 async def test_only_one_of_many_uses_an_import_key(caller: Caller) -> None:
-    """Sixteen imports at once with one import key make one key."""
+    """Sixteen concurrent imports with one import key make one key."""
     private_key = made_elsewhere(ML_DSA)[0]
     issued = await caller.issue()
     request = caller.importing(issued, private_key)
@@ -208,7 +208,7 @@ async def test_only_one_of_many_uses_an_import_key(caller: Caller) -> None:
 async def test_after_a_restart_there_are_no_import_keys(
     caller: Caller, restarted: Callable[[], KeyService]
 ) -> None:
-    """What was issued before is not found afterwards."""
+    """Import keys from before a restart are not found."""
     issued = await caller.issue()
     asking = Caller(restarted(), caller.tenant, caller.attribution)
     request = asking.importing(issued, made_elsewhere(ML_DSA)[0])
@@ -222,7 +222,7 @@ def _changed(data: bytes, at: int) -> bytes:
 
 
 async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
-    """Wrong wrapping or info, algorithm, form, halves: each by its kind, and the import key is used up."""
+    """Each kind of unusable private key has its own refusal, and uses up the import key."""
     good, _ = made_elsewhere(ML_DSA)
     _, other = made_elsewhere(ML_DSA)
     seed = good[-32:]
@@ -268,7 +268,7 @@ async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
 
 
 async def test_an_active_key_or_a_quota_refuses_it(caller: Caller) -> None:
-    """As with generate; where a key is active the import key stays good."""
+    """An active key or the quota refuses an import. With an active key the import key remains."""
     private_key = made_elsewhere(ML_DSA)[0]
     await caller.ask(GenerateKey(tenant=caller.tenant, algorithm=KEM_768, quota=None))
     over = caller.importing(await caller.issue(), private_key, quota=1)
@@ -282,7 +282,7 @@ async def test_an_active_key_or_a_quota_refuses_it(caller: Caller) -> None:
 
 
 async def test_an_import_key_outlasts_a_full_key(service: InProcessService, caller: Caller) -> None:
-    """Where a key can have no more versions the import is refused, and its import key stays good."""
+    """An import to a key with the maximum of versions is refused; the import key remains."""
     archived = KeyInfo(ML_DSA, V1, KeyStatus.ARCHIVED, b"public", datetime(2026, 1, 1, tzinfo=UTC))
     full = KeyVersions(caller.tenant, ML_DSA, entries=(KeyEntry(archived, None),) * MAX_VERSIONS)
     keys = service.parts.key_cache
@@ -295,7 +295,7 @@ async def test_an_import_key_outlasts_a_full_key(service: InProcessService, call
 
 
 async def test_a_repeated_import_gives_the_first_answer(caller: Caller) -> None:
-    """With the same Idempotency-Key; the import key is asked for once."""
+    """A repeated import with the same Idempotency-Key uses the import key once."""
     idempotency = Idempotency(bytes(32), bytes(32))
     issued = await caller.issue()
     request = caller.importing(issued, made_elsewhere(ML_DSA)[0], idempotency=idempotency)
@@ -304,7 +304,7 @@ async def test_a_repeated_import_gives_the_first_answer(caller: Caller) -> None:
 
 
 async def test_a_signature_from_before_still_verifies(caller: Caller) -> None:
-    """What a key has signed elsewhere verifies here once it is imported."""
+    """A signature made before the import verifies here."""
     private = MLDSA65PrivateKey.generate()
     signature = private.sign(b"text")
     data = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
@@ -314,7 +314,7 @@ async def test_a_signature_from_before_still_verifies(caller: Caller) -> None:
 
 
 def test_import_keys_end_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is good until its time is over; all together have a bound, at which those go of who has the most."""
+    """An import key expires. Above the global limit, the tenant with the most loses its oldest."""
     monkeypatch.setattr(import_keys, "CAPACITY", 20)
     held = ImportKeys()
     mine = KeyName(TenantId(uuid4()), ML_DSA)
@@ -346,7 +346,7 @@ def test_import_keys_end_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_an_import_key_decrypts_is_not_shown(service: InProcessService) -> None:
-    """Neither half of it nor a private key is in a repr."""
+    """No repr shows a private import key or an imported private key."""
     held = ImportKeys()
     name = KeyName(TenantId(uuid4()), ML_DSA)
     issued, _, _ = held.issue(name, 0.0)

@@ -1,4 +1,4 @@
-"""What the operations do for a caller, end to end on real cryptography and a real database."""
+"""The operations end to end, with real cryptography and a real database."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,7 +50,7 @@ TEXT = b"attack at dawn"
 
 
 class Caller(OneTenant):
-    """A caller with one tenant, and what it asks for."""
+    """A caller of one tenant, with its requests."""
 
     def generate(self, algorithm: Algorithm = KEM) -> GenerateKey:
         return GenerateKey(tenant=self.tenant, algorithm=algorithm, quota=None)
@@ -93,19 +93,19 @@ class Caller(OneTenant):
 
 @pytest.fixture
 def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Caller:
-    """Ask as one tenant."""
+    """Return a caller of one tenant."""
     return Caller(keys, tenant, attribution)
 
 
 @pytest.fixture
 def stranger(keys: KeyService, attribution: Attribution) -> Caller:
-    """Ask as another tenant."""
+    """Return a caller of another tenant."""
     return Caller(keys, TenantId(uuid4()), attribution)
 
 
 @pytest.mark.parametrize("size", [0, 1, 14, 2**20])
 async def test_what_was_encrypted_is_decrypted(size: int, caller: Caller) -> None:
-    """Any plaintext from nothing to 1 MiB comes back, in a blob of the documented length."""
+    """Any plaintext up to 1 MiB is decrypted, from a ciphertext of the documented length."""
     await caller.ask(caller.generate())
     text = bytes(size)
     encrypted = await caller.ask(caller.encrypt(text=text))
@@ -117,7 +117,7 @@ async def test_what_was_encrypted_is_decrypted(size: int, caller: Caller) -> Non
 async def test_old_blobs_open_after_rotations_and_a_restart(
     caller: Caller, restarted: Callable[[], KeyService], attribution: Attribution
 ) -> None:
-    """Each rotation makes the next version active, and every older blob still opens with its own."""
+    """Each rotation activates the next version, and older ciphertexts still open with theirs."""
     await caller.ask(caller.generate())
     blobs = [await caller.ask(caller.encrypt())]
     for version in (1, 2):
@@ -133,7 +133,7 @@ async def test_old_blobs_open_after_rotations_and_a_restart(
 
 
 async def test_encapsulation(caller: Caller) -> None:
-    """Both sides get the same 32 bytes, fresh each time; the ciphertext has the standard's size."""
+    """Both sides get the same fresh 32 bytes, and the ciphertext has the standard's size."""
     await caller.ask(caller.generate())
     first, second = [await caller.ask(caller.encapsulate(V1)) for _ in range(2)]
     assert first.shared_secret != second.shared_secret
@@ -144,7 +144,7 @@ async def test_encapsulation(caller: Caller) -> None:
 
 
 async def test_a_damaged_kem_ciphertext_gives_another_secret(caller: Caller) -> None:
-    """ML-KEM rejects implicitly: the answer is a secret, always the same one, and not the right."""
+    """ML-KEM rejects implicitly: a damaged ciphertext always gives the same wrong secret."""
     await caller.ask(caller.generate())
     made = await caller.ask(caller.encapsulate(V1))
     damaged = bytes([made.kem_ciphertext[0] ^ 1]) + made.kem_ciphertext[1:]
@@ -155,14 +155,14 @@ async def test_a_damaged_kem_ciphertext_gives_another_secret(caller: Caller) -> 
 
 @pytest.mark.parametrize("size", [0, 1, 1087, 1089, 1568, 2**20])
 async def test_a_kem_ciphertext_of_another_size_is_refused(size: int, caller: Caller) -> None:
-    """Only 1088 bytes are decapsulated; any other number is DECRYPTION_FAILED."""
+    """A ciphertext of any size but 1088 bytes is DECRYPTION_FAILED."""
     await caller.ask(caller.generate())
     refusal = await caller.refusal(caller.decapsulate(V1, bytes(size)))
     assert refusal is ErrorKind.DECRYPTION_FAILED
 
 
 async def test_signatures(caller: Caller) -> None:
-    """A signature verifies with its version, before and after a rotation, and is never repeated."""
+    """A signature verifies with its version, also after a rotation, and never repeats."""
     await caller.ask(caller.generate(SIGNATURE))
     first, second = [await caller.ask(caller.sign()) for _ in range(2)]
     assert first.version == V1
@@ -175,7 +175,7 @@ async def test_signatures(caller: Caller) -> None:
 
 
 async def test_no_other_signature_verifies(caller: Caller, stranger: Caller) -> None:
-    """Another message, version, tenant, size or byte is VERIFICATION_FAILED, and nothing else."""
+    """Another message, version, tenant, size or byte is VERIFICATION_FAILED."""
     for who in (caller, stranger):
         await who.ask(who.generate(SIGNATURE))
         await who.ask(who.rotate(SIGNATURE))
@@ -196,7 +196,7 @@ async def test_no_other_signature_verifies(caller: Caller, stranger: Caller) -> 
 
 
 async def test_every_byte_of_a_blob_counts(caller: Caller) -> None:
-    """With any one byte changed, missing or added a blob is DECRYPTION_FAILED."""
+    """A ciphertext with a changed, missing or added byte is DECRYPTION_FAILED."""
     await caller.ask(caller.generate())
     blob = (await caller.ask(caller.encrypt())).ciphertext
     flipped = [blob[:at] + bytes([blob[at] ^ 0x80]) + blob[at + 1 :] for at in range(len(blob))]
@@ -211,7 +211,7 @@ async def test_every_byte_of_a_blob_counts(caller: Caller) -> None:
 
 
 async def test_a_blob_belongs_to_its_tenant_and_version(caller: Caller, stranger: Caller) -> None:
-    """A blob opens with no other version and for no other tenant, though both have such a key."""
+    """A ciphertext opens with no other version and for no other tenant."""
     for who in (caller, stranger):
         await who.ask(who.generate())
         await who.ask(who.rotate())
@@ -223,7 +223,7 @@ async def test_a_blob_belongs_to_its_tenant_and_version(caller: Caller, stranger
 
 
 def open_by_hand(secret: bytes, blob: bytes, *, purpose: bytes, who: UUID, version: int) -> bytes:
-    """Open a blob as the documentation says: HKDF-SHA256, then AES-256-GCM."""
+    """Open a ciphertext as documented: HKDF-SHA256, then AES-256-GCM."""
     parts = b"pqkeep/v1", purpose, b"Kyber768", who.bytes, version.to_bytes(4, "big")
     info = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
     key = HKDF(SHA256(), length=32, salt=None, info=info).derive(secret)
@@ -231,7 +231,7 @@ def open_by_hand(secret: bytes, blob: bytes, *, purpose: bytes, who: UUID, versi
 
 
 async def test_the_blob_is_the_documented_construction(caller: Caller) -> None:
-    """Whoever holds the shared secret can open it by the documentation, bound to its place only."""
+    """The shared secret opens the ciphertext as documented, only with its binding."""
     await caller.ask(caller.generate())
     blob = (await caller.ask(caller.encrypt())).ciphertext
     secret = (await caller.ask(caller.decapsulate(V1, blob[:1088]))).shared_secret
@@ -269,7 +269,7 @@ def uses(
     ],
 )
 async def test_what_a_status_permits(status: KeyStatus, allowed: set[str], caller: Caller) -> None:
-    """The specification's table of statuses and operations, on keys that were used before."""
+    """Used keys follow the specification's table of statuses and operations."""
     for algorithm in (KEM, SIGNATURE):
         await caller.ask(caller.generate(algorithm))
     blob = (await caller.ask(caller.encrypt())).ciphertext
@@ -294,7 +294,7 @@ async def test_what_a_status_permits(status: KeyStatus, allowed: set[str], calle
 
 @pytest.mark.parametrize("algorithm", [*IN_PROCESS, Algorithm.SLH_DSA_SHA2_128F])
 async def test_the_life_of_a_key(algorithm: Algorithm, caller: Caller) -> None:
-    """Generate, rotate, retire, archive and the look-ups tell one consistent story."""
+    """Generate, rotate, retire, archive and the look-ups agree."""
     made = (await caller.ask(caller.generate(algorithm))).key
     assert (made.algorithm, made.version, made.status) == (algorithm, V1, KeyStatus.ACTIVE)
     assert len(made.public_key) == ALGORITHMS[algorithm].public_key_size
@@ -325,7 +325,7 @@ async def test_the_life_of_a_key(algorithm: Algorithm, caller: Caller) -> None:
 
 
 async def test_lists(caller: Caller, stranger: Caller) -> None:
-    """A list holds this tenant's keys, by algorithm and version, of the statuses asked for."""
+    """A list has the tenant's keys, by algorithm and version, with the requested statuses."""
     for algorithm in (KEM, SIGNATURE):
         await caller.ask(caller.generate(algorithm))
         await caller.ask(caller.rotate(algorithm))
@@ -385,7 +385,7 @@ def first_uses(tenant: TenantId, algorithm: Algorithm) -> list[KeyRequest[Any]]:
 async def test_an_algorithm_of_the_wrong_kind_is_unsupported(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """What an algorithm cannot do is UNSUPPORTED, with or without a key; what it can do is not."""
+    """An operation is UNSUPPORTED exactly if the algorithm does not have it."""
     for expected in (ErrorKind.KEY_NOT_FOUND, None):
         for request in first_uses(caller.tenant, algorithm):
             supported = request.operation in ALGORITHMS[algorithm].operations

@@ -1,4 +1,4 @@
-"""A key pair whose halves do not belong together is neither stored nor used."""
+"""A key pair with halves that do not match is neither stored nor used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IN_PROCESS = sorted({*Algorithm} - {*PARAMETER_SETS} - {*KEMS})
 
 @dataclass(frozen=True)
 class Mismatched:
-    """A private key that says it has another's public half."""
+    """A private key with another key's public half."""
 
     key: Any
     public_key: bytes
@@ -37,13 +37,13 @@ class Mismatched:
         return self.key.seed()  # type: ignore[no-any-return]
 
     def public_bytes(self) -> bytes:
-        """Return the other's public half."""
+        """Return the other key's public half."""
         return self.public_key
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """A scheme whose new key pairs do not fit, as after a fault in their generation."""
+    """A scheme whose new key pairs do not match, as after a fault."""
 
     scheme: Any
 
@@ -51,7 +51,7 @@ class Faulty:
         return getattr(self.scheme, name)
 
     def generate(self) -> Mismatched:
-        """Return a private key with the public half of another."""
+        """Return a private key with another key's public half."""
         return Mismatched(self.scheme.generate(), self.scheme.generate().public_bytes())
 
 
@@ -59,7 +59,7 @@ class Faulty:
 def test_a_new_signature_pair_that_does_not_fit_is_not_stored(
     algorithm: Algorithm, sealer: Sealer, schemes: SignatureSchemes, tenant: TenantId
 ) -> None:
-    """Before a seed is sealed it is expanded, and a signature by it verified with the public key."""
+    """A new seed is expanded, and its signature verified, before it is sealed."""
     scheme: Any = Faulty(schemes[algorithm])
     faulty = KeyMaterial(sealer, {algorithm: scheme})
     with pytest.raises(InconsistentKeyPairError):
@@ -70,7 +70,7 @@ def test_a_new_signature_pair_that_does_not_fit_is_not_stored(
 def test_a_new_kem_pair_that_does_not_fit_is_not_stored(
     algorithm: Algorithm,
 ) -> None:
-    """Before a seed is sealed it is expanded, and opens what is encapsulated to the public key."""
+    """A new seed is expanded, and its decapsulation checked, before it is sealed."""
     kem: Any = KEMS[algorithm]
     is_pair = partial(is_kem_pair, kem)
     generate_key(kem, is_pair)
@@ -82,7 +82,7 @@ def test_a_new_kem_pair_that_does_not_fit_is_not_stored(
 def test_a_seed_of_another_public_key_is_not_used(
     algorithm: Algorithm, material: KeyMaterial, sealer: Sealer, tenant: TenantId
 ) -> None:
-    """A seed that is sealed for a public key that is not its own is refused when it is expanded."""
+    """A seed that does not match its public key is refused at its first use."""
     public_key, _ = material.generate(KeyName(tenant, algorithm), V1)
     scheme = KEMS.get(algorithm) or material._schemes[algorithm]
     with scheme.generate().seed() as seed:

@@ -1,4 +1,4 @@
-"""The key service's settings: where its files are, and what is refused."""
+"""The key service's settings: where files are, and what is refused."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def write(folder: Path, settings: dict[str, str]) -> Path:
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    """Socket, database, root keys and an OpenSSL library given by a path are beside the settings."""
+    """Paths of socket, database, root keys and OpenSSL library are relative to the settings."""
     more = {"openssl_library": '"lib/libcrypto.so"'}
     settings = config.read(write(tmp_path, {**GOOD, **more}))
     here = tmp_path.resolve()
@@ -51,7 +51,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_library_s_name_is_no_path(tmp_path: Path) -> None:
-    """A library without a slash is left to the system's search."""
+    """A library name without a slash is left to the system's search."""
     settings = config.read(write(tmp_path, {**GOOD, "openssl_library": '"libcrypto.so.4"'}))
     assert settings.openssl_library == "libcrypto.so.4"
 
@@ -91,7 +91,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str | None, pr
 
 
 def test_gateways_of_other_hosts_need_no_socket(tmp_path: Path) -> None:
-    """A key service may serve a link alone, but not nobody, nor a socket without its user."""
+    """A key service can serve only a link, but needs some listener, and a user for a socket."""
     without = {name: GOOD[name] for name in ("database", "root_key_file")}
     assert config.read(write(tmp_path, {**without, "link": LINK})).socket is None
     with pytest.raises(ConfigError, match="no gateway can connect"):

@@ -1,4 +1,4 @@
-"""The lifecycle of keys, by the tables of the interface specification and by random walks."""
+"""The lifecycle of keys, by the specification's tables and by random walks."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,7 +45,7 @@ LATER = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def new_entry(versions: KeyVersions) -> KeyEntry:
-    """Return an entry with which a ring can go on."""
+    """Return the next entry for a key."""
     version = versions.next_version
     info = KeyInfo(
         versions.algorithm, version, KeyStatus.ACTIVE, b"public", datetime(2026, 1, 1, tzinfo=UTC)
@@ -171,13 +171,13 @@ def statuses(versions: KeyVersions) -> list[KeyStatus]:
 
 
 def lasting(versions: KeyVersions) -> list[KeyStatus]:
-    """Return the status of each version, or of a disabled one the status that it had."""
+    """Return the status of each version; for a disabled one, its earlier status."""
     return [entry.lasting_status for entry in versions.entries]
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_the_lifecycle(name: str) -> None:
-    """Each step leads to the statuses of the specification, and is the ring's next revision."""
+    """Each allowed step leads to the specified statuses, and adds one revision."""
     before, step, expected = STEPS[name]
     after = step(before)
     assert statuses(after) == expected
@@ -186,7 +186,7 @@ def test_a_step_of_the_lifecycle(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_step_that_does_not_exist(name: str) -> None:
-    """Each other step is refused with its kind, and the ring is what it was."""
+    """Every other step is refused with its kind, and changes nothing."""
     before, step, kind = REFUSALS[name]
     copy = statuses(before), before.revision
     with pytest.raises(KeyServiceError) as refusal:
@@ -197,13 +197,13 @@ def test_a_step_that_does_not_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOTHING)
 def test_a_step_that_changes_nothing(name: str) -> None:
-    """It is allowed, and it is the same value: no new revision, nothing to write."""
+    """A step without effect is allowed, and returns the same value."""
     before, step = NOTHING[name]
     assert step(before) is before
 
 
 def test_a_key_is_due_when_it_was_scheduled() -> None:
-    """From that moment on, unless it was cancelled or archived; a cancellation counts anew."""
+    """A key is due from its scheduled time on, unless cancelled or archived."""
     moment = timedelta(microseconds=1)
     assert SCHEDULED.due_at(NO_LIMITS) == LATER
     assert SCHEDULED.first_due(NO_LIMITS, LATER - moment) is None
@@ -240,7 +240,7 @@ MADE = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_a_key_is_due_at_its_age(versions: KeyVersions, due_at: datetime | None) -> None:
-    """An active version to be rotated, a retired one to be scheduled; a disabled one never."""
+    """An active version is due for rotation, a retired one for scheduling, a disabled one never."""
     limits = AgeLimits(rotation_days=90, archive_after_days=30)
     assert versions.due_at(limits) == due_at
     if due_at is not None:
@@ -249,7 +249,7 @@ def test_a_key_is_due_at_its_age(versions: KeyVersions, due_at: datetime | None)
 
 
 def test_archiving_destroys_the_private_half_only() -> None:
-    """The seed is gone; version, public key and time of creation are still known."""
+    """The seed is gone. Version, public key and creation time remain."""
     before, after = RETIRED.entry(FIRST), ARCHIVED.entry(FIRST)
     assert before.sealed is not None
     assert after.sealed is None
@@ -267,7 +267,7 @@ def test_resealing_replaces_what_is_sealed() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_change_is_one_versions(number: int) -> None:
-    """Disabling one of four leaves the others as they are, and where they are."""
+    """Disabling one of four versions does not change the others or their order."""
     versions = rotate(rotate(rotate(ACTIVE)))
     before, after = versions.entries, versions.with_disabled(KeyVersion(number)).entries
     assert [old == new for old, new in zip(before, after, strict=True)] == [
@@ -276,7 +276,7 @@ def test_a_change_is_one_versions(number: int) -> None:
 
 
 def test_each_version_replaced_the_one_before_it() -> None:
-    """Except for the first, which replaced none."""
+    """Each version but the first has the version that it replaced."""
     versions = rotate(rotate(rotate(ACTIVE)))
     assert [versions.version_before(KeyVersion(number)) for number in (2, 3, 4)] == [1, 2, 3]
     with pytest.raises(KeyServiceError) as refusal:
@@ -330,13 +330,13 @@ def test_operations_permitted_per_status(
 def test_no_version_means_the_active_one(
     operation: Operation, versions: KeyVersions, *, expected: bool
 ) -> None:
-    """Without a version an operation works with the active key, or not at all."""
+    """Without a version, an operation uses the active key or is refused."""
     assert may(operation, versions, None) == expected
 
 
 @pytest.mark.parametrize("version", [0, -1, 2, 3, MAX_KEY_VERSION, 2**64 - 1, -(2**63)])
 def test_versions_that_do_not_exist_are_not_found(version: int) -> None:
-    """A version outside the ring, however strange, is KEY_NOT_FOUND and never another key."""
+    """A version that does not exist is KEY_NOT_FOUND."""
     with pytest.raises(KeyServiceError) as refusal:
         ACTIVE.entry(KeyVersion(version))
     assert refusal.value.kind is ErrorKind.KEY_NOT_FOUND
@@ -344,7 +344,7 @@ def test_versions_that_do_not_exist_are_not_found(version: int) -> None:
 
 @pytest.mark.threat("other-tenant")
 def test_a_key_has_so_many_versions_at_the_most() -> None:
-    """The 10,000th version is made, and no other one, whatever became of the others."""
+    """A key can have 10,000 versions, whatever their statuses, and no more."""
     info = new_entry(EMPTY).info
 
     def key_with(count: int, status: KeyStatus) -> KeyVersions:
@@ -370,7 +370,7 @@ def test_a_key_has_so_many_versions_at_the_most() -> None:
 
 
 def test_versions_after_a_restore() -> None:
-    """New versions begin in the next range, also of a key that the backup did not have."""
+    """After a restore, new versions use the next range, even for keys missing in the backup."""
     restored = replace(ROTATED, generation=1)
     after = rotate(rotate(restored))
     assert [entry.info.version for entry in after.entries] == [1, 2, 1_000_001, 1_000_002]
@@ -386,14 +386,14 @@ def test_versions_after_a_restore() -> None:
 
 
 class Lifecycle(RuleBasedStateMachine):
-    """Walk at random through the steps, and hold every promise a key makes after each."""
+    """Take random steps, and check every invariant after each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.versions = self.before = EMPTY
 
     def step(self, take: Callable[[T], KeyVersions], argument: T) -> None:
-        """Take a step, if there is one."""
+        """Take a step if it is allowed."""
         self.before = self.versions
         with suppress(KeyServiceError):
             self.versions = take(argument)
@@ -430,7 +430,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(version=st.integers(0, 9))
     def cancel(self, version: int) -> None:
-        """Keep any version."""
+        """Cancel the archiving of any version."""
         self.step(partial(self.versions.with_archive_cancelled, now=NOW), KeyVersion(version))
 
     @rule(version=st.integers(0, 9))
@@ -440,14 +440,14 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def the_active_key_is_the_newest(self) -> None:
-        """At most one key is active, or would be once it is enabled, and it is the newest."""
+        """At most one key is active or becomes so when enabled, and it is the newest."""
         assert A not in lasting(self.versions)[:-1]
         assert (self.versions.current is not None) == (A in lasting(self.versions))
         assert (self.versions.active is not None) == (A in statuses(self.versions))
 
     @invariant()
     def disabled_keys_know_what_they_were(self) -> None:
-        """Only a disabled key has another status to go back to, and only a retired one is scheduled."""
+        """Only disabled keys have an earlier status, and only retired ones are scheduled."""
         for entry in self.versions.entries:
             assert (entry.disabled_from is not None) == (entry.info.status is D)
             assert entry.lasting_status in ORDER
@@ -456,33 +456,33 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def only_usable_keys_are_used(self) -> None:
-        """Nothing uses a key that is disabled, scheduled or archived."""
+        """No operation uses a disabled, scheduled or archived key."""
         for entry in self.versions.entries:
             is_usable = entry.info.status in (A, R) and entry.info.archive_at is None
             assert any(entry.info.allows(operation) for operation in USABLE) == is_usable
 
     @invariant()
     def versions_are_consecutive(self) -> None:
-        """Versions count from 1, without gaps, where nothing was restored."""
+        """Without a restore, versions count from 1 without gaps."""
         versions = [entry.info.version for entry in self.versions.entries]
         assert versions == list(range(1, len(versions) + 1))
 
     @invariant()
     def only_archived_keys_have_no_seed(self) -> None:
-        """Keep each key's own seed until it is archived, and not afterwards."""
+        """Each key keeps its own seed until it is archived."""
         for entry in self.versions.entries:
             expected = None if entry.info.status is X else b"sealed %d" % entry.info.version
             assert entry.sealed == expected
 
     @invariant()
     def a_change_is_one_revision(self) -> None:
-        """Count one revision with each change, and only then."""
+        """Each change, and nothing else, adds one revision."""
         changed = self.versions.entries != self.before.entries
         assert self.versions.revision == self.before.revision + changed
 
     @invariant()
     def there_is_no_way_back(self) -> None:
-        """No version is lost, and no status goes back, but for being enabled again."""
+        """No version is lost, and only enabling reverses a status."""
         assert len(self.versions.entries) >= len(self.before.entries)
         for old, new in zip(lasting(self.before), lasting(self.versions), strict=False):
             assert ORDER.index(new) >= ORDER.index(old)
@@ -496,17 +496,17 @@ TestLifecycle.settings = settings(max_examples=60, stateful_step_count=30, deadl
     ("version", "generation"), [(1, 0), (1_000_000, 0), (1_000_001, 1), (2_000_000, 1)]
 )
 def test_a_generation_has_a_million_versions(version: int, generation: int) -> None:
-    """The first restore begins with version 1,000,001, the second with 2,000,001."""
+    """The first restore starts at version 1,000,001, the second at 2,000,001."""
     assert generation_of(KeyVersion(version)) == generation
 
 
 def test_a_new_key_has_had_no_change() -> None:
-    """Its revision is 0, and each change adds one."""
+    """A new key has revision 0, and each change adds one."""
     assert (EMPTY.revision, ACTIVE.revision, ROTATED.revision) == (0, 1, 2)
 
 
 def test_an_idempotency_key_is_remembered_for_a_day() -> None:
-    """The key that it generated is found less than a day later, and by no other Idempotency-Key."""
+    """An Idempotency-Key finds its key for less than a day, and finds no other key."""
     used = Idempotency(b"k" * 32, b"r" * 32)
     versions = EMPTY.with_first(replace(new_entry(EMPTY), idempotency=used))
     (entry,) = versions.entries

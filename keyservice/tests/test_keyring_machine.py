@@ -1,8 +1,7 @@
-"""Random walks over keyrings, their versions and their purposes, in a real key service.
+"""Random walks over keyrings, versions and purposes in a real key service.
 
-The model says which keyrings there are, what each is for, and which versions of its key read: those
-that are neither disabled, nor to be archived, nor archived. After each step every ciphertext that was
-ever made is tried under every keyring.
+A model tracks the keyrings, their purposes and their readable versions: those not disabled,
+scheduled or archived. After each step every earlier ciphertext is tried under every keyring.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def schedule(**key: Any) -> ScheduleArchive:
 
 
 def archive(**key: Any) -> ScheduleArchive:
-    """Return the request to archive a version at once, unless a time is set already."""
+    """Return the request to archive a version now, unless a time is set."""
     return ScheduleArchive(**key, days=0)
 
 
@@ -79,7 +78,7 @@ CHANGES: Mapping[Callable[..., Request[Any]], tuple[set[str], dict[str, Any]]] =
 
 @dataclass
 class Version:
-    """What a version is."""
+    """A version in the model."""
 
     status: str = ACTIVE
     is_disabled: bool = False
@@ -94,24 +93,24 @@ class Version:
 
 @dataclass
 class Model:
-    """What a keyring is."""
+    """A keyring in the model."""
 
     purposes: tuple[KeyPurpose, ...] = ALL_PURPOSES
     versions: list[Version] = field(default_factory=list[Version])
 
     @property
     def current(self) -> Version | None:
-        """The version that is active, or would be once it is enabled."""
+        """The version that is active, or becomes active when enabled."""
         newest = self.versions[-1] if self.versions else None
         return newest if newest and newest.status == ACTIVE else None
 
     @property
     def encrypts(self) -> bool:
-        """Whether there is a version to encrypt with."""
+        """Whether a version can encrypt."""
         return self.current is not None and not self.current.is_disabled
 
     def reads(self, number: int) -> bool:
-        """Return whether a version is there and decrypts."""
+        """Return whether a version exists and decrypts."""
         return number <= len(self.versions) and self.versions[number - 1].reads
 
 
@@ -134,7 +133,7 @@ class Keyrings(RuleBasedStateMachine):
             return refusal.kind
 
     def expect(self, response: Any, name: str, refusal: ErrorKind | None) -> bool:
-        """Check an answer; return whether something was done."""
+        """Check a result. Return whether the request had an effect."""
         expected = refusal if name in self.keyrings else ErrorKind.KEYRING_NOT_FOUND
         if expected is None:
             assert not isinstance(response, ErrorKind), response
@@ -144,20 +143,20 @@ class Keyrings(RuleBasedStateMachine):
 
     @rule(name=ANY, purposes=st.sampled_from(PURPOSES))
     def create(self, name: str, purposes: tuple[KeyPurpose, ...]) -> None:
-        """Create a keyring that is not there."""
+        """Create a missing keyring."""
         response = self.ask(CreateKeyring, name, purposes=purposes)
         assert (response is ErrorKind.KEYRING_EXISTS) == (name in self.keyrings)
         self.keyrings.setdefault(name, Model(purposes))
 
     @rule(name=ANY, purposes=st.sampled_from(PURPOSES))
     def update(self, name: str, purposes: tuple[KeyPurpose, ...]) -> None:
-        """Change what it is for."""
+        """Change the purposes."""
         if self.expect(self.ask(UpdateKeyring, name, purposes=purposes), name, None):
             self.keyrings[name].purposes = purposes
 
     @rule(name=ANY)
     def generate(self, name: str) -> None:
-        """Generate where none is active, and encrypt with the new key if the keyring is for that."""
+        """Generate a key if none is active, and encrypt with it if permitted."""
         found = self.keyrings.get(name, Model())
         response = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
         refusal = None if set(found.purposes) - {KeyPurpose.SIGN} else ErrorKind.NO_PURPOSE
@@ -167,7 +166,7 @@ class Keyrings(RuleBasedStateMachine):
 
     @rule(name=ANY)
     def rotate(self, name: str) -> None:
-        """Rotate the active key, disabled or not."""
+        """Rotate the active key, even if disabled."""
         found = self.keyrings.get(name, Model())
         before = found.current
         response = self.ask(RotateKey, name, algorithm=KEM)
@@ -192,7 +191,7 @@ class Keyrings(RuleBasedStateMachine):
 
     @rule(name=ANY)
     def encrypt(self, name: str) -> None:
-        """Encrypt with the active key, if the keyring is for that."""
+        """Encrypt with the active key if permitted."""
         found = self.keyrings.get(name, Model())
         response = self.ask(Encrypt, name, algorithm=KEM, version=None, plaintext=TEXT)
         refusal = None if found.encrypts else ErrorKind.KEY_NOT_FOUND
@@ -203,7 +202,7 @@ class Keyrings(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 3), to=ANY)
     def re_encrypt(self, place: int, to: str) -> None:
-        """Move a ciphertext to the active key of a keyring, where both are for that."""
+        """Re-encrypt a ciphertext to the active key of a keyring if both permit it."""
         if place >= len(self.blobs):
             return
         name, version, blob = self.blobs[place]
@@ -233,12 +232,12 @@ class Keyrings(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Start again, with nothing in memory."""
+        """Restart with empty caches."""
         self.service = self.new()
 
     @invariant()
     def every_ciphertext_opens_where_it_was_made_and_nowhere_else(self) -> None:
-        """Under another keyring's key of the same version it is a decryption error."""
+        """Under another keyring's key of the same version, decryption fails."""
         for origin, version, blob in self.blobs:
             for name in NAMES:
                 found = self.keyrings.get(name, Model())
@@ -254,7 +253,7 @@ class Keyrings(RuleBasedStateMachine):
 
     @invariant()
     def the_list_is_the_model(self) -> None:
-        """Every keyring is listed, with what it is for."""
+        """The list has every keyring with its purposes."""
         listed = self.ask(ListKeyrings, DEFAULT_KEYRING).keyrings
         assert {keyring.name: keyring.purposes for keyring in listed} == {
             name: found.purposes for name, found in self.keyrings.items()
@@ -263,5 +262,5 @@ class Keyrings(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 def test_every_walk_is_as_the_model_has_it(walk: Walk) -> None:
-    """Keyrings, versions, statuses, schedules and purposes, with restarts in between."""
+    """Keyrings, versions, statuses, schedules and purposes follow the model across restarts."""
     walk(Keyrings, 5)

@@ -1,4 +1,4 @@
-"""What a tenant says of a keyring: created, changed, listed, enforced, and not changed by others."""
+"""A keyring's settings are stored, changed, listed, enforced and protected."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=Tru
 
 @pytest.fixture
 def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Caller:
-    """Ask as one tenant."""
+    """Return a caller of one tenant."""
     return Caller(keys, tenant, attribution)
 
 
 def uses_of(tenant: TenantId, **more: Any) -> list[AnyRequest]:
-    """Return a request of each operation that uses a key; nothing in them opens or verifies."""
+    """Return a request of each operation that uses a key. None of them opens or verifies."""
     of: dict[str, Any] = {"tenant": tenant, "keyring": CARDS, "version": V1, **more}
     kem, signature = {**of, "algorithm": KEM}, {**of, "algorithm": SIGNATURE}
     digest: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
@@ -102,14 +102,14 @@ STANDS_FOR = {
 
 
 def test_every_use_of_a_key_has_a_purpose(tenant: TenantId) -> None:
-    """No operation is left out of the table, and no purpose is without an operation."""
+    """Each operation that uses a key has a purpose, and each purpose an operation."""
     assert PURPOSE_OF.keys() == WITH_ONE_KEY == {request.operation for request in uses_of(tenant)}
     assert set(PURPOSE_OF.values()) == set(KeyPurpose)
 
 
 @pytest.mark.parametrize("purpose", KeyPurpose)
 async def test_each_operation_needs_its_purpose(purpose: KeyPurpose, caller: Caller) -> None:
-    """With one purpose only the operations that it stands for are not denied."""
+    """With a single purpose, only its operations are permitted."""
     await caller.create(CARDS)
     await caller.generate(KEM, CARDS)
     await caller.generate(SIGNATURE, CARDS)
@@ -125,7 +125,7 @@ async def test_each_operation_needs_its_purpose(purpose: KeyPurpose, caller: Cal
 
 
 async def test_purposes_do_not_keep_keys_from_being_kept(caller: Caller) -> None:
-    """Keys are rotated and looked up in a keyring that is no longer for them; none is generated."""
+    """Without a fitting purpose, keys can be rotated and read, but not generated."""
     await caller.create(CARDS)
     await caller.generate(KEM, CARDS)
     verifying = (KeyPurpose.VERIFY,)
@@ -138,7 +138,7 @@ async def test_purposes_do_not_keep_keys_from_being_kept(caller: Caller) -> None
 
 
 async def test_a_purpose_that_is_taken_away_ends_at_once(caller: Caller) -> None:
-    """What was allowed is denied from the answer to the change on, and allowed again later."""
+    """A removed purpose is denied from the response on, and can be restored."""
     await caller.generate(KEM, DEFAULT_KEYRING)
     use = Encrypt(tenant=caller.tenant, algorithm=KEM, version=None, plaintext=TEXT)
     await caller.ask(use)
@@ -154,7 +154,7 @@ async def test_settings_come_back_after_a_restart(
     restarted: Callable[[], KeyService],
     attribution: Attribution,
 ) -> None:
-    """A keyring is what was said of it; a change changes what it names and nothing else."""
+    """Settings survive a restart, and a change affects only the named ones."""
     labels = {"team": "payments", "stage": "grün"}
     made = await caller.create(
         CARDS, description="cards", labels=labels, purposes=(KeyPurpose.SIGN,), rotation_days=90
@@ -172,7 +172,7 @@ async def test_settings_come_back_after_a_restart(
 
 
 async def test_the_default_keyring_is_always_there(caller: Caller) -> None:
-    """It is found and changed like any other, and cannot be created; others must be."""
+    """The default keyring is read and changed like others, and cannot be created."""
     get = GetKeyring(tenant=caller.tenant)
     assert (await caller.ask(get)).keyring == KeyringInfo(DEFAULT_KEYRING)
     again = CreateKeyring(tenant=caller.tenant, keyring=DEFAULT_KEYRING)
@@ -183,7 +183,7 @@ async def test_the_default_keyring_is_always_there(caller: Caller) -> None:
 
 
 async def test_a_keyring_that_does_not_exist_is_not_found(caller: Caller) -> None:
-    """Whatever is asked of it, and another tenant's is as little there."""
+    """Every request for a missing or another tenant's keyring is KEYRING_NOT_FOUND."""
     of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS}
     requests: list[Any] = [
         GenerateKey(**of, algorithm=KEM, quota=None),
@@ -202,7 +202,7 @@ async def test_a_keyring_that_does_not_exist_is_not_found(caller: Caller) -> Non
 
 
 async def test_a_tenant_has_a_bounded_number_of_keyrings(caller: Caller) -> None:
-    """With MAX_KEYRINGS, the default one among them, there is no further one."""
+    """A tenant can have MAX_KEYRINGS, including the default one."""
     for number in range(MAX_KEYRINGS - 1):
         await caller.create(f"k{number}")
     more = CreateKeyring(tenant=caller.tenant, keyring="more")
@@ -214,7 +214,7 @@ async def test_a_tenant_has_a_bounded_number_of_keyrings(caller: Caller) -> None
 
 
 async def test_lists_are_paged_and_filtered(caller: Caller) -> None:
-    """Pages go on after a name; a label with another value does not match."""
+    """Pages continue after a name, and a label matches only with its value."""
     for name, team in ((CARDS, "payments"), (LOGS, "payments"), ("mail", "people")):
         await caller.create(name, labels={"team": team})
     listing = ListKeyrings(tenant=caller.tenant, label=("team", "payments"), limit=1)
@@ -231,7 +231,7 @@ async def test_an_earlier_state_or_a_missing_row_is_refused(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """Purposes that were taken away do not come back with the row that was there before."""
+    """A restored old row does not bring back removed purposes."""
     await caller.generate(KEM, DEFAULT_KEYRING)
     await caller.ask(UpdateKeyring(tenant=caller.tenant, description="first"))
     sql("CREATE TABLE before AS SELECT * FROM keyrings")
@@ -247,7 +247,7 @@ async def test_an_earlier_state_or_a_missing_row_is_refused(
 
 
 async def test_what_is_done_with_keyrings_is_recorded(caller: Caller) -> None:
-    """Each has its record, with the keyring's name and, of a change, its revision."""
+    """Each request has its record with the keyring's name, and a change has its revision."""
     await caller.create(CARDS)
     await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, description="cards"))
     await caller.ask(GetKeyring(tenant=caller.tenant, keyring=CARDS))

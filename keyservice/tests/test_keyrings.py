@@ -1,4 +1,4 @@
-"""What belongs to a key of one keyring is nothing under another keyring's key."""
+"""Data of one keyring's key cannot be used with another keyring's key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Caller(OneTenant):
 
 @pytest.fixture
 async def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Caller:
-    """Ask as one tenant, with two keyrings beside the default one."""
+    """Return a caller with two keyrings beside the default one."""
     caller = Caller(keys, tenant, attribution)
     for keyring in (CARDS, LOGS):
         await caller.create(keyring)
@@ -78,7 +78,7 @@ async def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -
 
 @pytest.mark.parametrize("algorithm", KEMS)
 async def test_a_blob_opens_in_its_own_keyring_only(algorithm: Algorithm, caller: Caller) -> None:
-    """Under another keyring's key of the same version it is a decryption error."""
+    """Under another keyring's key of the same version, decryption fails."""
     await caller.generate(algorithm, DEFAULT_KEYRING, CARDS, LOGS)
     here: dict[str, Any] = {"tenant": caller.tenant, "algorithm": algorithm, "keyring": CARDS}
     blob = (await caller.ask(Encrypt(**here, version=None, plaintext=TEXT))).ciphertext
@@ -93,7 +93,7 @@ async def test_a_blob_opens_in_its_own_keyring_only(algorithm: Algorithm, caller
 async def test_a_wrapped_key_opens_in_its_own_keyring_only(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """Under another keyring's key of the same version it is a decryption error."""
+    """Under another keyring's key of the same version, unwrapping fails."""
     await caller.generate(algorithm, DEFAULT_KEYRING, CARDS, LOGS)
     here: dict[str, Any] = {
         "tenant": caller.tenant,
@@ -113,7 +113,7 @@ async def test_a_wrapped_key_opens_in_its_own_keyring_only(
 async def test_a_shared_secret_is_of_its_own_keyring_only(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """Another keyring's key of the same version gives another secret, as FIPS 203 has it."""
+    """Another keyring's key of the same version gives another secret (FIPS 203)."""
     await caller.generate(algorithm, DEFAULT_KEYRING, CARDS, LOGS)
     here: dict[str, Any] = {
         "tenant": caller.tenant,
@@ -133,7 +133,7 @@ async def test_a_shared_secret_is_of_its_own_keyring_only(
 async def test_a_signature_verifies_in_its_own_keyring_only(
     algorithm: Algorithm, caller: Caller
 ) -> None:
-    """Under another keyring's key of the same version it does not verify, nor one over a digest."""
+    """Under another keyring's key of the same version, no signature verifies."""
     await caller.generate(algorithm, DEFAULT_KEYRING, CARDS, LOGS)
     here: dict[str, Any] = {
         "tenant": caller.tenant,
@@ -179,7 +179,7 @@ async def test_a_key_moved_to_another_keyring_is_not_used(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """Whoever writes the database cannot have one keyring's key used as another's."""
+    """A key's row that is moved to another keyring in the database is refused."""
     await caller.generate(Algorithm.ML_KEM_768, CARDS, LOGS)
     move(sql)
     again = Caller(restarted(), caller.tenant, attribution)
@@ -188,7 +188,7 @@ async def test_a_key_moved_to_another_keyring_is_not_used(
 
 
 async def test_versions_and_lists_are_each_keyring_s_own(caller: Caller) -> None:
-    """Each keyring counts from 1; a list has one keyring's keys, or those of all in order."""
+    """Each keyring counts from 1. A list has one keyring's keys, or all in order."""
     kem = Algorithm.ML_KEM_768
     await caller.generate(kem, DEFAULT_KEYRING, CARDS)
     rotated = await caller.ask(RotateKey(tenant=caller.tenant, keyring=CARDS, algorithm=kem))
@@ -212,7 +212,7 @@ async def test_versions_and_lists_are_each_keyring_s_own(caller: Caller) -> None
 
 
 async def test_the_quota_counts_over_all_keyrings(caller: Caller) -> None:
-    """With two active keys in two keyrings, a quota of two is reached in a third."""
+    """Active keys of all keyrings count towards the quota."""
     kem = Algorithm.ML_KEM_768
     await caller.generate(kem, DEFAULT_KEYRING, CARDS)
     more = GenerateKey(tenant=caller.tenant, keyring=LOGS, algorithm=kem, quota=2)
@@ -221,7 +221,7 @@ async def test_the_quota_counts_over_all_keyrings(caller: Caller) -> None:
 
 
 async def test_records_and_uses_say_which_keyring(caller: Caller) -> None:
-    """A record names the keyring, can be found by it, and counts as a use of that keyring's key."""
+    """A record names its keyring, is found by it, and counts as a use of its key."""
     kem = Algorithm.ML_KEM_768
     await caller.generate(kem, DEFAULT_KEYRING, CARDS)
     use = Encrypt(tenant=caller.tenant, keyring=CARDS, algorithm=kem, version=None, plaintext=TEXT)

@@ -1,4 +1,4 @@
-"""Our classes compute what FIPS 203 and FIPS 204 say, by the vectors of cryptography-vectors.
+"""Our classes match FIPS 203 and FIPS 204, by the vectors of cryptography-vectors.
 
 Provenance: kat_MLKEM_*.rsp and kat_MLDSA_*_det_pure.rsp, of post-quantum-cryptography/KAT.
 """
@@ -22,7 +22,7 @@ KEM, SCHEME = KEMS[Algorithm.ML_KEM_768], SCHEMES[Algorithm.ML_DSA_65]
 
 
 def vectors(path: str, wanted: set[str]) -> Iterator[Vector]:
-    """Read the blocks of a NIST response file, each of which begins with its count."""
+    """Read the blocks of a NIST response file. Each begins with its count."""
     vector: Vector = {}
     with cryptography_vectors.open_vector_file(path, "r") as lines:
         for line in lines:
@@ -39,7 +39,7 @@ def vectors(path: str, wanted: set[str]) -> Iterator[Vector]:
     ("algorithm", "name"), [(Algorithm.ML_KEM_768, "768"), (Algorithm.ML_KEM_1024, "1024")]
 )
 def test_ml_kem(algorithm: Algorithm, name: str, record_testsuite_property: Record) -> None:
-    """1,000 vectors: key generation, decapsulation, and implicit rejection of a wrong ciphertext."""
+    """1,000 vectors: key generation, decapsulation, and implicit rejection."""
     kem = KEMS[algorithm]
     wanted = {"d", "z", "pk", "ct", "ss", "ct_n", "ss_n"}
     count = 0
@@ -60,7 +60,7 @@ def test_ml_kem(algorithm: Algorithm, name: str, record_testsuite_property: Reco
     ("algorithm", "name"), [(Algorithm.ML_DSA_65, "65"), (Algorithm.ML_DSA_87, "87")]
 )
 def test_ml_dsa(algorithm: Algorithm, name: str, record_testsuite_property: Record) -> None:
-    """100 vectors: key generation and verification, with the vector's context and no other."""
+    """100 vectors: key generation and verification, with the right context only."""
     scheme = SCHEMES[algorithm]
     size = ALGORITHMS[algorithm].output_size
     wanted = {"xi", "pk", "msg", "sm", "ctx"}
@@ -83,14 +83,14 @@ def test_ml_dsa(algorithm: Algorithm, name: str, record_testsuite_property: Reco
 
 @pytest.mark.parametrize("size", [0, 1, 32, 63, 65, 128])
 def test_ml_kem_seeds_of_another_size_are_refused(size: int) -> None:
-    """A stored ML-KEM seed has 64 bytes or is none."""
+    """An ML-KEM seed must have 64 bytes."""
     with pytest.raises(ValueError):  # noqa: PT011 - the library's message
         KEM.load_seed(Secret(bytes(size)))
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 33, 64])
 def test_ml_dsa_seeds_of_another_size_are_refused(size: int) -> None:
-    """A stored ML-DSA seed has 32 bytes or is none."""
+    """An ML-DSA seed must have 32 bytes."""
     with pytest.raises(ValueError):  # noqa: PT011 - the library's message
         SCHEME.load_seed(Secret(bytes(size)))
 
@@ -100,7 +100,7 @@ def test_ml_dsa_seeds_of_another_size_are_refused(size: int) -> None:
 def test_public_keys_of_another_size_are_refused(
     algorithm: Algorithm, difference: int | None
 ) -> None:
-    """A public key has the size of its parameter set."""
+    """A public key must have the size of its parameter set."""
     scheme = KEMS.get(algorithm) or SCHEMES[algorithm]
     right = ALGORITHMS[algorithm].public_key_size
     with pytest.raises(ValueError):  # noqa: PT011 - the library's message
@@ -108,7 +108,7 @@ def test_public_keys_of_another_size_are_refused(
 
 
 def test_an_encapsulation_key_out_of_range_is_refused() -> None:
-    """FIPS 203, section 7.2: a coefficient of the modulus or more is no encapsulation key."""
+    """A coefficient not below the modulus is refused (FIPS 203, section 7.2)."""
     valid = KEM.generate().public_bytes()
     KEM.load_public(valid)
     with pytest.raises(ValueError):  # noqa: PT011 - the library's message
@@ -117,6 +117,6 @@ def test_an_encapsulation_key_out_of_range_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [0, 1087, 1089])
 def test_ciphertexts_of_another_size_are_refused(size: int) -> None:
-    """FIPS 203, section 7.3: a ciphertext of another size is not decapsulated."""
+    """A ciphertext of another size is refused (FIPS 203, section 7.3)."""
     with pytest.raises(ValueError):  # noqa: PT011 - the library's message
         KEM.generate().decapsulate(bytes(size))

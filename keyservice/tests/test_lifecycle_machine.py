@@ -1,8 +1,7 @@
-"""Random walks through the life of keys, in a real key service on either database.
+"""Random walks through the lifecycle of keys, in a real key service on either database.
 
-A model says what every version is: active or retired, disabled or not, to be archived on some day,
-archived; and how old versions become in their keyring. The key service is started anew in between,
-days pass, and what is due is carried out.
+A model tracks the status, schedule and age limits of each version. Between steps the key service
+restarts, days pass, and due changes are made.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ DAYS = st.sampled_from([7, 14, 30])
 
 @dataclass
 class Version:
-    """What a version is by the model."""
+    """A version in the model."""
 
     blob: bytes
     status: KeyStatus = ACTIVE
@@ -71,7 +70,7 @@ class Version:
 
     @property
     def shown(self) -> KeyStatus:
-        """The status that it is shown with."""
+        """The status that the key service shows."""
         return DISABLED if self.is_disabled else self.status
 
     @property
@@ -101,7 +100,7 @@ class Lives(RuleBasedStateMachine):
             return refusal.kind
 
     def change(self, kind: Callable[..., Request[Any]], number: int) -> tuple[Any, Version | None]:
-        """Ask for a change of a version; return the answer and the version, if it is there."""
+        """Request a change of a version. Return the result, and the version if it exists."""
         response = self.ask(kind(**self.key, version=KeyVersion(number)))
         if number > len(self.versions):
             assert response is ErrorKind.KEY_NOT_FOUND
@@ -109,26 +108,26 @@ class Lives(RuleBasedStateMachine):
         return response, self.versions[number - 1]
 
     def made(self, day: int = 0) -> None:
-        """Add the version that was made."""
+        """Add a new version to the model."""
         blob = self.ask(Encrypt(**self.key, version=None, plaintext=TEXT))
         self.versions.append(Version(blob.ciphertext, born=day))
 
     @property
     def current(self) -> Version | None:
-        """The version that is active, or would be once it is enabled."""
+        """The version that is active, or becomes active when enabled."""
         newest = self.versions[-1] if self.versions else None
         return newest if newest and newest.status is ACTIVE else None
 
     @initialize()
     def begin(self) -> None:
-        """Make two versions, so that there is something to change."""
+        """Make two versions to start with."""
         self.ask(CreateKeyring(**self.keyring))
         self.generate()
         self.rotate()
 
     @rule()
     def generate(self) -> None:
-        """Generate: only where no version is active, nor disabled as one."""
+        """Generate a key. It succeeds only if no version is active or disabled as active."""
         response = self.ask(GenerateKey(**self.key, quota=None))
         assert (response is ErrorKind.KEY_EXISTS) == (self.current is not None)
         if self.current is None:
@@ -136,7 +135,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def rotate(self) -> None:
-        """Rotate: also a disabled key, which stays disabled."""
+        """Rotate a key, even a disabled one, which stays disabled."""
         response = self.ask(RotateKey(**self.key))
         before = self.current
         assert (response is ErrorKind.KEY_NOT_FOUND) == (before is None)
@@ -146,7 +145,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS)
     def retire(self, number: int) -> None:
-        """Retire what is not archived."""
+        """Retire a version that is not archived."""
         response, version = self.change(RetireKey, number)
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
@@ -155,7 +154,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS, kind=st.sampled_from([DisableKey, EnableKey]))
     def disable(self, number: int, kind: type[DisableKey | EnableKey]) -> None:
-        """Disable or enable what is not archived."""
+        """Disable or enable a version that is not archived."""
         response, version = self.change(kind, number)
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
@@ -163,7 +162,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS, days=DAYS)
     def schedule(self, number: int, days: int) -> None:
-        """Schedule what is retired; a day that is set stays."""
+        """Schedule the archiving of a retired version, unless it is scheduled."""
         response, version = self.change(lambda **key: ScheduleArchive(**key, days=days), number)
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
@@ -172,7 +171,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS)
     def cancel(self, number: int) -> None:
-        """Keep what is not archived yet."""
+        """Cancel the archiving of a version."""
         response, version = self.change(CancelArchive, number)
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
@@ -181,13 +180,13 @@ class Lives(RuleBasedStateMachine):
 
     @rule(rotation=st.sampled_from([0, 7, 20]), archive=st.sampled_from([0, 5, 12]))
     def limit(self, rotation: int, archive: int) -> None:
-        """Have versions of the keyring become so old."""
+        """Set the keyring's age limits."""
         self.ask(UpdateKeyring(**self.keyring, rotation_days=rotation, archive_after_days=archive))
         self.rotation_days, self.archive_after_days = rotation, archive
 
     @rule(number=VERSIONS)
     def re_encrypt(self, number: int) -> None:
-        """Move what a version has encrypted to the active one: from where it may be read only."""
+        """Re-encrypt a version's ciphertext to the active one, if it can be read."""
         if number > len(self.versions):
             return
         version, current = self.versions[number - 1], self.current
@@ -210,7 +209,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(number=VERSIONS)
     def archive(self, number: int) -> None:
-        """Archive at once what is retired, unless a day is set."""
+        """Archive a retired version now, unless a day is set."""
         response, version = self.change(partial(ScheduleArchive, days=0), number)
         if version is not None:
             assert (response is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
@@ -219,7 +218,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from([-5, 0, 6, 8, 15, 31]))
     def look(self, days: int) -> None:
-        """Carry out what is due by a clock that is ahead, or behind."""
+        """Make due changes by a clock that is some days ahead or behind."""
         now = datetime.now(UTC) + timedelta(days=days)
         self.runner.run(self.service.parts.schedule.carry_out(now))
         is_rotated = False
@@ -237,12 +236,12 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Start again, with nothing in memory."""
+        """Restart with empty caches."""
         self.service = self.new()
 
     @invariant()
     def every_version_is_what_it_should_be(self) -> None:
-        """Everything is shown as the model has it, and decrypts exactly where it may."""
+        """Each version is shown as in the model, and decrypts exactly if permitted."""
         listed = self.ask(ListKeys(**self.key, status=None)).keys
         assert [(key.status, key.archive_at is not None) for key in listed] == [
             (version.shown, version.archive_day is not None) for version in self.versions
@@ -257,7 +256,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_version_encrypts(self) -> None:
-        """Without a version it is the active one that encrypts, and there is one at the most."""
+        """Without a version, the single active one encrypts."""
         active = [version for version in self.versions if version.shown is ACTIVE]
         assert len(active) <= 1
         written = self.ask(Encrypt(**self.key, version=None, plaintext=TEXT))
@@ -270,5 +269,5 @@ class Lives(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 def test_every_walk_is_as_the_model_has_it(walk: Walk) -> None:
-    """Status, schedule, disabling and age of versions of a keyring, with restarts in between."""
+    """Status, schedule, disabling and age of versions follow the model across restarts."""
     walk(Lives, 6)

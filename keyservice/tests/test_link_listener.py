@@ -1,4 +1,4 @@
-"""The server on a TCP port, by mutual TLS: who is served, and what refusing others costs."""
+"""The TCP listener with mutual TLS: which peers it serves, and the cost of refusing others."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ FLOOD = 1000
 
 
 class Peer:
-    """A connection to the port, by TLS or without."""
+    """A connection to the port, with or without TLS."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._decoder = FrameDecoder(TO_GATEWAY)
 
     async def ask(self, frame: Ping | Call) -> ToGateway | None:
-        """Return what a frame is answered with, or None if the connection ends."""
+        """Return the response to a frame, or None if the connection ends."""
         with suppress(OSError):
             self.writer.write(encode(frame))
             async with asyncio.timeout(SECONDS):
@@ -73,13 +73,13 @@ Connect = Callable[[ssl.SSLContext | None], Awaitable[Peer]]
 
 @pytest.fixture
 def tls(link_ca: LinkCa) -> LinkTls:
-    """The key service's end."""
+    """Return the key service's end."""
     return LinkTls(link_ca.identity(Role.KEY_SERVICE, name="keyservice"))
 
 
 @pytest.fixture
 async def server(service: InProcessService) -> AsyncIterator[Server]:
-    """A key service without a socket yet."""
+    """Return a key service that does not listen yet."""
     parts = service.parts
     started = Server(
         parts.transactions,
@@ -96,13 +96,13 @@ async def server(service: InProcessService) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def port(server: Server, tls: LinkTls) -> int:
-    """The port that the key service listens on."""
+    """Return the key service's port."""
     return server.listen_to_hosts(tls, NetworkAddress(f"{LOOPBACK}:0"))
 
 
 @pytest.fixture
 async def connect(port: int) -> AsyncIterator[Connect]:
-    """Connect to the key service's port."""
+    """Return a function that connects to the port."""
     opened: list[Peer] = []
 
     async def new(context: ssl.SSLContext | None) -> Peer:
@@ -118,7 +118,7 @@ async def connect(port: int) -> AsyncIterator[Connect]:
 
 
 async def test_a_gateway_is_served(connect: Connect, link_ca: LinkCa) -> None:
-    """A peer with a gateway's certificate is served, by TLS 1.3, and gets no ticket to resume with."""
+    """A peer with a gateway's certificate is served by TLS 1.3, without a resumption ticket."""
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(7)) == Pong(7)
     connection = gateway.writer.get_extra_info("ssl_object")
@@ -129,7 +129,7 @@ async def test_a_gateway_is_served(connect: Connect, link_ca: LinkCa) -> None:
 async def test_a_gateway_that_is_gone_is_noticed(
     connect: Connect, server: Server, link_ca: LinkCa
 ) -> None:
-    """The kernel probes a connection, and ends one whose other host confirms nothing for ten seconds."""
+    """The kernel ends a connection after the other host is silent for ten seconds."""
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(1)) == Pong(1)
     (connection,) = server._connections
@@ -174,7 +174,7 @@ async def test_others_are_refused_before_a_frame_is_read(
     made: Callable[[LinkCa, LinkCa], Identity | None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A peer without a gateway's certificate is hung up on and logged; its frames are not answered."""
+    """A peer without a gateway's certificate is disconnected and logged before a frame is read."""
     with suppress(OSError):
         stranger = await connect(unchecked(made(link_ca, other_ca), link_ca))
         assert await stranger.ask(Ping(1)) is None
@@ -188,7 +188,7 @@ async def test_others_are_refused_before_a_frame_is_read(
 async def test_a_gateway_on_another_host_administers_nothing(
     connect: Connect, link_ca: LinkCa
 ) -> None:
-    """What the operator's socket takes is refused to a verified gateway."""
+    """A verified gateway cannot send the operator's requests."""
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     attribution = Attribution("r", "operator", "a", "y")
     reload = Call(1, 20_000, attribution, ReloadRootKeys(tenant=INSTALLATION))
@@ -199,7 +199,7 @@ async def test_a_gateway_on_another_host_administers_nothing(
 async def test_older_tls_is_refused(
     connect: Connect, link_ca: LinkCa, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A gateway's certificate is of no use with TLS 1.2."""
+    """A gateway's certificate does not work with TLS 1.2."""
     context = unchecked(link_ca.identity(Role.GATEWAY), link_ca)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -208,7 +208,7 @@ async def test_older_tls_is_refused(
 
 
 async def test_plain_frames_are_not_read(connect: Connect, server: Server) -> None:
-    """Who speaks without TLS is hung up on, and costs no connection's buffers."""
+    """A peer without TLS is disconnected, and gets no connection buffers."""
     stranger = await connect(None)
     await stranger.ask(Ping(1))
     assert await stranger.is_hung_up()
@@ -219,9 +219,9 @@ async def test_plain_frames_are_not_read(connect: Connect, server: Server) -> No
 async def test_half_open_handshakes_lock_nobody_out(
     connect: Connect, server: Server, port: int, link_ca: LinkCa
 ) -> None:
-    """A thousand half-open handshakes of a stranger cost a bounded number, and end no gateway's.
+    """A thousand half-open handshakes have a limited cost, and end no gateway's handshake.
 
-    Neither one that comes after them, nor one that was there before, and takes its time.
+    That holds for a gateway that comes later, and for an earlier one that is slow.
     """
     slow = socket.create_connection((LOOPBACK, port))
     flood = (STRANGER, 0)
@@ -249,7 +249,7 @@ async def test_half_open_handshakes_lock_nobody_out(
 async def test_connections_are_bounded(
     connect: Connect, server: Server, link_ca: LinkCa, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Beyond MAX_CONNECTIONS not even a gateway is accepted, and those before it are served."""
+    """Beyond MAX_CONNECTIONS even a gateway is refused, and the earlier ones are served."""
     context = link_ca.tls(Role.GATEWAY).context
     gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
     assert await gateways[-1].ask(Ping(1)) == Pong(1)
@@ -260,7 +260,7 @@ async def test_connections_are_bounded(
 
 @pytest.mark.threat("compromised-gateway")
 async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: LinkCa) -> None:
-    """Where one host has every connection, its oldest gives way to another's, and not to its own."""
+    """If one host has all connections, its oldest ends for another host's, but not for its own."""
     context = link_ca.tls(Role.GATEWAY).context
     gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
     assert await gateways[-1].ask(Ping(1)) == Pong(1)
@@ -277,7 +277,7 @@ async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: L
 
 
 async def test_addresses_are_no_further_gateways(port: int, link_ca: LinkCa) -> None:
-    """A gateway that takes an address for each connection ends none of another certificate's."""
+    """A gateway with many addresses ends no connection of another certificate."""
     served, many = (link_ca.tls(Role.GATEWAY).context for _ in range(2))
 
     async def new(context: ssl.SSLContext, address: str) -> Peer:
@@ -304,7 +304,7 @@ async def test_addresses_are_no_further_gateways(port: int, link_ca: LinkCa) -> 
 async def test_a_reload_drops_no_connection(
     connect: Connect, link_ca: LinkCa, other_ca: LinkCa, tls: LinkTls
 ) -> None:
-    """After another CA has been named, new peers need its certificates; open connections go on."""
+    """After a reload with another CA, new peers need its certificates. Open connections stay."""
     old = link_ca.tls(Role.GATEWAY).context
     gateway = await connect(old)
     new_identity = other_ca.identity(Role.KEY_SERVICE)
@@ -327,7 +327,7 @@ async def test_a_reload_drops_no_connection(
 async def test_drain_ends_handshakes_and_connections(
     connect: Connect, server: Server, link_ca: LinkCa
 ) -> None:
-    """When it drains, handshakes and connections end, and nobody connects any more."""
+    """During a drain, handshakes and connections end, and new ones are refused."""
     silent = await connect(None)
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(1)) == Pong(1)

@@ -1,4 +1,4 @@
-"""What is in the log is signed: soon, again when asked, and whatever went wrong before."""
+"""The log is signed soon, on request, and again after failures."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ DAY = 24 * 3600 * 1_000_000
 
 
 def new_record(tenant: TenantId) -> NewRecord:
-    """Return a record that has no place yet."""
+    """Return a record without a place in the log."""
     return NewRecord(
         tenant, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
     )
 
 
 def signed(checkpoint: Checkpoint) -> bytes:
-    """Return what a checkpoint's signature is over: five lines."""
+    """Return the five lines that a checkpoint's signature covers."""
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=checkpoint.at_us)
     return (
         "pqkeep/v1/audit-checkpoint\n"
@@ -65,7 +65,7 @@ def signed(checkpoint: Checkpoint) -> bytes:
 
 
 def is_good(checkpoint: Checkpoint, key: AuditKey, text: bytes, context: bytes = CONTEXT) -> bool:
-    """Verify with nothing but the public key's bytes and the library."""
+    """Verify a checkpoint with only the public key's bytes and the library."""
     try:
         if checkpoint.algorithm is SLH_DSA:
             slh_dsa_sha2_128s.verify(key.public_key, text, checkpoint.signature, context)
@@ -78,7 +78,7 @@ def is_good(checkpoint: Checkpoint, key: AuditKey, text: bytes, context: bytes =
 
 
 class Signer:
-    """Asks for what is public about the log's signatures."""
+    """A client of the log's public signature data."""
 
     def __init__(self, service: InProcessService, attribution: Attribution) -> None:
         self._service, self._attribution = service, attribution
@@ -99,7 +99,7 @@ class Signer:
         return (await self._service.execute(request, self._attribution)).checkpoints
 
     async def until_signed(self, size: int, algorithm: Algorithm = ML_DSA) -> Checkpoint:
-        """Wait for a checkpoint of at least a size."""
+        """Wait for a checkpoint of at least some size."""
         async with asyncio.timeout(SECONDS):
             while True:
                 for checkpoint in await self.listed(after=size - 1, algorithm=algorithm):
@@ -109,13 +109,13 @@ class Signer:
 
 @pytest.fixture
 def signer(service: InProcessService, attribution: Attribution) -> Signer:
-    """Ask the service."""
+    """Return a client of the service."""
     return Signer(service, attribution)
 
 
 @asynccontextmanager
 async def running(service: InProcessService) -> AsyncIterator[None]:
-    """Let the checkpoint signer run for as long as a block lasts."""
+    """Run the checkpoint signer during a block."""
     task = asyncio.create_task(service.parts.checkpoint_signer.run())
     yield
     task.cancel()
@@ -128,7 +128,7 @@ async def running(service: InProcessService) -> AsyncIterator[None]:
 async def test_a_checkpoint_verifies_with_its_public_key(
     algorithm: Algorithm, service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
-    """The signature is over the five lines in its context; over anything else it is not good."""
+    """The signature verifies for its five lines and context, and for nothing else."""
     await service.parts.store.commit([(new_record(tenant), None)] * 3)
     checkpoint = await signer.sign(algorithm)
     _, tree = await service.parts.store.frontier()
@@ -145,7 +145,7 @@ async def test_a_checkpoint_verifies_with_its_public_key(
 async def test_after_a_rotation_both_keys_are_listed(
     service: InProcessService, signer: Signer, attribution: Attribution, tenant: TenantId
 ) -> None:
-    """Checkpoints before and after a rotation of the log's key verify, each with its own version."""
+    """After a rotation, old and new checkpoints verify, each with its key version."""
     first = await signer.sign(ML_DSA)
     await service.execute(RotateKey(tenant=INSTALLATION, algorithm=ML_DSA), attribution)
     second = await signer.sign(ML_DSA)
@@ -160,7 +160,7 @@ async def test_after_a_rotation_both_keys_are_listed(
 async def test_checkpoints_are_listed_by_size(
     service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
-    """After a size, of an algorithm, so many; or the newest of each algorithm."""
+    """Checkpoints are listed after a size, by algorithm and limit, or the newest of each."""
     made = []
     for algorithm in (ML_DSA, ML_DSA, SLH_DSA, ML_DSA):
         await service.parts.store.commit([(new_record(tenant), None)])
@@ -176,14 +176,14 @@ async def test_checkpoints_are_listed_by_size(
 
 @pytest.mark.parametrize("algorithm", sorted(set(Algorithm) - {ML_DSA, SLH_DSA}))
 async def test_other_algorithms_do_not_sign(algorithm: Algorithm, signer: Signer) -> None:
-    """Checkpoints are signed with one of two algorithms, and no key of another is made."""
+    """Only two algorithms sign checkpoints, and no key of another is made."""
     with pytest.raises(KeyServiceError) as refused:
         await signer.sign(algorithm)
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
 async def test_signing_the_same_log_again_keeps_the_first(signer: Signer) -> None:
-    """Of one size and algorithm one checkpoint is made, and everybody who asks gets that one."""
+    """A size and algorithm have one checkpoint, which every request returns."""
     made = [await signer.sign(ML_DSA) for _ in range(3)]
     assert list(await signer.listed()) * 3 == made
 
@@ -191,7 +191,7 @@ async def test_signing_the_same_log_again_keeps_the_first(signer: Signer) -> Non
 async def test_what_is_new_is_signed_by_itself(
     service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
-    """One record is signed soon; where nothing is new, nothing is signed."""
+    """A new record is signed soon. Without new records nothing is signed."""
     async with running(service):
         await service.parts.store.commit([(new_record(tenant), None)])
         first = await signer.until_signed(1)
@@ -204,7 +204,7 @@ async def test_what_is_new_is_signed_by_itself(
 async def test_a_thousand_records_do_not_wait_for_the_second(
     service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
-    """Where no second ever ends 999 new records wait, and one more has all of them signed."""
+    """Without the timer 999 records wait, and one more triggers a checkpoint."""
     service.parts.checkpoint_signer.seconds = math.inf
     signed = (await signer.sign(ML_DSA)).size
     async with running(service):
@@ -224,7 +224,7 @@ async def test_the_notary_goes_on_after_a_failure(
     database_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """While the database cannot be written nothing is signed, and afterwards everything is."""
+    """While the database cannot be written nothing is signed. Afterwards everything is."""
     await service.parts.store.commit([(new_record(tenant), None)])
     with caplog.at_level(logging.ERROR), closing(sqlite3.connect(database_path)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -245,7 +245,7 @@ async def test_other_failures_are_logged(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A refusal to sign that no other part has logged is logged, and signing is tried again."""
+    """A failure that no other part logs is logged, and signing is retried."""
 
     async def refuse(*_: object) -> Never:
         raise KeyServiceError(ErrorKind.OVERLOADED)
@@ -266,7 +266,7 @@ async def test_once_a_day_the_log_is_signed_with_slh_dsa(
     tenant: TenantId,
     sql: Sql,
 ) -> None:
-    """Not in the log's first day; a day after it began; and not again before another is over."""
+    """SLH-DSA signs one day after the log's beginning, and then once a day."""
 
     async def sign_one(service: InProcessService) -> Signer:
         signer = Signer(service, attribution)

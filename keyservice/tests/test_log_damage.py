@@ -1,4 +1,4 @@
-"""A key service does not go on with a log that is not the one it signed."""
+"""A key service refuses a log that differs from the one it signed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIGNED = RECORDS + 1
 
 
 async def write_log(serving: Serving, attribution: Attribution, tenant: TenantId) -> None:
-    """Write a log, have it signed, and stop."""
+    """Write and sign a log, and stop."""
     row = NewRecord(
         tenant, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
     )
@@ -57,7 +57,7 @@ DAMAGES = {
 async def test_a_changed_log_is_refused(
     damage: str, serving: Serving, location: Location, attribution: Attribution, tenant: TenantId
 ) -> None:
-    """Whatever is changed below the newest checkpoint in reach of a start: it says so, and ends."""
+    """A change below the newest checkpoint that a start can detect is refused with its reason."""
     await write_log(serving, attribution, tenant)
     location.sql(damage)
     with pytest.raises(ConfigError, match=r"audit log is damaged.*first 70[12] records"):
@@ -68,7 +68,7 @@ async def test_a_changed_log_is_refused(
 async def test_a_log_that_grew_is_accepted(
     serving: Serving, attribution: Attribution, tenant: TenantId
 ) -> None:
-    """What came after the newest checkpoint does not keep the service from starting."""
+    """Records after the newest checkpoint do not stop a start."""
     await write_log(serving, attribution, tenant)
     async with serving() as service:
         row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
@@ -93,7 +93,7 @@ async def test_nothing_is_proved_of_a_tree_that_is_not_there(
     attribution: Attribution,
     tenant: TenantId,
 ) -> None:
-    """A tree that is larger than the log, or two in the wrong order, are not found."""
+    """A tree larger than the log, or two sizes in the wrong order, are not found."""
     await write_log(serving, attribution, tenant)
     async with serving() as service:
         with pytest.raises(KeyServiceError) as refused:

@@ -1,4 +1,4 @@
-"""A record keeps the format that it was written in, and so its text and its leaf, for ever."""
+"""A record keeps its original format, and so its text and its leaf, for ever."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIRST, SECOND = 300, 400
 
 
 def _format_2(row: Any) -> msgspec.Struct:
-    """Return a record of a format with one name more, as a later version could have it."""
+    """Return a record of a later format with one more name."""
     names = {**msgspec.structs.asdict(format_1(row)), "recorded_at_us": row.recorded_at_us}
     types = [(name, type(value)) for name, value in sorted(names.items())]
     return msgspec.defstruct("Format2", types)(**names)
@@ -61,7 +61,7 @@ def new_records(count: int) -> Iterator[NewRecord]:
 
 @pytest.fixture
 async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Proof]:
-    """What the log was before there was a second format: every record with its proof."""
+    """Return all records with proofs, before there is a second format."""
     await store.check()
     await store.commit([(record, None) for record in new_records(FIRST)])
     return await _prove(database, FIRST, FORMATS)
@@ -69,7 +69,7 @@ async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Pr
 
 @pytest.fixture
 async def after(before: list[Proof], database: Database, sql: Sql) -> list[Proof]:
-    """What it is with records of a second format, which a migration added a column for."""
+    """Return all records with proofs, after records of a second format are added."""
     sql("ALTER TABLE audit_records ADD COLUMN region VARCHAR(16)")
 
     def append(connection: sa.Connection) -> None:
@@ -102,7 +102,7 @@ def leaves_of(proofs: list[Proof]) -> list[bytes]:
 
 @BOTH
 async def test_old_leaves_are_unchanged(before: list[Proof], after: list[Proof]) -> None:
-    """After a second format came, the records before it have their text, to the byte."""
+    """A second format leaves the text of earlier records unchanged, byte for byte."""
     assert [proof.line for proof in after[:FIRST]] == [proof.line for proof in before]
     formats = [json.loads(proof.line)["format"] for proof in after]
     assert formats == [1] * FIRST + [2] * (SECOND - FIRST)
@@ -111,7 +111,7 @@ async def test_old_leaves_are_unchanged(before: list[Proof], after: list[Proof])
 
 @BOTH
 async def test_records_of_both_formats_are_proven(after: list[Proof], database: Database) -> None:
-    """Each record's proof leads to the one root; the log of each size grew into the next one."""
+    """Proofs of both formats lead to one root, and each size is consistent with the next."""
     leaves = leaves_of(after)
     root = root_of(leaves)
     for index, proof in enumerate(after):
@@ -147,7 +147,7 @@ def is_consistent(
 async def test_what_was_signed_before_still_holds(
     before: list[Proof], after: list[Proof], database: Database
 ) -> None:
-    """The log is what a checkpoint of each size signed, the one before the format too."""
+    """Checkpoints of every size, also from before the second format, are valid."""
     for size, proofs in ((FIRST, before), (SECOND, after)):
         await database.write(_sign, size, root_of(leaves_of(proofs)))
         await database.query(check_log, LATER)
@@ -170,7 +170,7 @@ def _sign(connection: sa.Connection, size: int, root: bytes) -> None:
 async def test_a_format_that_is_not_known_is_as_good_as_missing(
     after: list[Proof], database: Database
 ) -> None:
-    """Records of an unknown format are left out, and no proof is made up for what they are in."""
+    """Records of an unknown format are left out, and their proofs are empty."""
     page = await database.query(list_records, ListRecords(tenant=TENANTS[0], limit=500))
     assert [json.loads(line)["id"] for line in page.lines] == list(range(1, FIRST, 2))
     proofs = await _prove(database, SECOND, FORMATS)
@@ -180,7 +180,7 @@ async def test_a_format_that_is_not_known_is_as_good_as_missing(
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: json.loads(known["text"])["operation"])
 def test_the_text_and_the_leaf_of_each_format(known: dict[str, str]) -> None:
-    """A row of a format has this text and this leaf, for ever."""
+    """A fixed row of each format has this text and this leaf."""
     said = json.loads(known["text"])
     times = {name: _microseconds(said[name]) for name in ("recorded_at", "happened_at")}
     as_they_are = {name: said.get(name) for name in Row._fields if not name.endswith("_us")}
@@ -204,6 +204,6 @@ def _microseconds(instant: str | None) -> int | None:
 
 
 def test_a_format_that_was_written_is_never_removed() -> None:
-    """Every format from the first on is there, and has vectors: it may be in somebody's log."""
+    """Every format from the first on exists and has vectors, because a log may use it."""
     assert {json.loads(known["text"])["format"] for known in KNOWN} == set(FORMATS)
     assert list(FORMATS) == list(range(1, len(FORMATS) + 1))

@@ -1,4 +1,4 @@
-"""The log grows by one record at a time: in order, without a gap, each in its canonical text."""
+"""The log grows by one record at a time, in order, without gaps, in canonical text."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def new_record(tenant: TenantId, request_id: str = "request") -> NewRecord:
-    """Return a record that has no place yet."""
+    """Return a record without a place in the log."""
     return NewRecord(tenant, "p", Operation.ENCRYPT, KEM, 1, "success", request_id, "a", "y")
 
 
 def new_event(tenant: TenantId, operation: str = "create-tenant") -> Event:
-    """Return an event of the gateway's."""
+    """Return an event of the gateway."""
     return Event(
         id=uuid4(),
         at_us=time.time_ns() // 1000,
@@ -71,12 +71,12 @@ def new_event(tenant: TenantId, operation: str = "create-tenant") -> Event:
 
 
 def brought(*events: Event) -> RecordEvents:
-    """Return the request that brings events."""
+    """Return the request that records events."""
     return RecordEvents(tenant=INSTALLATION, events=events)
 
 
 def require_contiguous(sql: Sql) -> int:
-    """Require ids from 1, and each tenant's numbers from 1, in the same order; return how many."""
+    """Check that ids and each tenant's numbers count from 1 in the same order; return the size."""
     counted: Counter[str] = Counter()
     rows = sql("SELECT id, tenant_id, number FROM audit_records ORDER BY id")
     for place, (number_of_all, tenant, number) in enumerate(rows, 1):
@@ -86,7 +86,7 @@ def require_contiguous(sql: Sql) -> int:
 
 
 async def test_places_have_no_gaps_under_concurrency(store: KeyStore, sql: Sql) -> None:
-    """600 records of five tenants at once: ids count all of them, numbers those of each tenant."""
+    """With 600 concurrent records of five tenants, ids and numbers have no gaps."""
     log = AuditLog(store)
     tenants = [TenantId(uuid4()) for _ in range(5)]
     await asyncio.gather(*(log.commit(new_record(tenants[n * n % 5])) for n in range(600)))
@@ -96,7 +96,7 @@ async def test_places_have_no_gaps_under_concurrency(store: KeyStore, sql: Sql) 
 async def test_what_was_refused_leaves_no_gap(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Rivals, quotas and missing keys among the requests: every record has the next place."""
+    """Conflicts, quotas and missing keys leave no gap between records."""
     requests = [
         *(GenerateKey(tenant=tenant, algorithm=KEM, quota=1) for _ in range(5)),
         *(RotateKey(tenant=tenant, algorithm=KEM) for _ in range(5)),
@@ -111,7 +111,7 @@ async def test_what_was_refused_leaves_no_gap(
 async def test_places_go_on_after_a_restart(
     serving: Serving, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Three runs with two records each, of two tenants in turn: six places, without a gap."""
+    """Three runs with two records each continue without a gap."""
     for _ in range(3):
         async with serving() as keys:
             for owner in (tenant, TenantId(uuid4())):
@@ -120,7 +120,7 @@ async def test_places_go_on_after_a_restart(
 
 
 class Failing:
-    """A Database whose next transactions fail after all their statements, before the commit."""
+    """A Database whose next transactions fail just before their commit."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -130,7 +130,7 @@ class Failing:
         return getattr(self._database, name)
 
     async def write(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function in a transaction, and spoil it if that is wanted."""
+        """Run a function in a transaction, which fails if requested."""
 
         def spoiled(connection: sa.Connection, *arguments: Any) -> Any:
             function(connection, *arguments)
@@ -142,12 +142,12 @@ class Failing:
         return await self._database.write(function, *arguments)
 
     async def insert(self, plan: Callable[..., Any], *arguments: Any) -> Any:
-        """Insert what a plan says, unless a transaction is to fail: that is a ``write``."""
+        """Insert a plan's rows, or return None if a failure is requested (``write`` then fails)."""
         return None if self.failures else await self._database.insert(plan, *arguments)
 
 
 async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer, sql: Sql) -> None:
-    """What a failed transaction had written is not there, and its places go to what comes next."""
+    """A failed transaction leaves no rows, and the next records take its places."""
     failing = Failing(database)
     store = KeyStore(cast(Database, failing), sealer)
     tenant, other = TenantId(uuid4()), TenantId(uuid4())
@@ -166,7 +166,7 @@ async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer,
 
 
 async def _until_back(database: Database) -> None:
-    """Wait for the session that takes a failed one's place."""
+    """Wait for the session that replaces a failed one."""
     async with asyncio.timeout(60):
         while True:
             with suppress(DatabaseUnavailableError):
@@ -177,7 +177,7 @@ async def _until_back(database: Database) -> None:
 async def test_time_never_runs_backwards(
     store: KeyStore, sealer: Sealer, location: Any, tenant: TenantId, sql: Sql
 ) -> None:
-    """Where the last record is from the future, as after a clock was set back, the next is too."""
+    """If the last record is from the future, the next one has the same time."""
     await store.commit([(new_record(tenant), None)])
     future = time.time_ns() // 1000 + 3_600_000_000
     location.sql("UPDATE audit_records SET recorded_at_us = ?", future)
@@ -209,7 +209,7 @@ def rows_of(sql: Sql) -> list[Row]:
 
 
 def root_of(sql: Sql) -> bytes:
-    """Return the tree's root, computed from the rows by RFC 9162's definition alone."""
+    """Return the tree's root, from the rows by RFC 9162's definition alone."""
 
     def tree(leaves: list[bytes]) -> bytes:
         if len(leaves) == 1:
@@ -226,7 +226,7 @@ STRANGE = '"\\/\u00e9\u20ac\U0001f511\u2028\u007f<>&'
 async def test_a_record_is_its_canonical_text(
     store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
-    """The text is RFC 8785's: names in order, no space, only what must be escaped is escaped."""
+    """The text follows RFC 8785: sorted names, no spaces, minimal escaping."""
     strange = NewRecord(
         tenant, STRANGE, Operation.SIGN, None, None, "x", "\b\t\n\f\r\x01\x1f", "", STRANGE
     )
@@ -241,7 +241,7 @@ async def test_a_record_is_its_canonical_text(
 async def test_the_root_is_that_of_the_rows(
     size: int, store: KeyStore, sealer: Sealer, tenant: TenantId, sql: Sql
 ) -> None:
-    """The tree that grew with the commits, and the one read after a restart, are the rows' own."""
+    """The tree grown by commits, and the tree read after a restart, equal that of the rows."""
     await store.commit([(new_record(tenant, f"{n}"), None) for n in range(size)])
     _, grown = await store.frontier()
     assert (grown.size, grown.root()) == (size, root_of(sql))
@@ -252,7 +252,7 @@ async def test_the_root_is_that_of_the_rows(
 
 
 async def test_nonces_are_of_each_record(store: KeyStore, tenant: TenantId, sql: Sql) -> None:
-    """Two records of the same thing have different nonces, and so different leaves."""
+    """Two equal records have different nonces, and so different leaves."""
     await store.commit([(new_record(tenant), None)] * 300)
     assert sql("SELECT count(DISTINCT nonce), min(length(nonce)) FROM audit_records") == [(300, 16)]
 
@@ -260,7 +260,7 @@ async def test_nonces_are_of_each_record(store: KeyStore, tenant: TenantId, sql:
 async def test_an_event_is_recorded_once(
     keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
-    """However often an event is brought, in one message, in several, at once: one record."""
+    """An event that is sent repeatedly, in any way, has one record."""
     events = [new_event(tenant, name) for name in sorted(AuditEvent)[:6]]
     await keys.execute(brought(events[0], events[0], events[1]), attribution)
     rest = (brought(*events[n:], *events[:2]) for n in range(6) for _ in range(3))
@@ -274,7 +274,7 @@ async def test_an_event_is_recorded_once(
 async def test_an_event_is_recorded_once_over_a_restart(
     serving: Serving, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
-    """What was brought to an earlier run is known to the next one, and says when it happened."""
+    """An event from before a restart is not recorded again, and keeps its time."""
     event = new_event(tenant)
     for _ in range(2):
         async with serving() as keys:
@@ -287,7 +287,7 @@ async def test_an_event_is_recorded_once_over_a_restart(
 async def test_reading_leaves_no_record(
     keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
-    """Who lists records, with or without finding any, is not recorded."""
+    """Listing records adds no record."""
     await keys.execute(brought(new_event(tenant)), attribution)
     for owner in (tenant, INSTALLATION, TenantId(UUID(int=3))):
         await keys.execute(ListRecords(tenant=owner), attribution)
@@ -297,7 +297,7 @@ async def test_reading_leaves_no_record(
 async def test_a_batch_without_anything_new_is_no_failure(
     store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
-    """Where every change of a batch is refused nothing is recorded, and the log goes on."""
+    """A batch of only refused changes records nothing, and the log works on."""
     versions = KeyVersions(tenant, KEM)
     stale = KeyChange(KeyVersions(tenant, KEM, (), revision=7), versions)
     assert await store.commit([(new_record(tenant), stale)] * 2) == [CommitOutcome.STALE] * 2

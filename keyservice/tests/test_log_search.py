@@ -1,4 +1,4 @@
-"""Searching the log finds what a look through all of it would find, page by page."""
+"""A paged search finds exactly what a scan of the whole log finds."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def new_records() -> Iterator[NewRecord]:
 
 
 class Shelf(NamedTuple):
-    """A log, and all of it in a list."""
+    """A log, and a list of all its records."""
 
     connection: sa.Connection
     records: list[dict[str, Any]]
@@ -117,7 +117,7 @@ async def shelf(location: Location, service: InProcessService) -> AsyncIterator[
 
 
 def expected(shelf: Shelf, asked: dict[str, Any]) -> list[int]:
-    """Return the ids that match, by looking at every record."""
+    """Return the matching ids, by a scan of all records."""
     after, before = asked.get("after"), asked.get("before")
     since, until = asked.get("since_us"), asked.get("until_us")
     named = {name: asked.get(name) for name in FILTERS}
@@ -169,13 +169,13 @@ QUERIES = st.fixed_dictionaries(
 )
 @given(asked=QUERIES)
 def test_pages_together_are_what_matches(asked: dict[str, Any], shelf: Shelf) -> None:
-    """Whatever is asked for, in either order, its pages have every match once and nothing else."""
+    """For any filter and order, the pages have every match once, and nothing else."""
     assert shelf.pages(**asked) == expected(shelf, asked)
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
-    """Each filter alone finds records, and not all of them."""
+    """Each filter alone finds some records, and not all."""
     value = {
         "operation": "sign",
         "algorithm": Algorithm.ML_KEM_768,
@@ -192,7 +192,7 @@ def test_each_filter_lets_some_through(name: str, shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_times_are_exact_at_their_borders(newest_first: bool, shelf: Shelf) -> None:  # noqa: FBT001
-    """From takes the first record of its microsecond, to takes none of its own; for each time."""
+    """The lower time bound is inclusive, and the upper one exclusive, to the microsecond."""
     times = [record["at"] for record in shelf.records]
     assert len(times) / len(set(times)) > 3
     for at in range(times[0] - 1, times[-1] + 2):
@@ -207,7 +207,7 @@ def test_times_are_exact_at_their_borders(newest_first: bool, shelf: Shelf) -> N
 
 
 def test_times_are_found_past_missing_records(location: Location, shelf: Shelf) -> None:
-    """In a log with records missing, however many, from and to still find what is there."""
+    """In a log with missing records, time bounds still find the others."""
     location.sql(f"DELETE FROM audit_records WHERE id IN (1, 6, {SIZE // 2}, 60, 61, 62, 63, 64)")  # noqa: S608
     there = shelf._replace(
         records=[
@@ -223,7 +223,7 @@ def test_times_are_found_past_missing_records(location: Location, shelf: Shelf) 
 
 
 def test_an_exact_page_has_no_next(shelf: Shelf) -> None:
-    """Where a page holds the last match there is nothing to go on to."""
+    """A page that ends with the last match has no next page."""
     everything = {"tenant": INSTALLATION}
     assert shelf.page(**everything, limit=SIZE)[1] is None
     assert shelf.page(**everything, limit=SIZE - 1)[1] == SIZE - 1
@@ -233,7 +233,7 @@ def test_an_exact_page_has_no_next(shelf: Shelf) -> None:
 async def test_a_long_stretch_without_a_match_is_an_empty_page(
     service: InProcessService, attribution: Attribution, tenant: TenantId
 ) -> None:
-    """After 10,000 records that do not match the page is empty and says from where to go on."""
+    """After 10,000 records without a match, an empty page tells where to continue."""
     row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     rare = row._replace(operation=Operation.SIGN)
     for batch in ([rare], [row] * 5_000, [row] * 5_000, [rare]):
@@ -270,7 +270,7 @@ LONG = MAX_SCANNED + 1_000
 
 @pytest.fixture
 async def long_log(location: Location, service: InProcessService) -> AsyncIterator[sa.Connection]:
-    """Write a log of two tenants, either with more records than a search reads, of which few differ."""
+    """Write a log of two tenants, each longer than one search reads and with few rare records."""
     usual = NewRecord(TENANTS[0], "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     records = [
         usual._replace(
@@ -288,7 +288,7 @@ async def long_log(location: Location, service: InProcessService) -> AsyncIterat
 
 
 async def test_what_is_rare_is_found_at_once(long_log: sa.Connection) -> None:
-    """Of what few records have, one page has all, however long the log is; in either order."""
+    """Rare records of a log of any length fit on one page, in either order."""
     query = sa.text("SELECT id, tenant_id, operation, outcome FROM audit_records ORDER BY id")
     rows = long_log.execute(query).all()
     for tenant in (INSTALLATION, TENANTS[1]):
@@ -314,7 +314,7 @@ async def test_what_is_rare_is_found_at_once(long_log: sa.Connection) -> None:
 async def test_many_rare_records_are_read_in_parts(
     service: InProcessService, location: Location, tenant: TenantId
 ) -> None:
-    """Also of rare records, a page reads 10,000, and says from where to go on."""
+    """A page reads at most 10,000 rare records, and tells where to continue."""
     row = NewRecord(tenant, "p", Operation.LIST_KEYS, None, None, "success", "r", "a", "y")
     records = [*([row] * (MAX_SCANNED + 5)), row._replace(principal="q")]
     await service.parts.store.commit([(record, None) for record in records])
@@ -358,7 +358,7 @@ PRINCIPALS = [
 async def test_a_principal_is_found_by_its_name_too(
     service: InProcessService, attribution: Attribution, asked: str, found: list[int]
 ) -> None:
-    """An API key's or operator's whole name finds it; part of one, or another case, finds nothing."""
+    """The whole name of an API key or operator finds it. A part or another case does not."""
     row = NewRecord(TENANTS[0], "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     await service.parts.store.commit(
         [(row._replace(principal=principal), None) for principal in PRINCIPALS]
@@ -368,19 +368,19 @@ async def test_a_principal_is_found_by_its_name_too(
 
 
 def test_refusals_are_what_is_counted_as_refused(backend: str) -> None:
-    """The filter for refusals, its index, and the count of the overview mean the same outcomes."""
+    """The filter, the index and the count of refusals agree on the outcomes."""
     assert backend
     named = re.findall("'([a-z-]+)'", str(RARE["refused"]))
     assert sorted(named) == sorted(NOT_REFUSED)
 
 
 def test_what_is_common_is_what_uses_keys(backend: str) -> None:
-    """Every operation that uses a key is common, so that its records cost the index nothing."""
+    """Every operation that uses a key is common, and costs the rare index nothing."""
     assert set(COMMON_OPERATIONS) == USES
 
 
 async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backend: str) -> None:
-    """In SQLite every search goes along an index in its order: nothing is scanned or sorted."""
+    """On SQLite every search follows an index in its order, without scan or sort."""
     if backend != "sqlite":
         pytest.skip("PostgreSQL chooses by its statistics")
     plans: list[str] = []
@@ -414,7 +414,7 @@ async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backen
 
 
 async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: str) -> None:
-    """In SQLite an algorithm's newest checkpoints are found by index, however many others there are."""
+    """On SQLite an index finds an algorithm's newest checkpoints."""
     if backend != "sqlite":
         pytest.skip("PostgreSQL chooses by its statistics")
     driver = cast("sqlite3.Connection", long_log.connection.driver_connection)
@@ -443,7 +443,7 @@ async def test_checkpoints_are_found_by_index(long_log: sa.Connection, backend: 
 async def test_uses_are_counted_from_uncounted_records_only(
     long_log: sa.Connection, backend: str
 ) -> None:
-    """In SQLite what is counted for a tenant is read by id: never all that the tenant has."""
+    """On SQLite a tenant's uncounted records are read by id, not all of its records."""
     if backend != "sqlite":
         pytest.skip("PostgreSQL chooses by its statistics")
     plans: list[str] = []

@@ -1,4 +1,4 @@
-"""How much a key is in use is what a count of the log says, at any moment."""
+"""The reported use of keys always equals a count of the log."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ AND event_id IS NULL
 def new_record(
     tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str | int
 ) -> NewRecord:
-    """Return a record of a use, unless something else is said."""
+    """Return a record of a use, with changes if given."""
     use = NewRecord(tenant, "p", Operation.ENCRYPT, algorithm, version, "success", "r", "a", "y")
     return use._replace(keyring=DEFAULT_KEYRING, **said)  # type: ignore[arg-type]
 
 
 class Books:
-    """Compares what the service says about usage with the log."""
+    """Compares the reported usage with the log."""
 
     def __init__(self, service: InProcessService, sql: Sql, tenants: list[TenantId]) -> None:
         self.service, self._sql, self._tenants = service, sql, tenants
 
     async def work(self, rounds: int) -> None:
-        """Use keys, and do what is no use."""
+        """Use keys, and run operations that are not uses."""
         for tenant in self._tenants:
             for algorithm in (KEM, SIGNATURE):
                 mixed = [
@@ -82,7 +82,7 @@ class Books:
     async def listed(
         self, tenant: TenantId, algorithm: Algorithm | None
     ) -> list[tuple[tuple[Algorithm, int], tuple[int, int]]]:
-        """Return all usage, which is asked for in pages of one and of many."""
+        """Return all usage, requested in one page and in several."""
         everything = ListUsage(tenant=tenant, algorithm=algorithm)
         page = await self.service.execute(everything, ATTRIBUTION)
         assert (len(page.usage), page.has_more) == (page.total, False)
@@ -96,7 +96,7 @@ class Books:
         return [((u.algorithm, u.version), (u.uses, u.last_used_us)) for u in page.usage]
 
     async def agree(self) -> int:
-        """Require that usage and the log agree for every key; return all uses."""
+        """Check that usage and log agree for every key. Return the total of uses."""
         total = 0
         for tenant in self._tenants:
             listed = {}
@@ -118,7 +118,7 @@ ATTRIBUTION = Attribution("r", "p", "a", "y")
 
 @pytest.fixture
 async def books(service: InProcessService, sql: Sql) -> Books:
-    """Two tenants with two versions of two keys."""
+    """Return two tenants with two versions of two keys."""
     tenants = [TenantId(uuid4()) for _ in range(2)]
     for tenant in tenants:
         for algorithm in (KEM, SIGNATURE):
@@ -129,7 +129,7 @@ async def books(service: InProcessService, sql: Sql) -> Books:
 
 
 async def test_usage_is_the_log_s_count(books: Books) -> None:
-    """Before a checkpoint, after it, with records on both sides of it: the count is the log's."""
+    """Usage equals the log before, after and around a checkpoint."""
     assert await books.agree() == 0
     for rounds in (3, 0, 5):
         await books.work(rounds)
@@ -141,7 +141,7 @@ async def test_usage_is_the_log_s_count(books: Books) -> None:
 
 
 async def test_a_last_use_is_the_latest_of_both_kinds(books: Books) -> None:
-    """A checkpoint does not set it back where a key was a target before its newest use."""
+    """A checkpoint does not set a last use back to an earlier use as a target."""
     (tenant, *_) = books._tenants
     target = f"{DEFAULT_KEYRING}/{KEM}/2"
     moved = new_record(tenant, KEM, 1, operation=Operation.RE_ENCRYPT, target=target)
@@ -154,7 +154,7 @@ async def test_a_last_use_is_the_latest_of_both_kinds(books: Books) -> None:
 
 
 async def test_usage_agrees_while_checkpoints_are_made(books: Books) -> None:
-    """Whoever asks at the moment a checkpoint takes records into account hears the same number."""
+    """Usage does not change at the moment when a checkpoint counts records."""
     (tenant, *_) = books._tenants
     await books.work(4)
     expected = await books.usage(tenant, KEM, 2)
@@ -172,7 +172,7 @@ async def test_usage_agrees_while_checkpoints_are_made(books: Books) -> None:
 
 
 async def test_usage_survives_a_restart(serving: Serving, tenant: TenantId, sql: Sql) -> None:
-    """What was counted by an earlier run, signed or not, is counted by the next one."""
+    """Uses from before a restart are counted, signed or not."""
     for run in range(1, 4):
         async with serving() as service:
             if run == 1:
@@ -188,7 +188,7 @@ async def test_usage_survives_a_restart(serving: Serving, tenant: TenantId, sql:
 async def test_usage_is_of_keys_that_are_there(
     service: InProcessService, books: Books, tenant: TenantId
 ) -> None:
-    """A version that was never made, and another tenant's, is not found."""
+    """A missing version, or another tenant's, is not found."""
     (owner, *_) = books._tenants
     for who, version in ((owner, 3), (tenant, 1)):
         with pytest.raises(KeyServiceError) as refused:

@@ -1,4 +1,4 @@
-"""Expanded keys are kept, but not past their time, and never instead of the right ones."""
+"""Expanded keys are cached for a limited time, and never mixed up."""
 
 import gc
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Load = Callable[[TenantId, KeyEntry], DecapsulationKey | SigningKey]
 
 
 def generated(material: KeyMaterial, tenant: TenantId, algorithm: Algorithm) -> KeyEntry:
-    """Make a key pair as version 1."""
+    """Generate a key pair as version 1."""
     public_key, sealed = material.generate(KeyName(tenant, algorithm), KeyVersion(1))
     now = datetime.now(UTC)
     info = KeyInfo(algorithm, KeyVersion(1), KeyStatus.ACTIVE, public_key, now)
@@ -41,7 +41,7 @@ def generated(material: KeyMaterial, tenant: TenantId, algorithm: Algorithm) -> 
 
 
 def seedless(entry: KeyEntry) -> KeyEntry:
-    """Return the entry with a seed that does not open: only what is kept can be used."""
+    """Return the entry with a seed that does not open, so that only a cached key works."""
     return replace(entry, sealed=NOTHING)
 
 
@@ -49,7 +49,7 @@ def seedless(entry: KeyEntry) -> KeyEntry:
 def test_a_forgotten_key_is_unsealed_again(
     algorithm: Algorithm, material: KeyMaterial, tenant: TenantId
 ) -> None:
-    """An expanded key is kept until it is forgotten, even if the store was read again since."""
+    """An expanded key is cached until it is forgotten, even if its row was read again."""
     entry = generated(material, tenant, algorithm)
     load: Load = material.decapsulation_key if algorithm in KEMS else material.signing_key
     with pytest.raises(DamagedKeyError):  # generating keeps nothing
@@ -65,7 +65,7 @@ def test_a_forgotten_key_is_unsealed_again(
 
 
 def test_a_kept_key_is_its_tenants_only(material: KeyMaterial, tenant: TenantId) -> None:
-    """What is kept for one tenant is not found for another with the same version."""
+    """A tenant's cached key is not used for another tenant's same version."""
     entry = generated(material, tenant, Algorithm.ML_KEM_768)
     material.decapsulation_key(tenant, entry)
     with pytest.raises(DamagedKeyError):
@@ -75,7 +75,7 @@ def test_a_kept_key_is_its_tenants_only(material: KeyMaterial, tenant: TenantId)
 def test_a_public_key_is_authentic_for_its_own_place_only(
     material: KeyMaterial, tenant: TenantId
 ) -> None:
-    """That one public key was found authentic says nothing of another one in the same place."""
+    """A verified public key does not vouch for another one in the same place."""
     entry = generated(material, tenant, Algorithm.ML_KEM_768)
     other = generated(material, tenant, Algorithm.ML_KEM_768)
     material.authenticate(tenant, entry)
@@ -97,7 +97,7 @@ def test_a_public_key_is_authentic_for_its_own_place_only(
 def test_another_key_of_the_same_version_is_another(
     algorithm: Algorithm, material: KeyMaterial, tenant: TenantId
 ) -> None:
-    """Where a database was put back, and a version made again, nothing of the first one is used."""
+    """After a restore, a new key of an old version number uses nothing cached of the old one."""
     is_kem = algorithm in KEMS
     public = material.encapsulation_key if is_kem else material.verifying_key
     private: Load = material.decapsulation_key if is_kem else material.signing_key
@@ -109,7 +109,7 @@ def test_another_key_of_the_same_version_is_another(
 
 
 def test_a_public_key_keeps_no_private_one(material: KeyMaterial, tenant: TenantId) -> None:
-    """What is kept of a public key is not its entry: a sealed seed ends with that."""
+    """The cache of public keys keeps no entry, so a destroyed sealed seed is freed."""
     entry = generated(material, tenant, Algorithm.ML_KEM_768)
     material.encapsulation_key(tenant, entry)
     public_key = entry.info.public_key
@@ -122,7 +122,7 @@ def test_a_public_key_keeps_no_private_one(material: KeyMaterial, tenant: Tenant
 async def test_archiving_drops_the_expanded_key(
     keys: KeyService, material: KeyMaterial, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Once archiving is answered, no expanded private key of that version is kept."""
+    """After archiving, no expanded private key of the version is cached."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
     made = await keys.execute(GenerateKey(**key, quota=None), attribution)
     one = {**key, "version": made.key.version}

@@ -1,4 +1,4 @@
-"""The audit log's tree is the one of RFC 9162, by another way of computing it."""
+"""The audit log's tree matches RFC 9162, computed in another way."""
 
 from hashlib import sha256
 
@@ -39,7 +39,7 @@ def subtree(level: int, index: int) -> bytes:
 
 
 def root_by_inclusion(leaf: bytes, index: int, size: int, proof: list[bytes]) -> bytes | None:
-    """Verify as section 2.1.3.2 says; return the root, None if the proof has the wrong length."""
+    """Verify as in section 2.1.3.2. Return the root, or None for a proof of wrong length."""
     number, last, root = index, size - 1, leaf
     for step in proof:
         if last == 0:
@@ -55,7 +55,7 @@ def root_by_inclusion(leaf: bytes, index: int, size: int, proof: list[bytes]) ->
 
 
 def is_consistent(first: int, second: int, roots: tuple[bytes, bytes], proof: list[bytes]) -> bool:
-    """Verify as section 2.1.4.2 says, for 0 < first < second."""
+    """Verify as in section 2.1.4.2, for 0 < first < second."""
     path = ([roots[0]] if first & (first - 1) == 0 else []) + proof
     if not path:
         return False
@@ -77,7 +77,7 @@ def is_consistent(first: int, second: int, roots: tuple[bytes, bytes], proof: li
 
 
 def test_hashes_are_separated() -> None:
-    """Leaves and nodes begin with different bytes, so that neither passes for the other."""
+    """Leaves and nodes are hashed with different first bytes, so neither passes for the other."""
     assert leaf_hash(b"x") == sha256(b"\x00x").digest()
     assert node_hash(b"l" * 32, b"r" * 32) == sha256(b"\x01" + b"l" * 32 + b"r" * 32).digest()
     assert Frontier().root() == EMPTY_ROOT == sha256(b"").digest()
@@ -85,7 +85,7 @@ def test_hashes_are_separated() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 255, 256, 257, 600])
 def test_the_root_is_the_definition_s(size: int) -> None:
-    """A tree that grew leaf by leaf, and one that is put together, have the defined root."""
+    """A tree grown leaf by leaf, and one built from subtrees, have the defined root."""
     grown = Frontier().with_leaves(LEAVES[:size])[0]
     assert grown.size == size
     assert grown.root() == tree_hash(LEAVES[:size])
@@ -94,7 +94,7 @@ def test_the_root_is_the_definition_s(size: int) -> None:
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_growing_in_steps_changes_nothing(first: int, more: int) -> None:
-    """However the leaves come, all at once or in two parts, the tree is the same."""
+    """A tree grown in one or two steps is the same."""
     in_steps = (
         Frontier().with_leaves(LEAVES[:first])[0].with_leaves(LEAVES[first : first + more])[0]
     )
@@ -103,7 +103,7 @@ def test_growing_in_steps_changes_nothing(first: int, more: int) -> None:
 
 @given(st.integers(1, 600), st.data())
 def test_an_inclusion_proof_leads_to_the_root(size: int, data: st.DataObject) -> None:
-    """For each leaf of each tree the proof holds, and for no other leaf or place."""
+    """Each leaf's proof is valid, and not for another leaf or place."""
     index = data.draw(st.integers(0, size - 1))
     prove = inclusion_prover(size, subtree)
     proof = prove(index)
@@ -118,7 +118,7 @@ def test_an_inclusion_proof_leads_to_the_root(size: int, data: st.DataObject) ->
 
 @given(st.integers(2, 600), st.data())
 def test_a_consistency_proof_joins_two_trees(second: int, data: st.DataObject) -> None:
-    """For each two sizes the proof holds, and for no other earlier root."""
+    """The proof for any two sizes is valid, and not for another earlier root."""
     first = data.draw(st.integers(1, second - 1))
     proof = consistency_proof(first, second, subtree)
     roots = tree_hash(LEAVES[:first]), tree_hash(LEAVES[:second])
@@ -127,13 +127,13 @@ def test_a_consistency_proof_joins_two_trees(second: int, data: st.DataObject) -
 
 
 def test_nothing_is_consistent_with_everything() -> None:
-    """From the empty tree, and from a tree to itself, nothing has to be shown."""
+    """The empty tree, and a tree with itself, need an empty proof."""
     assert consistency_proof(0, 600, subtree) == []
     assert consistency_proof(600, 600, subtree) == []
 
 
 def test_every_eighth_level_is_handed_out() -> None:
-    """A tree that grows hands out the hash of each complete subtree of 256 and of 65,536 leaves."""
+    """A growing tree returns the hash of each complete subtree of 256 and 65,536 leaves."""
     leaves = [leaf_hash(n.to_bytes(4, "big")) for n in range(65_600)]
     tiles = Frontier().with_leaves(leaves[:300])[1] + Frontier().with_leaves(leaves)[1][1:]
     assert [(tile.level, tile.position) for tile in tiles] == [

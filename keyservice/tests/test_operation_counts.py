@@ -1,4 +1,4 @@
-"""What was done in each hour is what a count of the log says, at any moment."""
+"""The reported operations of each hour always equal a count of the log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_REFUSED = {"success", "begun", "completed", ErrorKind.VERIFICATION_FAILED}
 
 
 class Books:
-    """Compares what the service says was done with the log."""
+    """Compares the reported operations with the log."""
 
     def __init__(self, service: InProcessService, sql: Sql) -> None:
         self.service, self._sql = service, sql
@@ -44,7 +44,7 @@ class Books:
         await self.service.parts.store.commit([(record, None)])
 
     async def work(self, tenant: TenantId) -> None:
-        """Do everything that counts, and something that does not."""
+        """Run operations that count, and others."""
         for operation in Operation:
             await self.record(tenant, operation)
         await self.record(tenant, Operation.VERIFY, ErrorKind.VERIFICATION_FAILED)
@@ -65,7 +65,7 @@ class Books:
         return counted
 
     def expected(self, tenant: TenantId, since_hour: int = 0, hours: int = 1) -> Counts:
-        """Return what is to be told, from the records."""
+        """Return the expected counts from the records."""
         of_tenant = "" if tenant == INSTALLATION else f"WHERE tenant_id = '{tenant}'"
         counts: Counts = Counter()
         for at_us, operation, outcome, event in self._sql(
@@ -81,19 +81,19 @@ class Books:
         return counts
 
     def age(self, hours: int) -> None:
-        """Let everything that was recorded, and counted, be so many hours older."""
+        """Make all records and counts some hours older."""
         self._sql(f"UPDATE audit_records SET recorded_at_us = recorded_at_us - {hours * HOUR_US}")  # noqa: S608
         self._sql(f"UPDATE operation_counts SET hour = hour - {hours}")  # noqa: S608
 
 
 @pytest.fixture
 def books(service: InProcessService, sql: Sql) -> Books:
-    """Nothing was done yet."""
+    """Return the comparison, without operations so far."""
     return Books(service, sql)
 
 
 async def test_operations_are_counted_by_the_hour(books: Books) -> None:
-    """Before checkpoints and after them, of one tenant and of all: hours and days are the log's."""
+    """Before and after checkpoints, hours and days of one tenant and of all equal the log."""
     tenants = [TenantId(uuid4()) for _ in range(2)]
     for age in (30, 5, 0):
         for tenant in tenants:
@@ -116,7 +116,7 @@ async def test_operations_are_counted_by_the_hour(books: Books) -> None:
 
 
 async def test_old_counts_are_dropped(books: Books, sql: Sql, tenant: TenantId) -> None:
-    """A checkpoint drops the counts of hours that are longer ago than they are kept."""
+    """A checkpoint drops the counts of expired hours."""
     await books.work(tenant)
     await books.sign()
     before = await books.counts(tenant)

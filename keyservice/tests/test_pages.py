@@ -1,4 +1,4 @@
-"""A long list of keys comes in pages that are complete together."""
+"""The pages of a long list of keys are complete together."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ TOTAL = 1200
 
 @pytest.fixture
 async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list[KeyInfo]:
-    """Store 1,200 keys, as rotations would have left them; return them in the order of a list."""
+    """Store 1,200 keys as if by rotations. Return them in the order of a list."""
     made: list[KeyInfo] = []
     for algorithm, size in SIZES.items():
         versions = KeyVersions(tenant, algorithm)
@@ -60,7 +60,7 @@ def _position(key: KeyInfo) -> KeyPosition:
 async def test_the_pages_of_a_list_are_complete_and_ordered(
     many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """1,200 keys come as 500, 500 and 200: every key once, by algorithm and version, and the total."""
+    """1,200 keys are listed as 500, 500 and 200, each once, in order, with the total."""
 
     async def pages(
         algorithm: Algorithm | None = None, status: KeyStatus | None = None
@@ -91,7 +91,7 @@ async def test_the_pages_of_a_list_are_complete_and_ordered(
 async def test_any_part_of_a_list_can_be_asked_for(
     many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """A page begins behind a key, and ends after as many as were asked for, or with the list."""
+    """A page starts after a key, and ends at its limit or with the list."""
     for at, limit, size in (
         (0, 500, 500),
         (0, 7, 7),
@@ -111,7 +111,7 @@ async def test_any_part_of_a_list_can_be_asked_for(
 async def test_a_page_far_behind_the_end_is_empty(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Behind a key that does not exist there is nothing of a tenant without keys, and no fault."""
+    """A page after a missing key of a tenant without keys is empty."""
     after = KeyPosition(KEM, KeyVersion(MAX_KEY_VERSION))
     request = ListKeys(tenant=tenant, algorithm=None, status=None, after=after)
     response = await keys.execute(request, attribution)
@@ -121,7 +121,7 @@ async def test_a_page_far_behind_the_end_is_empty(
 async def test_a_long_key_goes_on(
     many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """A key with 700 versions is rotated like any other, and the new version is on the last page."""
+    """A key with 700 versions is rotated, and the new version is on the last page."""
     rotated = await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
     assert rotated.key.version == SIZES[KEM] + 1
     before = KeyPosition(KEM, KeyVersion(SIZES[KEM]))

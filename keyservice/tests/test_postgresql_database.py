@@ -1,4 +1,4 @@
-"""What a key service does with a PostgreSQL server that is lost, hangs, or is not as it must be."""
+"""The key service with a PostgreSQL server that disconnects, hangs or is misconfigured."""
 
 from __future__ import annotations
 
@@ -52,30 +52,30 @@ TENANT = TenantId(UUID(int=7))
 
 
 def row(request_id: str = "request") -> NewRecord:
-    """Return a record that can be told by its request."""
+    """Return a record, identified by its request."""
     return NewRecord(TENANT, "p", Operation.ROTATE_KEY, KEM, 1, "success", request_id, "a", "y")
 
 
 def one(connection: sa.Connection) -> object:
-    """Be something to run in a transaction."""
+    """Run a statement, for a transaction."""
     return connection.execute(sa.select(1)).scalar_one()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110 - it happens elsewhere
             await asyncio.sleep(0.01)
 
 
 async def until_back(database: FencedDatabase, epoch: int) -> None:
-    """Wait for the end of an epoch."""
+    """Wait for a new session after an epoch."""
     await until(lambda: database.writer.epoch > epoch)
 
 
 @pytest.fixture
 def name(sql: Sql) -> str:
-    """The database's name on its server."""
+    """Return the database's name on its server."""
     ((found,),) = sql("SELECT current_database()")
     return str(found)
 
@@ -83,7 +83,7 @@ def name(sql: Sql) -> str:
 async def test_a_lost_session_is_found_again(
     database: FencedDatabase, postgres_server: PostgresServer, name: str
 ) -> None:
-    """When the server hangs up a new session begins by itself, and with it an epoch."""
+    """After the server disconnects, a new session and a new epoch begin automatically."""
     assert database.writer.epoch == 1
     for epoch in (2, 3):
         await asyncio.to_thread(postgres_server.end_connections, name)
@@ -95,7 +95,7 @@ async def test_a_lost_session_is_found_again(
 async def test_a_server_that_hangs_is_out_of_reach(
     database: FencedDatabase, postgres_server: PostgresServer, name: str
 ) -> None:
-    """A transaction without an answer is given up; afterwards the next one is answered."""
+    """A transaction without a response is given up, and the next one works."""
     with postgres_server.frozen(name):
         with pytest.raises(DatabaseUnavailableError):
             await database.write(one)
@@ -109,7 +109,7 @@ async def test_a_server_that_hangs_is_out_of_reach(
 
 @pytest.fixture
 def rival(sql: Sql, postgres_server: PostgresServer, name: str, sealer: Sealer) -> Iterator[Rival]:
-    """Another key service, as far as the database can tell, that waits for the lock."""
+    """Return another key service that waits for the lock, from the database's view."""
     url = postgres_server.url("pqkeep_keyservice", name)
     with psycopg.connect(url, autocommit=True) as connection:
         yield Rival(connection, url.replace("postgresql", "postgresql+psycopg", 1), sealer)
@@ -117,7 +117,7 @@ def rival(sql: Sql, postgres_server: PostgresServer, name: str, sealer: Sealer) 
 
 @dataclass(frozen=True)
 class Rival:
-    """Takes the lock when it becomes free, and changes keys."""
+    """Takes the lock when it is free, and changes keys."""
 
     connection: psycopg.Connection[Any]
     url: str
@@ -146,7 +146,7 @@ async def test_what_another_key_service_changed_is_seen(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """While another one has the lock nothing is answered, and then by what is stored now."""
+    """While another holder has the lock, requests are refused. Later they see its changes."""
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     await keys.execute(encrypt, attribution)
@@ -177,7 +177,7 @@ async def test_work_of_an_earlier_epoch_is_stale(
     name: str,
     sql: Sql,
 ) -> None:
-    """What was worked out before the session was lost is not recorded after it."""
+    """A result from before the session was lost is not recorded afterwards."""
     log = AuditLog(store)
     await asyncio.to_thread(postgres_server.end_connections, name)
     await until_back(database, 1)
@@ -196,7 +196,7 @@ async def test_a_key_survives_every_hang_up_or_is_not_made(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """Rotations while the server hangs up again and again: what is answered is stored, in order."""
+    """Each rotation with a response is stored in order, across repeated disconnections."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     rotate = RotateKey(tenant=tenant, algorithm=KEM)
     answered, refusals = [1], set()
@@ -224,7 +224,7 @@ async def test_a_key_survives_every_hang_up_or_is_not_made(
 async def test_a_server_without_fsync_is_refused(
     location: Location, postgres_server: PostgresServer
 ) -> None:
-    """Where a commit would not survive a power cut the key service does not start."""
+    """The key service does not start if commits would not survive a power cut."""
     postgres_server.sql("ALTER SYSTEM SET fsync = off")
     try:
         postgres_server.sql("SELECT pg_reload_conf()")
@@ -243,7 +243,7 @@ async def test_a_server_without_fsync_is_refused(
 async def test_commits_wait_for_the_disk(
     default: str, used: str, location: Location, sql: Sql, name: str
 ) -> None:
-    """A default of not waiting is overruled for the session; any other one is left alone."""
+    """The session overrides a default of not waiting for the disk, and no other default."""
     sql(f"ALTER DATABASE {name} SET synchronous_commit = {default}")
     database = await location.open()
     query = "SHOW synchronous_commit"
@@ -258,7 +258,7 @@ async def test_no_deleted_row_stays_in_the_table(
     postgres_server: PostgresServer,
     name: str,
 ) -> None:
-    """Once archiving is answered, the pages of the table hold the rows that are there, and no other."""
+    """After archiving, the table's pages have only current rows."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     await keys.execute(GenerateKey(**key, quota=None), attribution)
     for _ in range(10):
@@ -282,7 +282,7 @@ async def test_no_private_key_is_in_the_server_s_files(
     postgres_server: PostgresServer,
     sql: Sql,
 ) -> None:
-    """Public keys are found in the server's files, tables and log alike; their seeds are not."""
+    """The server's files and log have public keys, and no seeds."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     await keys.execute(GenerateKey(**key, quota=None), attribution)
     for _ in range(5):
@@ -302,7 +302,7 @@ async def test_no_private_key_is_in_the_server_s_files(
 async def test_a_password_comes_from_its_file(
     with_password: str, server_password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the file the database opens, without it or with another password it does not."""
+    """The database opens only with the right password file."""
     database = await open_postgresql(with_password, server_password_file)
     assert PASSWORD not in repr([vars(database), vars(database._server)])
     await database.close()
@@ -318,14 +318,14 @@ async def test_a_password_comes_from_its_file(
 async def test_a_password_file_open_to_others_is_refused(
     mode: int, server_password_file: Path, location: Location
 ) -> None:
-    """Others could read it: the file is named, and nothing is connected to."""
+    """A password file that others can read is refused by name, before any connection."""
     server_password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
     with pytest.raises(ConfigError, match="passwords: other users have access"):
         await open_postgresql("postgresql://nobody@127.0.0.1:9/none", server_password_file)
 
 
 async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
-    """Where nobody listens the database is out of reach, which is no fault of the settings."""
+    """A server that does not listen is unavailable, and not a configuration error."""
     with pytest.raises(DatabaseUnavailableError, match=r"127\.0\.0\.1"):
         await open_postgresql("postgresql://pqkeep_keyservice@127.0.0.1:9/pqkeep_keys")
 
@@ -333,7 +333,7 @@ async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
 async def test_a_database_that_is_not_there_is_a_clear_error(
     location: Location, postgres_server: PostgresServer
 ) -> None:
-    """A name that the server does not know is a fault of the settings."""
+    """A database name that the server does not know is a configuration error."""
     for role, name in (("pqkeep_keyservice", "missing"), ("missing", "pqkeep_keys")):
         with pytest.raises(ConfigError, match="missing"):
             await open_postgresql(postgres_server.url(role, name))

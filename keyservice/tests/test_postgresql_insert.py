@@ -1,4 +1,4 @@
-"""Records alone are inserted into a PostgreSQL database by one statement, in their epoch or not at all."""
+"""On PostgreSQL a single statement inserts records, only in their own epoch."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ def row(number: int, /, **values: object) -> Row:
 
 
 def record() -> NewRecord:
-    """Return a record that needs no change."""
+    """Return a record without a change."""
     return NewRecord(
         TENANT, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
     )
 
 
 def of(*rows: Row) -> tuple[Rows, int]:
-    """Return what to insert, and how much it is."""
+    """Return the rows to insert, and their number."""
     return {AUDIT_RECORDS: rows}, len(rows)
 
 
 @pytest.fixture(autouse=True)
 def renewed(database: FencedDatabase) -> None:
-    """Have no renewal of the session become due, so that nothing is inserted in another way."""
+    """Postpone the session's renewal, so that the fast insert is used."""
     database.writer.renewed(inf)
 
 
 async def test_what_is_inserted_is_read_again(database: FencedDatabase, sql: Sql) -> None:
-    """Texts of all kinds, bytes, large numbers and nothing are stored as they are."""
+    """Texts, bytes, large numbers and nulls are stored unchanged."""
     rows = [row(number, principal=text, target=text) for number, text in enumerate(TEXTS, 1)]
     full = row(len(rows) + 1, number=2**62, algorithm="Kyber768", key_version=7, keyring="default")
     rows.append(full._replace(event_id="e", happened_at_us=2**60, public_key_sha256=bytes(32)))
@@ -92,7 +92,7 @@ async def test_what_is_inserted_is_read_again(database: FencedDatabase, sql: Sql
 async def test_a_commit_of_records_is_one_statement(
     database: FencedDatabase, store: KeyStore, sql: Sql
 ) -> None:
-    """Once the log is known, the server is asked once for a commit, with tiles and without."""
+    """With a known log, a commit is one statement, with tiles or without."""
     await store.commit([(record(), None)] * 200)
     asked: list[str] = []
     session = database._session
@@ -107,7 +107,7 @@ async def test_a_commit_of_records_is_one_statement(
 
 
 async def test_a_commit_without_records_is_no_insert(store: KeyStore, sql: Sql) -> None:
-    """Nothing to commit is committed, with nothing known of the log before and after."""
+    """A commit without entries succeeds, before and after the log is known."""
     await store.frontier()
     assert await store.commit([]) == []
     await store.commit([(record(), None)])
@@ -117,7 +117,7 @@ async def test_a_commit_without_records_is_no_insert(store: KeyStore, sql: Sql) 
 async def test_nothing_is_inserted_where_a_renewal_is_due(
     database: FencedDatabase, sql: Sql
 ) -> None:
-    """Every half second the session's time is renewed instead, by a transaction of the usual kind."""
+    """Every half second an ordinary transaction renews the session instead."""
     assert database._heartbeat is not None
     database._heartbeat.cancel()
     database.writer.renewed(asyncio.get_running_loop().time() - RENEW_SECONDS)
@@ -129,7 +129,7 @@ async def test_nothing_is_inserted_where_a_renewal_is_due(
 
 
 async def test_an_earlier_epoch_inserts_nothing(database: FencedDatabase, sql: Sql) -> None:
-    """A session that believes to have the lock inserts nothing once another epoch has begun."""
+    """A session that wrongly believes to be the holder inserts nothing in a later epoch."""
     sql("UPDATE service_epoch SET epoch = epoch + 1")
     with pytest.raises(DatabaseUnavailableError):
         await database.insert(lambda: of(row(1)))
@@ -140,7 +140,7 @@ async def test_an_earlier_epoch_inserts_nothing(database: FencedDatabase, sql: S
 async def test_an_epoch_that_is_about_to_begin_is_waited_for(
     ends: str, inserted: int, database: FencedDatabase, location: Location, sql: Sql
 ) -> None:
-    """Rows are inserted before another epoch begins, or never: its row is locked for them."""
+    """An insert locks the epoch's row, so it completes before the next epoch or never."""
     with closing(psycopg.connect(location.url.replace("+psycopg", "", 1))) as other:
         other.execute("UPDATE service_epoch SET epoch = epoch + 1")
         inserting = asyncio.create_task(database.insert(lambda: of(row(1))))
@@ -156,7 +156,7 @@ async def test_an_epoch_that_is_about_to_begin_is_waited_for(
 async def test_rows_that_cannot_be_committed_are_refused(
     database: FencedDatabase, sql: Sql
 ) -> None:
-    """What fails when the server commits, after the rows were inserted, is not taken for durable."""
+    """A failure at the commit itself is not taken for success."""
     await asyncio.to_thread(sql, FAILS_TO_COMMIT)
     with pytest.raises(DatabaseUnavailableError):
         await database.insert(lambda: of(row(1), row(2)))
@@ -164,7 +164,7 @@ async def test_rows_that_cannot_be_committed_are_refused(
 
 
 async def test_a_record_that_is_there_is_refused(database: FencedDatabase, sql: Sql) -> None:
-    """The server's refusal of a number that is taken is no loss of the session."""
+    """A refused duplicate number does not end the session."""
     assert await database.insert(lambda: of(row(1))) == 1
     with pytest.raises(Exception, match="duplicate key"):
         await database.insert(lambda: of(row(2), row(1)))
@@ -173,7 +173,7 @@ async def test_a_record_that_is_there_is_refused(database: FencedDatabase, sql: 
 
 
 def test_other_statements_than_inserts_are_refused() -> None:
-    """What would have to be read, or changed in another way, cannot be known without a database."""
+    """A commit that needs other statements cannot be collected without a database."""
     inserts = Inserts({"INSERT": AUDIT_RECORDS})
     inserts.exec_driver_sql("INSERT", [row(1)])
     inserts.execute(sa.insert(AUDIT_TILES), [{"level": 1, "position": 2, "hash": b"h"}])

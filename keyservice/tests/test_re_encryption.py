@@ -1,4 +1,4 @@
-"""Re-encryption in the key service: the plaintext is in no answer, no record and no log."""
+"""Re-encryption leaves the plaintext in no response, record or log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_plaintext_stays_inside(
     sql: Sql,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither of a ciphertext nor of a wrapped key; one record names the source and the target."""
+    """Neither a ciphertext nor a wrapped key leaks, and one record names source and target."""
     for algorithm in (KEM, HYBRID):
         await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=CANARY)
@@ -70,7 +70,7 @@ async def test_the_plaintext_stays_inside(
 async def test_a_ciphertext_is_no_wrapped_key(
     tenant: TenantId, keys: KeyService, attribution: Attribution
 ) -> None:
-    """Neither is taken for the other, and what was moved opens under the target alone."""
+    """Ciphertext and wrapped key are not interchangeable; the result opens only under the target."""
     for algorithm in (KEM, HYBRID):
         await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=CANARY)

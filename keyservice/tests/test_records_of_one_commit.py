@@ -1,4 +1,4 @@
-"""Records of one commit have the numbers of their tenants, nonces of their own, and their order."""
+"""Records of one commit keep their order, with tenants' numbers and different nonces."""
 
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ TENANTS = [TenantId(UUID(int=number)) for number in (1, 2)]
 
 
 def record(number: int) -> NewRecord:
-    """Return the record of one of two tenants, two after two."""
+    """Return a record of one of two tenants, alternating every two."""
     tenant = TENANTS[number // 2 % 2]
     name = f"request-{number}"
     return NewRecord(tenant, "p", Operation.WRAP, "Kyber768", 1, "success", name, "a", "y")
@@ -24,7 +24,7 @@ def record(number: int) -> NewRecord:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_neighbours_of_two_tenants(store: KeyStore, sql: Any) -> None:
-    """Commits of one to fifty records of two tenants in turns keep order, numbers and tree."""
+    """Commits of 1 to 50 records of two tenants keep order, numbers and tree."""
     log = AuditLog(store)
     sizes = [1, 2, 3, 17, 50]
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Root keys from a credential, a command and a PKCS#11 token, and what is refused."""
+"""Root keys from a credential, a command and a PKCS#11 token, and their refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK_SECONDS = 0.2
 
 
 def test_a_credential_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A root key is read from the folder that the service manager names."""
+    """A root key is read from the service manager's credentials folder."""
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     (tmp_path / "root-key").touch(0o400)
     (tmp_path / "root-key").write_bytes(KEY)
@@ -47,7 +47,7 @@ def test_a_credential_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_process_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no service manager gave credentials, the message says which is missing and why."""
+    """Without a service manager's credentials, the message names the missing one and the reason."""
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     with pytest.raises(
         ConfigError, match=r"credential root-key: .CREDENTIALS_DIRECTORY is not set"
@@ -65,7 +65,7 @@ def shell(script: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("printed", [KEY, b64encode(KEY), b64encode(KEY) + b"\n"])
 def test_a_command_prints_a_root_key(printed: bytes, tmp_path: Path) -> None:
-    """A root key is the 32 bytes that a command prints, or their base64 with or without a line end."""
+    """A command prints the 32 bytes, or their base64 with or without a line ending."""
     file = tmp_path / "printed"
     file.write_bytes(printed)
     assert bytes(run_command(("/bin/cat", str(file))).reveal()) == KEY
@@ -83,7 +83,7 @@ def test_a_command_prints_a_root_key(printed: bytes, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_root_key_is_refused(script: str) -> None:
-    """Nothing, another length, other text and output without end are refused, and not repeated."""
+    """Empty, wrong or endless output is refused and not repeated."""
     with pytest.raises(
         ConfigError, match=r"must print 32 bytes, or their base64 on one line"
     ) as it:
@@ -92,13 +92,13 @@ def test_what_is_no_root_key_is_refused(script: str) -> None:
 
 
 def test_a_command_that_fails_has_no_root_key() -> None:
-    """What a command prints before it fails is no root key, and a later start may succeed."""
+    """Output of a failing command is not used, and a later start may succeed."""
     with pytest.raises(RootKeyUnavailableError, match="ended with status 3"):
         run_command(shell("head -c 32 /dev/zero; exit 3"))
 
 
 def test_a_missing_command() -> None:
-    """A program that does not exist is a fault of the settings."""
+    """A missing program is a configuration error."""
     with pytest.raises(ConfigError, match=r"cannot run .*/nowhere: No such file") as refused:
         run_command(("/nowhere",))
     assert not isinstance(refused.value, RootKeyUnavailableError)
@@ -106,7 +106,7 @@ def test_a_missing_command() -> None:
 
 @pytest.mark.parametrize("script", ["exec sleep 60", "exec >&-; exec sleep 60", "sleep 60 & true"])
 def test_a_slow_command_is_ended(script: str, tmp_path: Path) -> None:
-    """A command that does not end in time, or leaves its output open, is killed and has no key."""
+    """A command that is too slow, or keeps its output open, is killed and gives no key."""
     pid = tmp_path / "pid"
     with pytest.raises(RootKeyUnavailableError, match=r"did not end within 0\.2 seconds"):
         run_command(shell(f"echo $$ > {pid}; {script}"), QUICK_SECONDS)
@@ -116,7 +116,7 @@ def test_a_slow_command_is_ended(script: str, tmp_path: Path) -> None:
 def test_a_command_gets_nothing_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the environment a command has a path and the credentials; its standard error goes nowhere."""
+    """A command gets only a path and the credentials, and its standard error is discarded."""
     monkeypatch.setenv("PQKEEP_SECRET", "secret")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/run/credentials/x")
     found = tmp_path / "found"
@@ -138,7 +138,7 @@ def hsm(softhsm: SoftHsm, monkeypatch: pytest.MonkeyPatch) -> SoftHsm:
 
 
 def make_key(source: Pkcs11, **attributes: Any) -> None:
-    """Make a key in a token as somebody else might, with the value KEY."""
+    """Create a key in a token as another program could, with the value KEY."""
     library = pkcs11.lib(str(source.library))
     try:
         with library.get_token(token_label=source.token).open(rw=True, user_pin=PIN) as session:
@@ -168,7 +168,7 @@ def test_a_token_derives_the_root_key(hsm: SoftHsm) -> None:
 
 
 def test_each_token_key_has_its_own_root_key(hsm: SoftHsm) -> None:
-    """A key is made once and derives the same root key until it is destroyed; another one does not."""
+    """A token key always derives the same root key, and another token key another one."""
     one, other = hsm.source("root-1"), hsm.source("root-2")
     create_token_key(one)
     first = bytes(derive_root_key(one).reveal())
@@ -237,7 +237,7 @@ REFUSED = [
 def test_a_token_that_is_not_set_up_is_refused(
     made: Callable[[SoftHsm], Pkcs11], message: str, hsm: SoftHsm
 ) -> None:
-    """What only the operator can mend is a fault of the settings: a restart would try a PIN again."""
+    """Errors that an operator must fix are configuration errors, so no restart retries a PIN."""
     source = made(hsm)
     with pytest.raises(ConfigError, match=message) as refused:
         derive_root_key(source)
@@ -247,7 +247,7 @@ def test_a_token_that_is_not_set_up_is_refused(
 
 
 def test_a_token_that_is_away(hsm: SoftHsm) -> None:
-    """Without its token there is no root key; with it back there is, in the same process."""
+    """Without its token there is no root key. When it returns, the same process can read it."""
     source = hsm.source("key")
     create_token_key(source)
     away = hsm.tokens.rename(hsm.folder / "away")
@@ -260,7 +260,7 @@ def test_a_token_that_is_away(hsm: SoftHsm) -> None:
 
 
 def test_the_pin_may_be_a_credential(hsm: SoftHsm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token's PIN is read from the service manager's credentials where the settings say so."""
+    """The PIN can come from the service manager's credentials."""
     create_token_key(hsm.source("key"))
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(hsm.folder))
     named = msgspec.structs.replace(hsm.source("key"), pin_file=None, pin_credential="pin")
@@ -268,7 +268,7 @@ def test_the_pin_may_be_a_credential(hsm: SoftHsm, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the extra is not installed, the message names it."""
+    """Without the extra package, the message names it."""
     monkeypatch.setitem(sys.modules, "pkcs11", None)
     source = Pkcs11(library=Path("/l"), token="t", key="k", pin_file=Path(os.devnull))  # noqa: S106 - a label
     with pytest.raises(ConfigError, match=r"pqkeep-keyservice\[pkcs11\]"):

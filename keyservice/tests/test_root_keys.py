@@ -1,4 +1,4 @@
-"""A new root key, from the settings that are read again while the service runs."""
+"""A new root key comes into use while the service runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def root_keys(service: InProcessService) -> RootKeyRotation:
 
 @pytest.fixture
 def new_root_key(tmp_path: Path) -> Path:
-    """Make a second root key."""
+    """Create a second root key."""
     path = tmp_path / "root-2.key"
     path.write_bytes(os.urandom(32))
     path.chmod(0o400)
@@ -87,7 +87,7 @@ def name(settings: Path, **files: Path) -> None:
 
 @asynccontextmanager
 async def renewing(rotation: RootKeyRotation) -> AsyncIterator[None]:
-    """Have it work for as long as a block lasts."""
+    """Run the rotation during a block."""
     work = asyncio.create_task(rotation.run())
     try:
         yield
@@ -98,7 +98,7 @@ async def renewing(rotation: RootKeyRotation) -> AsyncIterator[None]:
 
 
 async def renew(rotation: RootKeyRotation) -> None:
-    """Return when the second root key is the only one in use."""
+    """Return when only the second root key is in use."""
     async with renewing(rotation), asyncio.timeout(SECONDS):
         while await rotation.reload(RELOAD) != RENEWED:  # noqa: ASYNC110 - as the command asks
             await asyncio.sleep(0.01)
@@ -116,7 +116,7 @@ async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are argum
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """What was encrypted before opens when only the new root key is left."""
+    """Earlier ciphertexts open when only the new root key is left."""
     await store.check()
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     sealed = await keys.execute(
@@ -147,7 +147,7 @@ async def test_keyrings_are_under_the_new_root_key(  # noqa: PLR0917 - fixtures 
     attribution: Attribution,
     restarted: Callable[[], KeyService],
 ) -> None:
-    """A keyring has a MAC of the new root key, though nothing of its keys had to be sealed again."""
+    """A keyring gets a MAC under the new root key, even without keys to reseal."""
     await store.check()
     purposes = (KeyPurpose.ENCRYPT,)
     made = await keys.execute(
@@ -172,7 +172,7 @@ async def test_the_state_of_the_root_key(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """It is told which root key is the newest, since when, and how far it replaces older ones."""
+    """The state has the newest root key, its time, and the rotation's progress."""
     began_us = time.time_ns() // 1000
     await store.check()
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
@@ -197,7 +197,7 @@ async def test_a_root_key_in_use_cannot_be_left_out(
     settings: Path,
     new_root_key: Path,
 ) -> None:
-    """Settings without the root key that seals are refused, and change nothing."""
+    """Settings without a root key in use are refused, and change nothing."""
     await store.check()
     before = await store.list_root_key_check_values()
     name(settings, _2=new_root_key)
@@ -215,7 +215,7 @@ async def test_a_root_key_cannot_be_exchanged(
     settings: Path,
     new_root_key: Path,
 ) -> None:
-    """Another key under the id of one in use is refused."""
+    """Another key under the id of a root key in use is refused."""
     await store.check()
     name(settings, _1=new_root_key)
     with pytest.raises(KeyServiceError):
@@ -232,7 +232,7 @@ async def test_a_key_made_meanwhile_is_not_lost(
     new_root_key: Path,
     tenant: TenantId,
 ) -> None:
-    """A key that a slow process sealed under a root key that was dropped is not committed."""
+    """A key that was slowly sealed under a dropped root key is not committed."""
     await store.check()
     slow = KeyMaterial(sealer, schemes)
     entry = slow_entry(slow, tenant)
@@ -254,7 +254,7 @@ def slow_entry(material: KeyMaterial, tenant: TenantId) -> KeyVersions:
 
 
 async def test_only_older_root_keys_are_dropped(serving: Serving) -> None:
-    """What a rotation drops is older than its root key: not one that was added meanwhile, nor all."""
+    """A rotation drops only older root keys, not one that was added meanwhile."""
     async with serving() as service:
         store = service.parts.store
 
@@ -275,7 +275,7 @@ async def test_only_older_root_keys_are_dropped(serving: Serving) -> None:
 async def test_keys_without_a_root_key_are_refused(
     serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """With its root keys' rows deleted, a database with keys is not opened as if it were new."""
+    """A database with keys but without root key rows is not opened as new."""
     async with serving() as service:
         await service.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     sql("DELETE FROM root_keys")
@@ -288,7 +288,7 @@ async def test_keys_without_a_root_key_are_refused(
 async def test_a_root_key_that_is_not_stored_is_not_used(
     service: InProcessService, root_key: Path, settings: Path
 ) -> None:
-    """Of two root keys that are added under one id at once, the second is refused."""
+    """Of two root keys added with one id at once, the second is refused."""
     parts = service.parts
 
     def rotation() -> RootKeyRotation:
@@ -306,9 +306,9 @@ async def test_a_root_key_that_is_not_stored_is_not_used(
 async def test_worker_processes_read_no_root_key(
     service: InProcessService, root_key: Path, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """With every root key's file destroyed, a worker that starts then makes keys and signatures.
+    """With all root key files destroyed, a new worker makes keys and signatures.
 
-    So work that waited while a root key was changed and destroyed is done.
+    So work that waited during a change and destruction of root keys is done.
     """
     await service.parts.root_keys.start()
     await asyncio.to_thread(root_key.unlink)
@@ -340,7 +340,7 @@ async def test_a_root_key_whose_file_was_moved(
 async def test_a_root_key_in_use_is_not_read_again(
     *, service: InProcessService, settings: Path, root_key: Path, new_root_key: Path
 ) -> None:
-    """A root key whose file, or token, is lost while the service runs can be changed for another."""
+    """A root key can be replaced after its file or token was lost."""
     rotation = service.parts.root_keys
     await rotation.start()
     name(settings, _1=root_key)
@@ -359,7 +359,7 @@ async def test_nothing_but_root_keys_is_read_again(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Another implementation of SLH-DSA in the settings waits for the next start and its self-test."""
+    """A changed implementation of SLH-DSA waits for the next start and its self-test."""
     await service.parts.root_keys.start()
     name(settings, _1=root_key, _2=new_root_key)
     with settings.open("a") as file:
@@ -388,7 +388,7 @@ async def test_a_damaged_key_does_not_hold_up_the_others(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """What can be unsealed is sealed under the new root key, and what is damaged is counted."""
+    """Intact keys are resealed under the new root key, and damaged ones are counted."""
     async with serving() as service:
         for algorithm in (Algorithm.ML_KEM_1024, KEM, Algorithm.X_WING):
             generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)

@@ -1,4 +1,4 @@
-"""What is due is done by the clock: once, with a record, and not where it was cancelled first."""
+"""Due changes are made once, with a record, unless they were cancelled."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ both_databases = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], in
 
 
 def days(number: float) -> datetime:
-    """Return the time so many days from now."""
+    """Return the time in so many days."""
     return datetime.now(UTC) + timedelta(days=number)
 
 
 class Caller:
-    """Somebody with a key of one algorithm."""
+    """A caller with a key of one algorithm."""
 
     def __init__(self, keys: KeyService, algorithm: Algorithm = KEM) -> None:
         self.tenant = TenantId(uuid4())
@@ -103,7 +103,7 @@ class Caller:
         await self.ask(RotateKey(**self.key))
 
     async def reads(self, version: KeyVersion) -> list[Request[Any]]:
-        """Return what reads, with the version, what it protected. It must be active."""
+        """Return requests that read data protected by the version, which must be active."""
         one: dict[str, Any] = {**self.key, "version": version}
         if Operation.SIGN in ALGORITHMS[self.algorithm].operations:
             signed = await self.ask(Sign(**one, message=b"text"))
@@ -122,7 +122,7 @@ class Caller:
         ]
 
     def writes(self, version: KeyVersion | None) -> list[Request[Any]]:
-        """Return what protects something with the version, or with the active key."""
+        """Return requests that protect data with the version, or with the active key."""
         one: dict[str, Any] = {**self.key, "version": version}
         if Operation.SIGN in ALGORITHMS[self.algorithm].operations:
             return [Sign(**one, message=b"text"), SignHash(**one, **DIGEST)]
@@ -130,13 +130,13 @@ class Caller:
         return [Encrypt(**one, plaintext=b"text"), *named]
 
     async def outcomes(self, requests: list[Request[Any]]) -> set[ErrorKind | None]:
-        """Return how requests end: None is success."""
+        """Return the outcomes of requests. None is success."""
         found = [await self.ask(request) for request in requests]
         return {outcome if isinstance(outcome, ErrorKind) else None for outcome in found}
 
 
 async def scheduled(keys: KeyService, number: int = 7) -> Caller:
-    """Return somebody whose version 1 is archived in so many days."""
+    """Return a caller whose version 1 is archived in some days."""
     caller = Caller(keys)
     await caller.prepare()
     await caller.change(ScheduleArchive, days=number)
@@ -147,7 +147,7 @@ async def scheduled(keys: KeyService, number: int = 7) -> Caller:
 async def test_a_key_to_be_archived_is_refused_for_every_use(
     keys: KeyService, algorithm: Algorithm
 ) -> None:
-    """Until its time it reads nothing and is shown with it; cancelled, it reads as before."""
+    """A scheduled key is unusable, shows its time, and works again when cancelled."""
     caller = Caller(keys, algorithm)
     await caller.ask(GenerateKey(**caller.key, quota=None))
     reads = await caller.reads(V1)
@@ -172,7 +172,7 @@ async def test_a_key_to_be_archived_is_refused_for_every_use(
 async def test_a_disabled_key_is_refused_for_every_use(
     keys: KeyService, algorithm: Algorithm
 ) -> None:
-    """Named or not, an active key that is disabled does nothing, and everything once enabled."""
+    """A disabled active key is unusable, named or not, until it is enabled."""
     caller = Caller(keys, algorithm)
     await caller.ask(GenerateKey(**caller.key, quota=None))
     uses = [*await caller.reads(V1), *caller.writes(V1), *caller.writes(None)]
@@ -186,7 +186,7 @@ async def test_a_disabled_key_is_refused_for_every_use(
 
 @both_databases
 async def test_no_key_becomes_active_beside_a_disabled_one(keys: KeyService, sql: Sql) -> None:
-    """It keeps its place, in the plan's number too; with a successor it is enabled as retired."""
+    """A disabled active key keeps its place and quota. With a successor it becomes retired."""
     caller = Caller(keys)
     generate = GenerateKey(**caller.key, quota=1)
     await caller.ask(generate)
@@ -203,7 +203,7 @@ async def test_no_key_becomes_active_beside_a_disabled_one(keys: KeyService, sql
 
 
 async def test_a_disabled_key_is_archived_without_being_enabled(keys: KeyService, sql: Sql) -> None:
-    """Retired while it is disabled it stays so, and can be archived; archived, it is past all that."""
+    """A disabled key can be retired and archived, and cannot be enabled after that."""
     caller = Caller(keys)
     await caller.prepare()
     await caller.change(DisableKey, V2)
@@ -221,7 +221,7 @@ async def test_a_disabled_key_is_archived_without_being_enabled(keys: KeyService
 
 
 async def test_a_repetition_changes_nothing(keys: KeyService, sql: Sql) -> None:
-    """Disabled, enabled, scheduled or cancelled twice is the same as once; a set time stays."""
+    """A repeated disable, enable, schedule or cancel changes nothing."""
     caller = Caller(keys)
     await caller.prepare()
     for kind in (DisableKey, EnableKey, partial(ScheduleArchive, days=7), CancelArchive):
@@ -237,7 +237,7 @@ async def test_a_repetition_changes_nothing(keys: KeyService, sql: Sql) -> None:
 async def test_the_clock_archives_once(
     service: InProcessService, restarted: Callable[[], InProcessService], sql: Sql
 ) -> None:
-    """Not before its time, then once, however many schedules look at once, with one record."""
+    """A key is archived at its time, once, with one record, even by several schedules."""
     caller = await scheduled(service)
     schedule = service.parts.schedule
     for too_early in (days(-1), days(0), days(6.99)):
@@ -264,7 +264,7 @@ async def test_the_clock_archives_once(
 async def test_a_cancellation_that_comes_first_holds(
     service: InProcessService, restarted: Callable[[], InProcessService], sql: Sql
 ) -> None:
-    """A schedule that has read the key before it was cancelled changes nothing, and records nothing."""
+    """A schedule that read the key before its cancellation changes and records nothing."""
     caller = await scheduled(service)
     other = restarted()
     await caller.change(GetKey, of=other)  # it knows the key as one to be archived
@@ -280,7 +280,7 @@ async def test_a_cancellation_that_comes_first_holds(
 async def test_a_cancellation_that_comes_late_is_refused(
     service: InProcessService, restarted: Callable[[], InProcessService]
 ) -> None:
-    """A key service that has read the key before it was archived does not keep it."""
+    """A cancellation that read the key before its archiving is refused."""
     caller = await scheduled(service)
     other = restarted()
     await caller.change(GetKey, of=other)
@@ -293,7 +293,7 @@ async def test_a_cancellation_that_comes_late_is_refused(
 async def test_a_race_has_one_winner(
     service: InProcessService, restarted: Callable[[], InProcessService], sql: Sql
 ) -> None:
-    """Cancelled and due at the same moment: either it is kept or it is archived, and recorded so."""
+    """If cancellation and due time coincide, exactly one of them is made and recorded."""
     other = restarted()
     for turn in range(6):
         caller = await scheduled(service)
@@ -309,7 +309,7 @@ async def test_a_race_has_one_winner(
 
 
 async def overdue(service: InProcessService) -> Caller:
-    """Return somebody whose version 1 should have been archived yesterday."""
+    """Return a caller whose version 1 was due for archiving yesterday."""
     caller = Caller(service)
     await caller.prepare()
     versions = await service.parts.store.find_key_versions(caller.name)
@@ -323,7 +323,7 @@ async def overdue(service: InProcessService) -> Caller:
 async def test_nothing_is_destroyed_for_a_week_after_a_restore(
     serving: Serving, location: Location, sealer: Sealer
 ) -> None:
-    """What was kept after the backup is scheduled again by it: there is time to keep it again."""
+    """Archiving that was cancelled after the backup waits a week after a restore."""
     async with serving() as service:
         callers = [await overdue(service) for _ in range(2)]
     database = await location.open()
@@ -339,7 +339,7 @@ async def test_nothing_is_destroyed_for_a_week_after_a_restore(
 
 
 async def test_a_restarted_key_service_goes_on(serving: Serving) -> None:
-    """What was scheduled before a restart is archived after it, also a month late."""
+    """A schedule from before a restart is carried out after it, even a month late."""
     async with serving() as service:
         caller = await scheduled(service, 30)
     async with serving() as service:
@@ -351,7 +351,7 @@ async def test_a_restarted_key_service_goes_on(serving: Serving) -> None:
 async def test_a_damaged_key_holds_no_other_up(
     service: InProcessService, restarted: Callable[[], InProcessService], sql: Sql
 ) -> None:
-    """It is left as it is and counted; all others are archived, and it rests for a while."""
+    """A damaged key is counted, left alone and retried later, and the others are archived."""
     callers = [await scheduled(service) for _ in range(3)]
     sql("UPDATE keys SET public_key = sealed_seed WHERE tenant_id = ?", _id(callers[0], sql))
     schedule = restarted().parts.schedule
@@ -373,7 +373,7 @@ def _id(caller: Caller, sql: Sql) -> object:
 async def test_many_keys_are_found_page_by_page(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch, sql: Sql
 ) -> None:
-    """More than a page, due at different times, and some of one time: each is archived, once."""
+    """More keys than a page, with different or equal due times, are each archived once."""
     monkeypatch.setattr(schedules, "AT_ONCE", 2)
     for number in (9, 8, 7, 9, 8, 7, 20):
         await scheduled(service, number)
@@ -387,7 +387,7 @@ async def test_many_keys_are_found_page_by_page(
 async def test_the_schedule_survives_a_database_that_cannot_be_read(
     service: InProcessService, sql: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where it cannot be read a look changes nothing and raises nothing; afterwards it goes on."""
+    """An unreadable database changes nothing, raises nothing, and is retried."""
     caller = await scheduled(service)
     schedule = service.parts.schedule
     sql("UPDATE key_revisions SET due_at_us = 0")  # for the look below, which is now
@@ -403,7 +403,7 @@ async def test_the_schedule_survives_a_database_that_cannot_be_read(
 
 
 def in_keyring(caller: Caller, **limits: Any) -> CreateKeyring:
-    """Give somebody's key a keyring with such limits; return what creates it."""
+    """Move the caller to a keyring with these limits. Return the request that creates it."""
     caller.key["keyring"] = "payments"
     caller.name = KeyName(caller.tenant, caller.algorithm, "payments")
     return CreateKeyring(tenant=caller.tenant, keyring="payments", **limits)
@@ -413,7 +413,7 @@ def in_keyring(caller: Caller, **limits: Any) -> CreateKeyring:
 async def test_a_keyring_rotates_its_active_keys(
     service: InProcessService, serving: Serving, sql: Sql
 ) -> None:
-    """At their age, once however late, with a record; no other keyring's, and no disabled one."""
+    """Active keys rotate once at their age, with a record; other and disabled keys do not."""
     caller, schedule = Caller(service), service.parts.schedule
     outside: dict[str, Any] = {"tenant": caller.tenant, "algorithm": KEM}
     await caller.ask(in_keyring(caller, rotation_days=30))
@@ -444,7 +444,7 @@ async def test_a_keyring_rotates_its_active_keys(
 async def test_a_key_that_is_full_is_left_as_it_is(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That it is rotated no more is said once, and its last version is not tried again for ever."""
+    """A full key is logged once, and its rotation is not retried for ever."""
     monkeypatch.setattr(key_versions, "MAX_VERSIONS", 3)
     caller, schedule = Caller(service), service.parts.schedule
     await caller.ask(in_keyring(caller, rotation_days=30))
@@ -461,7 +461,7 @@ async def test_a_key_that_is_full_is_left_as_it_is(
 async def test_retired_versions_are_archived_at_their_age(
     service: InProcessService, sql: Sql
 ) -> None:
-    """First they are scheduled, a week ahead; whoever keeps one has its days counted anew."""
+    """Retired versions are scheduled a week ahead. A cancellation restarts their age."""
     caller, schedule = Caller(service), service.parts.schedule
     await caller.ask(in_keyring(caller, archive_after_days=30))
     await caller.prepare()
@@ -488,7 +488,7 @@ async def test_retired_versions_are_archived_at_their_age(
 async def test_limits_hold_for_keys_that_are_there(
     service: InProcessService, serving: Serving, sql: Sql
 ) -> None:
-    """Set later, or taken away, they hold at once, and the key is as it was stored."""
+    """New or removed limits apply at once, and the key itself does not change."""
     caller = Caller(service)
     create = in_keyring(caller)
     await caller.ask(create)
@@ -511,7 +511,7 @@ async def test_limits_hold_for_keys_that_are_there(
 async def test_one_key_does_not_take_the_whole_look(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While others are due, a key with very much to do gets its share, and the rest afterwards."""
+    """A key with many due changes gets its share, and the rest after other keys."""
     monkeypatch.setattr(schedules, "CHANGES_AT_ONCE", 2)
     caller = Caller(service)
     await caller.ask(in_keyring(caller, archive_after_days=1))

@@ -1,4 +1,4 @@
-"""A seed at rest opens in its own place, with its own root key, undamaged; otherwise never."""
+"""A sealed seed opens only undamaged, in its own row, with its own root key."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ELSEWHERE = {
 
 
 def test_a_seed_comes_back(sealer: Sealer) -> None:
-    """What was sealed for a place is unsealed at that place."""
+    """A seed sealed for a row is unsealed in that row."""
     assert bytes(sealer.unseal(sealer.seal(Secret(SEED), HERE), HERE).reveal()) == SEED
 
 
@@ -64,7 +64,7 @@ def test_the_format_is_the_documented_one(sealer: Sealer) -> None:
 
 
 def test_sealing_is_never_the_same_twice(sealer: Sealer) -> None:
-    """Salt and nonce are fresh each time, and the seed is not visible in the result."""
+    """Salt and nonce are fresh each time, and the result does not show the seed."""
     first, second = (sealer.seal(Secret(SEED), HERE) for _ in range(2))
     assert first[2:18] != second[2:18]
     assert first[18:30] != second[18:30]
@@ -73,7 +73,7 @@ def test_sealing_is_never_the_same_twice(sealer: Sealer) -> None:
 
 @pytest.mark.parametrize("moved", ELSEWHERE)
 def test_a_moved_seed_does_not_open(moved: str, sealer: Sealer) -> None:
-    """A sealed seed in a row with another tenant, algorithm, version or public key is refused."""
+    """A sealed seed with another tenant, algorithm, version or public key is refused."""
     sealed = sealer.seal(Secret(SEED), HERE)
     with pytest.raises(DamagedKeyError):
         sealer.unseal(sealed, ELSEWHERE[moved])
@@ -89,7 +89,7 @@ def refused(sealer: Sealer, sealed: bytes) -> bool:
 
 
 def test_no_damaged_seed_opens(sealer: Sealer) -> None:
-    """Each bit flipped, each length cut short, and a byte added: all are refused."""
+    """A flipped bit, a shorter length or an extra byte is refused."""
     sealed = sealer.seal(Secret(SEED), HERE)
     flipped = [
         sealed[:at] + bytes([sealed[at] ^ 1 << bit]) + sealed[at + 1 :]
@@ -103,18 +103,18 @@ def test_no_damaged_seed_opens(sealer: Sealer) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2])
 def test_what_has_no_root_key_is_said_to_have_none(size: int) -> None:
-    """Of a seed that is cut within its header the root key is 0, which is none; else it is named."""
+    """A seed cut within its header has root key id 0, meaning none."""
     sealed = SealedSeed(b"\x01\x07"[:size])
     assert sealing_root_key_id(sealed) == (7 if size == 2 else 0)
 
 
 def test_a_sealed_seed_names_its_root_key(sealer: Sealer) -> None:
-    """The root key of a whole sealed seed is in its header."""
+    """The header of a sealed seed has its root key's id."""
     assert sealing_root_key_id(sealer.seal(Secret(SEED), HERE)) == 1
 
 
 def test_no_other_mac_is_accepted(sealer: Sealer) -> None:
-    """A MAC is of its data, whole, with its format and root key; anything else is none."""
+    """A MAC is valid only for its data, complete, with its format and root key."""
     mac = sealer.mac(b"data")
     assert sealer.is_mac(mac, b"data")
     assert not sealer.is_mac(mac, b"date")
@@ -139,7 +139,7 @@ def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:
 
 
 def test_check_values_tell_root_keys_apart(sealer: Sealer) -> None:
-    """A check value matches its own root key and no other, and is not part of it."""
+    """A check value matches only its own root key, and is not part of it."""
     root_key = os.urandom(32)
     other = Sealer({1: Secret(root_key)})
     assert other.matches(1, Sealer({1: Secret(root_key)}).check_value(1))
@@ -149,20 +149,20 @@ def test_check_values_tell_root_keys_apart(sealer: Sealer) -> None:
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
 def test_a_root_key_of_another_size_is_refused(size: int) -> None:
-    """A sealer takes 32 bytes, no fewer, no more."""
+    """A root key must have exactly 32 bytes."""
     with pytest.raises(ConfigError, match="32 bytes"):
         Sealer({1: Secret(bytes(size))})
 
 
 def test_two_root_keys_that_are_the_same() -> None:
-    """A root key under two ids is refused: a rotation to it would change nothing."""
+    """A root key with two ids is refused, because a rotation would change nothing."""
     with pytest.raises(ConfigError, match="root keys 1 and 2 are equal"):
         Sealer({1: Secret(bytes(32)), 2: Secret(bytes(32))})
 
 
 @pytest.fixture
 def root_key_file(tmp_path: Path) -> Path:
-    """Make a root key as it should be."""
+    """Create a valid root key file."""
     path = tmp_path / "root.key"
     path.write_bytes(bytes(range(32)))
     path.chmod(0o400)
@@ -179,7 +179,7 @@ def test_a_private_root_key_file_is_read(mode: int, root_key_file: Path) -> None
 @pytest.mark.threat("stolen-root-key")
 @pytest.mark.parametrize("mode", [0o440, 0o404, 0o420, 0o402, 0o410, 0o401, 0o644, 0o777])
 def test_a_root_key_file_open_to_others_is_refused(mode: int, root_key_file: Path) -> None:
-    """Any right of the group or of others is a reason not to start."""
+    """A file with any right for group or others stops the start."""
     root_key_file.chmod(mode)
     with pytest.raises(ConfigError, match="other users have access"):
         read_root_key(root_key_file)
@@ -187,7 +187,7 @@ def test_a_root_key_file_open_to_others_is_refused(mode: int, root_key_file: Pat
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_a_root_key_file_of_another_length_is_refused(size: int, root_key_file: Path) -> None:
-    """A file that is too short, too long or empty is no root key."""
+    """A file that is too short, too long or empty is refused."""
     root_key_file.chmod(0o600)
     root_key_file.write_bytes(bytes(size))
     with pytest.raises(ConfigError, match="32 bytes"):
@@ -195,7 +195,7 @@ def test_a_root_key_file_of_another_length_is_refused(size: int, root_key_file: 
 
 
 def test_a_missing_root_key_file_is_a_clear_error(tmp_path: Path) -> None:
-    """No file, or a folder in its place, is a ConfigError that names the path."""
+    """A missing file, or a folder in its place, is a ConfigError with the path."""
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(ConfigError, match=path.name):
             read_root_key(path)
@@ -206,7 +206,7 @@ BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=Tru
 
 @BOTH
 async def test_the_wrong_root_key_is_refused(store: KeyStore, database: Database) -> None:
-    """A database knows the root key of its first start, and no other one later."""
+    """A database accepts only the root key of its first start."""
     await store.check()
     await store.check()
     with pytest.raises(ConfigError, match="root key"):
@@ -218,7 +218,7 @@ async def test_the_wrong_root_key_is_refused(store: KeyStore, database: Database
 async def test_the_root_key_is_remembered_over_a_restart(
     location: Location, sealer: Sealer
 ) -> None:
-    """The check value is in the database, so a wrong root key is refused after a restart too."""
+    """The check value is stored, so a wrong root key is refused after a restart too."""
     first = await location.open()
     await KeyStore(first, sealer).check()
     await first.close()

@@ -12,21 +12,21 @@ DATA = b"do not print me"
 
 @pytest.mark.parametrize("show", [repr, str, "{}".format, "{0!r}".format])
 def test_a_secret_is_not_printed(show: object) -> None:
-    """However it is turned into text, only its size is seen."""
+    """The text of a secret shows only its size."""
     assert callable(show)
     assert show(Secret(DATA)) == "<Secret: 15 bytes>"
 
 
 @pytest.mark.parametrize("leak", [copy.copy, copy.deepcopy, hash, json.dumps, bytes])
 def test_a_secret_is_not_copied_by_accident(leak: object) -> None:
-    """It cannot be copied or pickled (one protocol serves both), hashed, encoded, taken for bytes."""
+    """A secret cannot be copied, pickled, hashed, encoded or used as bytes."""
     assert callable(leak)
     with pytest.raises(TypeError):
         leak(Secret(DATA))
 
 
 def test_a_secret_is_wiped_behind_its_block() -> None:
-    """After its block the buffer that was given, and every view of it, is zeros."""
+    """After its block the original buffer, and every view of it, is zeros."""
     buffer = bytearray(DATA)
     with Secret(buffer) as secret:
         view = secret.reveal()
@@ -35,7 +35,7 @@ def test_a_secret_is_wiped_behind_its_block() -> None:
 
 
 def test_a_secret_is_wiped_by_an_exception_too() -> None:
-    """A block that fails leaves nothing either."""
+    """A block that fails wipes the secret too."""
     buffer = bytearray(DATA)
     with pytest.raises(RuntimeError), Secret(buffer):
         raise RuntimeError
@@ -43,7 +43,7 @@ def test_a_secret_is_wiped_by_an_exception_too() -> None:
 
 
 def test_a_revealed_secret_cannot_be_changed() -> None:
-    """The view of a secret is for reading only."""
+    """The view of a secret is read-only."""
     view = Secret(DATA).reveal()
     with pytest.raises(TypeError):
         view[0] = 0

@@ -1,4 +1,4 @@
-"""The self-test passes on what is right, fails on what is not, and covers every algorithm."""
+"""The self-test passes for correct results, fails for wrong ones, and covers every algorithm."""
 
 import json
 from base64 import b64decode
@@ -28,7 +28,7 @@ VALUES = [(name, field) for name, response in KNOWN.items() for field in respons
 
 
 def test_every_algorithm_passes() -> None:
-    """Every algorithm there is has its known answers, and computes them."""
+    """Every algorithm has known answers, and computes them."""
     assert selftest.run(SCHEMES) == dict.fromkeys(Algorithm, True)
     assert sorted(KNOWN) == sorted(Algorithm)
     selftest.require(SCHEMES)
@@ -45,7 +45,7 @@ def test_every_algorithm_passes() -> None:
 def test_the_known_answers_of_ml_kem_are_the_librarys(
     algorithm: Algorithm, load: Callable[[bytes], MLKEM768PrivateKey]
 ) -> None:
-    """The file agrees with the library, asked without any of our classes."""
+    """The known answers match the library, used without our classes."""
     known = KNOWN[algorithm]
     private = load(known["seed"])
     assert private.decapsulate(known["ciphertext"]) == known["shared_secret"]
@@ -67,7 +67,7 @@ def test_the_known_answers_of_ml_kem_are_the_librarys(
 def test_the_known_answers_of_ml_dsa_are_the_librarys(
     algorithm: Algorithm, load: Callable[[bytes], MLDSA65PrivateKey]
 ) -> None:
-    """The file agrees with the library, asked without any of our classes."""
+    """The known answers match the library, used without our classes."""
     known = KNOWN[algorithm]
     public = load(known["seed"]).public_key()
     public.verify(known["signature"], selftest.MESSAGE, selftest.CONTEXT)
@@ -75,7 +75,7 @@ def test_the_known_answers_of_ml_dsa_are_the_librarys(
 
 
 def passes(algorithm: Algorithm, known: dict[str, bytes]) -> bool:
-    """Return whether an algorithm passes with known answers of our choice."""
+    """Return whether an algorithm passes with these known answers."""
     if algorithm in KEMS:
         return selftest._holds(selftest._kem(KEMS[algorithm], known))
     signs = algorithm not in PARAMETER_SETS
@@ -83,7 +83,7 @@ def passes(algorithm: Algorithm, known: dict[str, bytes]) -> bool:
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Return a known answer with a bit flipped at its ends and in between, cut short, and empty."""
+    """Return a known answer with flipped bits, cut short, and empty."""
     for at in (0, len(data) // 2 - 1, len(data) // 2, len(data) - 1):
         yield data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
     yield data[:-1]
@@ -92,7 +92,7 @@ def damaged(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize(("name", "field"), VALUES)
 def test_a_damaged_known_answer_fails(name: str, field: str) -> None:
-    """Each value of each known answer matters: with any of them damaged the test fails."""
+    """A damage in any value of a known answer makes the test fail."""
     algorithm = Algorithm(name)
     assert passes(algorithm, KNOWN[name])
     for wrong in damaged(KNOWN[name][field]):
@@ -101,7 +101,7 @@ def test_a_damaged_known_answer_fails(name: str, field: str) -> None:
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_wrong_rejection_secret_fails(algorithm: Algorithm) -> None:
-    """A KEM that answers a damaged ciphertext with anything but its rejection secret fails."""
+    """A KEM with a wrong rejection secret for a damaged ciphertext fails."""
     right = KNOWN[algorithm]
     assert passes(algorithm, right)
     for wrong in (right["shared_secret"], bytes(32), right["rejection_secret"][::-1]):
@@ -112,17 +112,17 @@ def test_a_wrong_rejection_secret_fails(algorithm: Algorithm) -> None:
 
 
 class Forging(Pqcrypto):
-    """An implementation that verifies, and does not sign."""
+    """An implementation that verifies, but does not sign."""
 
     def sign(
         self, algorithm: Algorithm, private_key: bytes, message: bytes, context: bytes
     ) -> bytes:
-        """Return no signature, in the size of one."""
+        """Return zeros of a signature's size."""
         return bytes(PARAMETER_SETS[algorithm].signature)
 
 
 def test_who_signs_is_tested_by_signing() -> None:
-    """An implementation that cannot sign passes where it only verifies, and fails where it signs."""
+    """An implementation that cannot sign passes as a verifier, and fails as a signer."""
     schemes = signature_schemes(Forging())
     selftest.require(schemes)
     selftest.require_worker(schemes, signs=False)

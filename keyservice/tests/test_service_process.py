@@ -1,6 +1,7 @@
-"""The real process: ready, hardened, durable, orderly.
+"""The real process: ready, hardened, durable and orderly.
 
-One is started as an operator starts it. The others are forks of a program that has imported them.
+One process is started like an operator starts it. The others are forks of a program that has
+imported everything.
 """
 
 import json
@@ -108,7 +109,7 @@ class Client:
 
 
 class Installation:
-    """A folder with settings, a root key, and everything the key service keeps."""
+    """A folder with settings, a root key, and the key service's data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -143,7 +144,7 @@ class Installation:
         return process
 
     def serve(self, *, is_forked: bool = True) -> Process:
-        """Start the process and wait until it answers."""
+        """Start the process, and wait until it responds."""
         process = self.start(is_forked=is_forked)
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline and process.poll() is None:
@@ -155,7 +156,7 @@ class Installation:
         raise AssertionError(self.stop(process))
 
     def stop(self, process: Process) -> str:
-        """Kill the process if it still runs, and return what was said."""
+        """Kill the process if it runs, and return its output."""
         process.kill()
         process.wait(SECONDS)
         return self.output.read_text()
@@ -163,7 +164,7 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def new_installation() -> Iterator[Callable[[], Installation]]:
-    """Make installations, in folders that other users can reach; end every process afterwards."""
+    """Create installations in accessible folders, and end all processes afterwards."""
     made: list[Installation] = []
     with TemporaryDirectory(prefix="pqkeep-") as parent:
         Path(parent).chmod(0o711)
@@ -182,7 +183,7 @@ def new_installation() -> Iterator[Callable[[], Installation]]:
 
 @pytest.fixture
 def installation(new_installation: Callable[[], Installation]) -> Installation:
-    """Make an installation for one test."""
+    """Create an installation for one test."""
     return new_installation()
 
 
@@ -197,7 +198,7 @@ Running = tuple[Installation, Process]
 
 
 def test_garbage_does_not_end_the_process(running: Running) -> None:
-    """Garbage is hung up on, and the process goes on to serve."""
+    """A connection with garbage is ended, and the process keeps serving."""
     installation, process = running
     for garbage in (os.urandom(1000), b"\xff" * 8, b"\0\0\0\1\xc1"):
         with closing(Client(installation.socket)) as vandal:
@@ -211,7 +212,7 @@ def test_garbage_does_not_end_the_process(running: Running) -> None:
 
 
 def test_files_and_socket_are_the_owners(running: Running) -> None:
-    """Everything the process has made can be read by its own user only."""
+    """Only the process's user can read its files."""
     installation, _ = running
     made = {path.name: path.stat().st_mode & 0o777 for path in installation.folder.iterdir()}
     del made["settings.toml"], made["root.key"]  # these are ours
@@ -221,14 +222,14 @@ def test_files_and_socket_are_the_owners(running: Running) -> None:
 
 
 def test_no_process_waits_for_work_that_may_never_come(running: Running) -> None:
-    """Worker processes, and what removes their semaphores, start with the first work for them."""
+    """Worker processes and their resource tracker start with their first work."""
     _, process = running
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     assert children.read_text() == ""
 
 
 def test_the_process_is_hardened(running: Running) -> None:
-    """No core is ever written, no privilege gained, and its memory is not open to its own user."""
+    """The process writes no core, gains no privileges, and its own user cannot read its memory."""
     _, process = running
     proc = Path(f"/proc/{process.pid}")
     (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
@@ -238,7 +239,7 @@ def test_the_process_is_hardened(running: Running) -> None:
 
 
 def test_hardening_makes_a_process_undumpable() -> None:
-    """After hardening the kernel says that the process is not dumpable, and before that it is."""
+    """The kernel reports a process as dumpable before hardening, and not afterwards."""
     program = (
         "import ctypes, os, resource\n"
         "from pqkeep_keyservice import hardening\n"
@@ -255,7 +256,7 @@ def test_hardening_makes_a_process_undumpable() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_is_turned_away(installation: Installation) -> None:
-    """A process of another user gets no answer, even where the socket's mode lets it connect."""
+    """Another user's process gets no response, even if the socket's mode lets it connect."""
     process = installation.serve()
     installation.socket.chmod(0o666)
     program = (
@@ -287,7 +288,7 @@ def test_another_user_is_turned_away(installation: Installation) -> None:
 
 
 def test_an_orderly_end(installation: Installation) -> None:
-    """On SIGTERM calls in flight get their answers, later ones none, and the exit status is 0."""
+    """After SIGTERM calls in flight get responses, later ones do not, and the status is 0."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(SIGNATURE))
@@ -311,7 +312,7 @@ def test_an_orderly_end(installation: Installation) -> None:
 
 
 def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
-    """Answers that wait for their reader when SIGTERM comes are delivered, not dropped."""
+    """Responses that wait for their reader at SIGTERM are delivered."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(KEM))
@@ -340,7 +341,7 @@ def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
 def test_what_runs_beside_requests_goes_on_until_they_are_answered(
     installation: Installation,
 ) -> None:
-    """While answers wait for their reader after SIGTERM, the log's last records are still signed."""
+    """While responses wait after SIGTERM, the last records are still signed."""
     process = installation.serve()
     with (
         closing(sqlite3.connect(installation.folder / "keys.sqlite3")) as database,
@@ -374,7 +375,7 @@ def test_what_runs_beside_requests_goes_on_until_they_are_answered(
 
 
 def test_who_does_not_read_is_not_read(running: Running) -> None:
-    """The process takes no more from a client that does not read, and goes on when it does."""
+    """The process stops reading from a client that does not read, and continues when it does."""
     installation, _ = running
     count = 60_000
     frames = memoryview(b"".join(encode(Ping(number + 2**40)) for number in range(count)))
@@ -395,7 +396,7 @@ def test_who_does_not_read_is_not_read(running: Running) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_process_ends_at_once(number: signal.Signals, installation: Installation) -> None:
-    """With nothing to do, even with an open connection, either signal ends it with status 0."""
+    """Without work, even with an open connection, either signal ends it with status 0."""
     process = installation.serve()
     with closing(Client(installation.socket)):
         process.send_signal(number)
@@ -403,7 +404,7 @@ def test_an_idle_process_ends_at_once(number: signal.Signals, installation: Inst
 
 
 def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> None:
-    """After kill -9 in the midst of rotations every acknowledged key is there, and works."""
+    """After kill -9 during rotations every acknowledged key exists and works."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(KEM))
@@ -435,7 +436,7 @@ def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> No
 def refused(
     installation: Installation, status: int = os.EX_CONFIG, *, is_forked: bool = True
 ) -> str:
-    """Start a process that must refuse, and return what was said."""
+    """Start a process that must refuse to start, and return its output."""
     process = installation.start(is_forked=is_forked)
     ended = process.wait(SECONDS)
     said = installation.output.read_text()
@@ -445,7 +446,7 @@ def refused(
 
 
 def test_a_second_key_service_is_refused(running: Running) -> None:
-    """A second process on the same database ends with status 78 and says why; the first goes on."""
+    """A second process on a database ends with status 78 and a reason; the first keeps running."""
     installation, first = running
     with closing(Client(installation.socket)) as client:
         said = refused(installation)
@@ -460,7 +461,7 @@ def test_a_second_key_service_is_refused(running: Running) -> None:
 
 
 def test_without_settings_it_says_how_it_is_used() -> None:
-    """Without an argument the usage is printed, and the status is 2."""
+    """Without an argument it prints its usage, with status 2."""
     result = subprocess.run(
         [sys.executable, "-m", "pqkeep_keyservice"],
         capture_output=True,
@@ -474,7 +475,7 @@ def test_without_settings_it_says_how_it_is_used() -> None:
 
 
 def test_a_failed_self_test_ends_the_process(installation: Installation) -> None:
-    """With a wrong known answer for a rejected ciphertext the status is 70, before anything is made."""
+    """A wrong known answer gives status 70 before any file is created."""
     source = Path(pqkeep_keyservice.__file__).parent
     copy = installation.folder / "copy" / "pqkeep_keyservice"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -510,7 +511,7 @@ sys.exit(process.main())
 
 
 def test_a_failed_background_task_ends_the_process(installation: Installation) -> None:
-    """Without the task that forgets keys, it stops in order, with a status to start again with."""
+    """If the task that expires keys fails, the process stops orderly, to be restarted."""
     result = subprocess.run(
         [sys.executable, "-c", UNCLEARED, installation.settings],
         capture_output=True,
@@ -524,7 +525,7 @@ def test_a_failed_background_task_ends_the_process(installation: Installation) -
 
 
 def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) -> None:
-    """A log that is not the one that was signed: exit status 78, and no byte is changed."""
+    """A log that differs from the signed one gives status 78, and no byte changes."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(KEM))
@@ -544,7 +545,7 @@ def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) 
 
 
 def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
-    """With another root key than its database's the process does not start, and says why."""
+    """With another root key than the database's, the process does not start and says why."""
     process = installation.serve()
     process.send_signal(signal.SIGTERM)
     process.wait(SECONDS)
@@ -553,12 +554,12 @@ def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
 
 
 def open_database(installation: Installation) -> None:
-    """Put a database there that others can read."""
+    """Create a database that others can read."""
     installation.database.chmod(0o644)
 
 
 def earlier_database(installation: Installation) -> None:
-    """Put a database there as the last commit before the migrations were squashed left it."""
+    """Create a database of the last version before the migrations were squashed."""
     with closing(sqlite3.connect(installation.database)) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         connection.execute("INSERT INTO alembic_version VALUES ('0003')")
@@ -589,7 +590,7 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installation) -> None:
-    """The process does not start, with status 78 and one clear message."""
+    """A configuration error gives status 78 and a single clear message."""
     make, expected = MISTAKES[mistake]
     make(installation)
     had_database = installation.database.exists()
@@ -600,7 +601,7 @@ def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 def test_without_room_for_semaphores_it_says_so(installation: Installation) -> None:
-    """Where /dev/shm cannot be written to: status 78, and one message that names it."""
+    """An unwritable /dev/shm gives status 78 and a single message that names it."""
     mount = """
         mount --bind /dev/shm /dev/shm && mount --bind "$0" "$0" # which may be there
         mount -o remount,bind,ro /dev/shm && exec "$@"
@@ -621,7 +622,7 @@ def test_without_room_for_semaphores_it_says_so(installation: Installation) -> N
 
 
 def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Installation) -> None:
-    """Where the disk has no room for a new root key's row: status 75, one message, and no traceback."""
+    """A disk too full for a new root key's row gives status 75 and one message."""
     process = installation.serve()
     process.send_signal(signal.SIGTERM)
     process.wait(SECONDS)
@@ -647,7 +648,7 @@ def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Ins
 
 
 def test_a_server_out_of_reach_is_worth_another_try(installation: Installation) -> None:
-    """Where its database's server does not answer the process ends with status 75 and says so."""
+    """A database server that does not respond gives status 75 and a message."""
     address = "postgresql://role@127.0.0.1:9/name"
     installation.settings.write_text(
         installation.settings.read_text().replace("keys.sqlite3", address)

@@ -1,4 +1,4 @@
-"""The server on a real Unix socket, in this process: limits, garbage, and drain."""
+"""The server on a real Unix socket in this process: limits, garbage and draining."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def call(
 
 
 class Client:
-    """Sends any frames and any bytes, and waits for frames."""
+    """Sends any frames and bytes, and waits for frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -129,7 +129,7 @@ class Client:
         await self._writer.drain()
 
     async def receive(self, count: int, seconds: float = SECONDS) -> list[ToGateway]:
-        """Return so many frames, or fewer if the connection ends before."""
+        """Return ``count`` frames, or fewer if the connection ends earlier."""
         async with asyncio.timeout(seconds):
             while len(self._frames) < count:
                 data = await self._reader.read(len(self._decoder.space()))
@@ -141,7 +141,7 @@ class Client:
         return got
 
     async def is_hung_up(self) -> bool:
-        """Return whether the other side ends the connection, without another frame."""
+        """Return whether the other side ends the connection without another frame."""
         async with asyncio.timeout(SECONDS):
             try:
                 return await self._reader.read() == b"" and not self._frames
@@ -157,7 +157,7 @@ Connect = Callable[[], Any]
 
 @pytest.fixture
 def socket_path(tmp_path: Path) -> Path:
-    """Choose a socket."""
+    """Return the path of a new socket."""
     return tmp_path / "key-service"
 
 
@@ -194,7 +194,7 @@ async def server(
 
 @pytest.fixture
 async def connect(server: Server, socket_path: Path) -> AsyncIterator[Connect]:
-    """Open connections to the server."""
+    """Return a function that connects to the server."""
     async with AsyncExitStack() as stack:
 
         async def new() -> Client:
@@ -207,7 +207,7 @@ async def connect(server: Server, socket_path: Path) -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def operator(server: Server, tmp_path: Path) -> AsyncIterator[Client]:
-    """Open a connection to the operator's socket."""
+    """Connect to the operator's socket."""
     path = tmp_path / "operator"
     await server.listen(Listener(path, frozenset({os.geteuid()}), OPERATOR_REQUESTS, 0o600))
     client = Client(*await asyncio.open_unix_connection(str(path)))
@@ -222,7 +222,7 @@ async def test_the_socket_is_its_owners(server: Server, socket_path: Path) -> No
 
 @pytest.mark.threat("compromised-gateway")
 async def test_a_gateway_s_connections_are_bounded(connect: Connect, operator: Client) -> None:
-    """Beyond MAX_CONNECTIONS a gateway's are hung up on; the open ones and the operator are served."""
+    """Beyond MAX_CONNECTIONS a gateway's are refused. Open ones and the operator are served."""
     open_ones = [await connect() for _ in range(MAX_CONNECTIONS - 1)]
     await open_ones[-1].send(Ping(1))
     assert await open_ones[-1].receive(1) == [Pong(1)]
@@ -233,7 +233,7 @@ async def test_a_gateway_s_connections_are_bounded(connect: Connect, operator: C
 
 
 def event(number: int, operation: str, outcome: str = "success", after_us: int = 0) -> Event:
-    """Return an event that the gateway brings."""
+    """Return an event from the gateway."""
     return Event(
         id=UUID(int=number),
         at_us=time.time_ns() // 1000 + after_us,
@@ -265,7 +265,7 @@ def event(number: int, operation: str, outcome: str = "success", after_us: int =
 async def test_an_event_that_is_not_the_gateways_is_refused(
     connect: Connect, operation: str, outcome: str
 ) -> None:
-    """An event that the gateway cannot record is refused alone, by its id; its neighbours are kept."""
+    """An invalid event is refused by its id, and the others of the message are recorded."""
     await require_refused_alone(
         await connect(), event(2, operation, outcome), EventRefusal.NOT_AN_EVENT
     )
@@ -279,20 +279,20 @@ DAY = 24 * 3600 * 1_000_000
     "after_us", [-31 * DAY, 6 * 60 * 1_000_000, DAY], ids=["too old", "soon", "tomorrow"]
 )
 async def test_an_event_of_another_time_is_refused(connect: Connect, after_us: int) -> None:
-    """An event from far before the newest record, or from the future, is refused alone."""
+    """An event from long before the newest record, or from the future, is refused alone."""
     late = event(2, AuditEvent.CREATE_TENANT, after_us=after_us)
     await require_refused_alone(await connect(), late, EventRefusal.OUT_OF_TIME)
 
 
 @pytest.mark.parametrize("at_us", [0, 253_402_300_800_000_000, 2**63 - 1])
 async def test_no_time_poisons_what_is_recorded_with_it(connect: Connect, at_us: int) -> None:
-    """Times that no calendar has are refused like others, and nothing else fails by them."""
+    """An event with an impossible time is refused alone."""
     poison = structs.replace(event(2, AuditEvent.CREATE_TENANT), at_us=at_us)
     await require_refused_alone(await connect(), poison, EventRefusal.OUT_OF_TIME)
 
 
 async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal) -> None:
-    """Require that one event of three is refused, and the others are recorded."""
+    """Check that one event of three is refused, and the others are recorded."""
     before, after = event(1, AuditEvent.CREATE_TENANT), event(3, AuditEvent.SIGN_UP)
     brought = RecordEvents(tenant=INSTALLATION, events=(before, bad, after))
     await client.send(call(1, brought))
@@ -308,7 +308,7 @@ async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal
 
 @pytest.mark.threat("compromised-gateway", "stolen-transfer-key")
 async def test_each_socket_has_its_list(server: Server, connect: Connect, operator: Client) -> None:
-    """The gateway gets no administration and moves nobody; the operator uses no keys and no log."""
+    """The gateway cannot administer or move tenants; the operator cannot use keys or the log."""
     gateway: Client = await connect()
     reload = ReloadRootKeys(tenant=INSTALLATION)
     digest = bytes(32)
@@ -342,7 +342,7 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
 
 
 def test_every_request_has_its_socket() -> None:
-    """Each request is answered on one socket only, but those that stop a destruction."""
+    """Each request belongs to one socket only, except those that stop a destruction."""
     assert set(RESULT_TYPE) == GATEWAY_REQUESTS | OPERATOR_REQUESTS
     assert GATEWAY_REQUESTS & OPERATOR_REQUESTS == DESTRUCTION_REQUESTS
 
@@ -350,7 +350,7 @@ def test_every_request_has_its_socket() -> None:
 async def announced(
     operator: Client, number: int, backup: AnnounceBackup
 ) -> tuple[int, int] | ErrorKind:
-    """Announce a backup; return the records and the time of the newest, or why it is refused."""
+    """Announce a backup. Return the newest backup's records and time, or the refusal."""
     await operator.send(call(number, backup))
     (response,) = await operator.receive(1)
     if isinstance(response, Refusal):
@@ -363,7 +363,7 @@ async def announced(
 async def test_an_announced_backup_is_the_newest(
     service: InProcessService, connect: Connect, operator: Client
 ) -> None:
-    """Whatever is announced again or late, the newest backup stays, after a restart too."""
+    """A repeated or late announcement does not replace the newest backup, even after a restart."""
     await service.parts.store.check()
     gateway = await connect()
     await gateway.send(call(1, GENERATE))
@@ -389,7 +389,7 @@ async def test_an_announced_backup_is_the_newest(
 async def test_a_backup_of_something_else_is_refused(
     service: InProcessService, connect: Connect, operator: Client
 ) -> None:
-    """No backup is noted that has another log, more records, another generation or a time to come."""
+    """A backup with another log, more records, another generation or a future time is refused."""
     log_id, _ = await service.parts.store.frontier()
     backup = AnnounceBackup(
         tenant=INSTALLATION, log_id=log_id, generation=0, records=0, created_at_us=500
@@ -409,7 +409,7 @@ async def test_a_backup_of_something_else_is_refused(
 
 
 async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> None:
-    """Whatever goes wrong in a reload of the root keys, the call gets a refusal, and later ones too."""
+    """After an unexpected error in a reload the call is refused, and later ones work."""
     sql("DROP TABLE root_keys")
     reload = ReloadRootKeys(tenant=INSTALLATION)
     await operator.send(call(1, reload), call(2, reload), Ping(3))
@@ -422,7 +422,7 @@ async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> No
 
 
 async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None:
-    """Each of its events is recorded, done or refused, and each operation with keys if refused."""
+    """Each gateway event is recorded, and each key operation if it is refused."""
     done = [(operation, "success") for operation in AuditEvent]
     refused = [(operation, "ERR_POLICY_001") for operation in (*AuditEvent, *Operation)]
     events = tuple(event(n, *kind) for n, kind in enumerate([*done, *refused], 1))
@@ -437,7 +437,7 @@ async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None
 
 
 async def test_pings_and_calls_are_answered_by_their_ids(connect: Connect) -> None:
-    """Each frame gets one answer with its id, whichever comes first, in whatever pieces it came."""
+    """Each frame gets one response with its id, in any order and from any pieces."""
     client: Client = await connect()
     await client.send(Ping(7), call(2**64 - 1, GENERATE), Ping(8))
     got = await client.receive(3)
@@ -463,7 +463,7 @@ GARBAGE = {
 async def test_garbage_ends_its_connection_and_no_other(
     garbage: bytes, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is no frame hangs up on its sender and is logged; everybody else is served as before."""
+    """An invalid frame ends only its own connection, and is logged."""
     bystander: Client = await connect()
     vandal: Client = await connect()
     await vandal.send(Ping(1), garbage)
@@ -478,7 +478,7 @@ async def test_garbage_ends_its_connection_and_no_other(
 
 
 async def test_too_many_calls_are_refused_at_once(connect: Connect) -> None:
-    """Beyond MAX_IN_FLIGHT calls are OVERLOADED, the others are answered, and then there is room."""
+    """Calls beyond MAX_IN_FLIGHT are OVERLOADED. Once the others end, there is capacity again."""
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)
@@ -495,7 +495,7 @@ async def test_too_many_calls_are_refused_at_once(connect: Connect) -> None:
 
 
 async def test_repeated_ids_do_not_get_round_the_limit(connect: Connect) -> None:
-    """The limit is one on calls: a client that gives all the same id is refused as well."""
+    """The limit counts calls, so equal ids do not evade it."""
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)
@@ -509,14 +509,14 @@ async def test_repeated_ids_do_not_get_round_the_limit(connect: Connect) -> None
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**63)])
 async def test_a_call_without_time_is_refused(timeout_ms: int, connect: Connect) -> None:
-    """A call whose time is over already is DEADLINE_EXCEEDED."""
+    """A call without remaining time is DEADLINE_EXCEEDED."""
     client: Client = await connect()
     await client.send(call(1, GENERATE, timeout_ms))
     assert await client.receive(1) == [Refusal(1, ErrorKind.DEADLINE_EXCEEDED)]
 
 
 async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
-    """Calls whose caller hung up are finished, and the next caller finds what they did."""
+    """Calls of a disconnected client are completed, and later callers see their effects."""
     client: Client = await connect()
     rotate = RotateKey(tenant=TENANT, algorithm=SIGNATURE)
     await client.send(call(1, GENERATE))
@@ -536,7 +536,7 @@ async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
 async def test_drain_finishes_what_has_begun(
     server: Server, connect: Connect, socket_path: Path
 ) -> None:
-    """Calls that arrived get their answers, later ones are STANDBY, and then it hangs up."""
+    """While draining, earlier calls get results, and later ones are STANDBY; then connections end."""
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)
@@ -561,7 +561,7 @@ async def test_drain_finishes_what_has_begun(
 async def test_the_fullest_page_fits_into_a_frame(
     connect: Connect, store: KeyStore, material: KeyMaterial
 ) -> None:
-    """A page of 500 of the largest public keys there are is answered, of a list that is longer."""
+    """A page of 500 of the largest public keys fits into a frame."""
     largest = max(Algorithm, key=lambda algorithm: ALGORITHMS[algorithm].public_key_size)
     await _put_versions(store, material, largest, MAX_KEYS_LISTED + 1)
     client: Client = await connect()
@@ -576,7 +576,7 @@ async def test_the_fullest_page_fits_into_a_frame(
 
 
 async def test_a_call_is_answered_even_if_its_result_is_too_large(connect: Connect) -> None:
-    """A plaintext that fits into a frame, and its ciphertext does not: INTERNAL, and on it goes."""
+    """A result larger than a frame is INTERNAL, and the connection stays usable."""
     client: Client = await connect()
     await client.send(call(1, GenerateKey(tenant=TENANT, algorithm=KEM, quota=None)))
     await client.receive(1)
@@ -588,7 +588,7 @@ async def test_a_call_is_answered_even_if_its_result_is_too_large(connect: Conne
 
 
 async def test_a_version_beyond_all_keys_harms_nobody_else(connect: Connect) -> None:
-    """A version of 64 bits is no frame: its sender is hung up on, and neighbours are answered."""
+    """A 64-bit version is an invalid frame. Its sender is disconnected, others are served."""
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)
@@ -614,7 +614,7 @@ async def test_a_version_beyond_all_keys_harms_nobody_else(connect: Connect) -> 
 async def test_who_never_reads_does_not_hold_the_end_up(
     server: Server, connect: Connect, store: KeyStore, material: KeyMaterial
 ) -> None:
-    """Draining gives a peer that reads nothing its seconds, and then comes to an end."""
+    """Draining waits a limited time for a peer that reads nothing."""
     await _put_versions(store, material, SIGNATURE, MAX_KEYS_LISTED)
     client: Client = await connect()
     request = ListKeys(tenant=TENANT, algorithm=None, status=None)
@@ -631,7 +631,7 @@ async def test_who_never_reads_does_not_hold_the_end_up(
 async def _put_versions(
     store: KeyStore, material: KeyMaterial, algorithm: Algorithm, count: int
 ) -> None:
-    """Store a key with many versions, as rotations would have left it."""
+    """Store a key with many versions, as if by rotations."""
     entries = []
     for version in map(KeyVersion, range(1, count + 1)):
         public_key, sealed = material.generate(KeyName(TENANT, algorithm), version)
@@ -644,7 +644,7 @@ async def _put_versions(
 
 
 async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
-    """1 MiB goes in to be encrypted and comes back decrypted."""
+    """1 MiB is encrypted and decrypted over the socket."""
     client: Client = await connect()
     text = bytes(range(256)) * 4096
     await client.send(call(1, GenerateKey(tenant=TENANT, algorithm=KEM, quota=None)))
@@ -664,7 +664,7 @@ async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
 async def test_the_log_s_keys_are_for_the_log(
     connect: Connect, service: InProcessService, attribution: Attribution
 ) -> None:
-    """Over the socket nobody uses, changes or lists the keys that checkpoints are signed with."""
+    """No caller can use, change or list the checkpoint keys."""
     sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
     await service.execute(sign, attribution)
     client: Client = await connect()
@@ -691,7 +691,7 @@ async def test_a_socket_that_cannot_be_made_is_a_clear_error(
     tmp_path: Path,
     service: InProcessService,
 ) -> None:
-    """A path that is too long, or in no folder, is a ConfigError that names it."""
+    """A path that is too long, or in a missing folder, is a ConfigError with the path."""
     with pytest.raises(ConfigError, match=path):
         await new_server(service).listen(gateway_listener(tmp_path / path))
 
@@ -700,7 +700,7 @@ def test_only_a_socket_gives_way_to_the_socket(
     socket_path: Path,
     service: InProcessService,
 ) -> None:
-    """A file at the socket's path, such as the database, is not deleted to make room."""
+    """An ordinary file at the socket's path is not deleted."""
     socket_path.write_bytes(b"something precious")
 
     async def listen() -> None:
@@ -725,7 +725,7 @@ async def metrics_of(client: Client, number: int) -> Metrics:
 
 
 async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
-    """Two successes and a refusal are counted as such, in the log's size too; keys by status."""
+    """Two successes and a refusal are counted, also in the log's size and in keys by status."""
     client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)
@@ -755,7 +755,7 @@ async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
 async def test_its_numbers_are_those_of_the_table(
     service: InProcessService, connect: Connect
 ) -> None:
-    """Every metric of the table is there, no other, and with values of its labels only."""
+    """The metrics and their label values are exactly those of the table."""
     await service.parts.store.check()
     client = await connect()
     await client.send(call(1, GENERATE), call(2, SIGN))

@@ -1,4 +1,4 @@
-"""A signature with a context holds with that context alone, and never stands in for sign-hash's."""
+"""A signature is valid only with its context, and never replaces one of sign-hash."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Holds = Callable[[AnyRequest], Awaitable[bool]]
 
 @pytest.fixture
 def holds(keys: KeyService, attribution: Attribution) -> Holds:
-    """Verify."""
+    """Return a function that tells whether a signature verifies."""
 
     async def verify(request: Any) -> bool:
         try:
@@ -67,7 +67,7 @@ async def test_a_signature_holds_with_its_own_context_only(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Neither without a context, nor with a longer one, nor as a signature over a digest."""
+    """A signature is invalid without its context, with a longer one, and for a digest."""
     named: Any = {"tenant": tenant, "algorithm": algorithm}
     await keys.execute(GenerateKey(**named, quota=None), attribution)
     contexts = CONTEXTS[:2] if algorithm in SLOW_ALGORITHMS else CONTEXTS
@@ -89,7 +89,7 @@ async def test_no_context_makes_a_signature_over_a_digest(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """What sign-hash signs, signed as a message with any context, is none of sign-hash's."""
+    """The input of sign-hash, signed as a message with any context, is invalid for verify-hash."""
     named: Any = {"tenant": tenant, "algorithm": algorithm}
     await keys.execute(GenerateKey(**named, quota=None), attribution)
     digest = sha256(MESSAGE).digest()
@@ -108,7 +108,7 @@ async def test_no_context_makes_a_signature_over_a_digest(
 
 @given(behind=st.binary(max_size=MAX_CONTEXT - len(RESERVED_CONTEXT)))
 def test_a_reserved_context_cannot_even_be_asked_for(behind: bytes) -> None:
-    """No frame with one is decoded, for signing or for verifying."""
+    """A frame with a reserved context is invalid, for signing and verifying."""
     context = RESERVED_CONTEXT + behind
     for kind, more in ((Sign, []), (Verify, [b""])):
         tag: Any = kind.__struct_config__.tag
@@ -133,5 +133,5 @@ def test_a_reserved_context_cannot_even_be_asked_for(behind: bytes) -> None:
     [HASH_CONTEXT, selftest.PAIR_CONTEXT, selftest.CONTEXT, checkpoint_signer.CONTEXT],
 )
 def test_every_context_of_ours_is_reserved(context: bytes) -> None:
-    """What pqkeep itself signs with a tenant's kind of key, no caller can have signed."""
+    """Every context that pqkeep itself signs with is reserved, so no caller can use it."""
     assert context.startswith(RESERVED_CONTEXT)

@@ -1,4 +1,4 @@
-"""Checkpoints as signed notes, read by a parser that was written from the specifications alone."""
+"""Checkpoints as signed notes, read by an independent parser of the specifications."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=Tru
 
 @dataclass
 class Read:
-    """A checkpoint that a note holds, and who signed it when."""
+    """A checkpoint in a note, with its signer and time."""
 
     origin: str
     size: int
@@ -52,7 +52,7 @@ class Read:
 
 
 class BadNoteError(Exception):
-    """The note does not hold."""
+    """The note is invalid."""
 
 
 def read(text: str, vkey: str) -> Read:
@@ -84,7 +84,7 @@ def read(text: str, vkey: str) -> Read:
 
 
 class Log:
-    """Asks for what is public of the log."""
+    """A client of the log's public data."""
 
     def __init__(self, service: InProcessService, attribution: Attribution) -> None:
         self._service, self._attribution = service, attribution
@@ -112,12 +112,12 @@ class Log:
 
 @pytest.fixture
 def log(service: InProcessService, attribution: Attribution) -> Log:
-    """Ask the service."""
+    """Return a client of the service."""
     return Log(service, attribution)
 
 
 def test_the_vector() -> None:
-    """The derived key, its name, its id and what it signs are those of the vector."""
+    """The derived key, its name, its id and its signature equal the vector's."""
     key = derive_note_key(Secret(bytes.fromhex(VECTOR["checkpoint_key_seed"])))
     name = signed_notes.origin(UUID(VECTOR["log_id"]))
     assert name == VECTOR["origin"]
@@ -134,7 +134,7 @@ def test_the_vector() -> None:
 
 @pytest.mark.parametrize("line", [0, 1, 2])
 def test_what_is_signed_cannot_be_changed(line: int) -> None:
-    """A note with another origin, size or root, or of another time, does not hold."""
+    """A note with another origin, size, root or time is invalid."""
     lines = VECTOR["note"].split("\n")
     lines[line] = [lines[0] + "x", "2", b64encode(bytes(32)).decode()][line]
     with pytest.raises(BadNoteError):
@@ -151,7 +151,7 @@ def test_what_is_signed_cannot_be_changed(line: int) -> None:
 async def test_the_newest_checkpoint_as_a_note(
     log: Log, service: InProcessService, tenant: TenantId
 ) -> None:
-    """There is none before the first checkpoint; then it has that one's size, root and time."""
+    """A note exists after the first checkpoint, with its size, root and time."""
     with pytest.raises(KeyServiceError) as refusal:
         await log.note()
     assert refusal.value.kind is ErrorKind.RECORD_NOT_FOUND
@@ -174,7 +174,7 @@ async def test_the_newest_checkpoint_as_a_note(
 async def test_a_checkpoint_that_is_not_the_log_s_is_not_signed(
     log: Log, tenant: TenantId, sql: Sql
 ) -> None:
-    """Who writes another root into the database gets no note of it."""
+    """A root planted in the database gets no note."""
     await log.grow(tenant)
     await log.sign()
     sql("UPDATE audit_checkpoints SET root = ?", bytes(32))

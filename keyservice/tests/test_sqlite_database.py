@@ -1,4 +1,4 @@
-"""What a SQLite file must be like, and what is asked of SQLite."""
+"""The requirements for a SQLite file, and the settings of SQLite."""
 
 import asyncio
 import resource
@@ -29,14 +29,14 @@ from pqkeep_protocol.startup.settings import ConfigError
     ],
 )
 async def test_pragmas_are_in_force(pragma: str, value: object, database: Database) -> None:
-    """The connection that writes has each setting on, as SQLite itself says."""
+    """SQLite reports each setting on the writing connection."""
     query = f"PRAGMA {pragma}"
     assert await database.read(lambda c: c.exec_driver_sql(query).scalar()) == value
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + bytes(4080)])
 def test_a_file_that_is_no_database_is_refused(database_path: Path, content: bytes) -> None:
-    """A file of something else is a ConfigError, and is left as it was."""
+    """Another file is a ConfigError, and is not changed."""
     database_path.write_bytes(content)
     database_path.chmod(0o600)
     with pytest.raises(ConfigError, match="cannot open"):
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_database_is_refused(database_path: Path, content: byt
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666, 0o601])
 def test_a_database_open_to_others_is_refused(mode: int, database_path: Path) -> None:
-    """A database with any right of the group or of others is not opened, and is left as it was."""
+    """A database with any right for group or others is not opened or changed."""
     asyncio.run(SqliteDatabase(str(database_path)).close())
     content = database_path.read_bytes()
     database_path.chmod(mode)
@@ -59,7 +59,7 @@ def test_a_database_open_to_others_is_refused(mode: int, database_path: Path) ->
 
 
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    """A path that cannot be opened is a ConfigError that names it."""
+    """A path that cannot be opened is a ConfigError with the path."""
     with pytest.raises(ConfigError, match="missing"):
         SqliteDatabase(str(tmp_path / "missing" / "keys.sqlite3"))
 
@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
 async def test_only_the_owner_can_read_the_files(
     database_path: Path, keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """The database, its log and its index have mode 0600, whatever the umask."""
+    """The database and its WAL files have mode 0600, whatever the umask."""
     generate = GenerateKey(tenant=tenant, algorithm=Algorithm.ML_KEM_768, quota=None)
     await keys.execute(generate, attribution)
     modes = {
@@ -79,7 +79,7 @@ async def test_only_the_owner_can_read_the_files(
 
 @pytest.fixture
 def no_room_for_files() -> Iterator[None]:
-    """Let files grow by little, temporary ones too."""
+    """Limit the growth of files, including temporary ones."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
     yield
@@ -87,7 +87,7 @@ def no_room_for_files() -> Iterator[None]:
 
 
 def sort_on_disk(connection: sa.Connection) -> object:
-    """Read what is too much to be sorted in memory."""
+    """Read more than fits in memory for a sort."""
     numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)"
     query = f"{numbers} SELECT randomblob(5000) AS bytes FROM n ORDER BY bytes"  # noqa: S608
     return connection.exec_driver_sql(query).first()
@@ -96,6 +96,6 @@ def sort_on_disk(connection: sa.Connection) -> object:
 @pytest.mark.usefixtures("database", "no_room_for_files")
 @pytest.mark.parametrize("kind", ["read", "query"])
 async def test_a_disk_that_fails_while_it_is_read(kind: str, database: Database) -> None:
-    """An error of the disk is DatabaseUnavailableError in what only reads, too."""
+    """A disk error during a read is DatabaseUnavailableError too."""
     with pytest.raises(DatabaseUnavailableError):
         await getattr(database, kind)(sort_on_disk)

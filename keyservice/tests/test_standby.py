@@ -1,4 +1,4 @@
-"""Two key services of one PostgreSQL database: one is the writer, the other waits to be."""
+"""Two key services on one PostgreSQL database: one is the writer, the other is a standby."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROOT_KEY = {"id": 9, "check_value": b"", "added_at_us": 1}
 
 
 async def until(condition: Callable[[], bool], meanwhile: Callable[[], object] = int) -> None:
-    """Wait for something to become true, and do something in between."""
+    """Wait until a condition is true, and call a function in between."""
     async with asyncio.timeout(SECONDS):
         while not condition():
             await asyncio.to_thread(meanwhile)
@@ -57,18 +57,18 @@ async def until(condition: Callable[[], bool], meanwhile: Callable[[], object] =
 
 
 async def next_epoch(database: FencedDatabase, after: int) -> int:
-    """Wait for another epoch than that, and return its number."""
+    """Wait for an epoch other than ``after``, and return its number."""
     await until(lambda: database.writer.epoch not in {0, after})
     return database.writer.epoch
 
 
 def one(connection: sa.Connection) -> object:
-    """Be something to run in a transaction."""
+    """Run a statement, for a transaction."""
     return connection.execute(sa.select(1)).scalar_one()
 
 
 def add_root_key(connection: sa.Connection) -> None:
-    """Write something."""
+    """Write a row."""
     connection.execute(sa.insert(ROOT_KEYS), ROOT_KEY)
 
 
@@ -76,7 +76,7 @@ def add_root_key(connection: sa.Connection) -> None:
 async def opened(
     postgres_server: PostgresServer, location: Location, sql: Sql
 ) -> AsyncIterator[Open]:
-    """Open the database as key services do, one after the other, and close all of them."""
+    """Open the database as key services do, one after another, and close all of them."""
     ((name,),) = sql("SELECT current_database()")
     url = postgres_server.url("pqkeep_keyservice", name)
     async with AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ async def opened(
 
 
 async def test_a_standby_takes_over_what_is_given_up(opened: Open) -> None:
-    """The second waits without an error, answers nothing, and begins the next epoch."""
+    """The second waits without an error, refuses requests, and begins the next epoch."""
     active, standby = await opened(), await opened()
     assert (active.writer.epoch, active.writer.takeovers) == (1, 0)
     await until(lambda: standby.writer.is_standing_by)
@@ -109,7 +109,7 @@ async def test_a_standby_takes_over_what_is_given_up(opened: Open) -> None:
 
 
 async def test_a_holder_that_is_heard_of_is_left_alone(opened: Open, sql: Sql) -> None:
-    """While nothing else is written the holder renews its time itself."""
+    """An idle holder renews its time by itself."""
     active, standby = await opened(), await opened()
     await until(lambda: standby.writer.is_standing_by)
     renewed = set[int]()
@@ -122,7 +122,7 @@ async def test_a_holder_that_is_heard_of_is_left_alone(opened: Open, sql: Sql) -
 
 @pytest.mark.threat("replaced-key-service")
 async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None:
-    """Its session is ended, and it waits for the other one in turn."""
+    """A silent holder's session is ended, and it becomes the standby."""
     active, standby = await opened(), await opened()
     await until(lambda: bool(standby.writer.epoch), lambda: sql(SILENT))
     epoch = standby.writer.epoch
@@ -136,7 +136,7 @@ async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None
 
 
 async def test_a_holder_that_the_server_works_for_is_left_alone(opened: Open, sql: Sql) -> None:
-    """A statement that takes long, as on a slow disk, is no silence."""
+    """A long statement, as on a slow disk, does not count as silence."""
     active, standby = await opened(), await opened()
     await until(lambda: standby.writer.is_standing_by)
     await active.write(one)
@@ -152,7 +152,7 @@ async def test_a_holder_that_the_server_works_for_is_left_alone(opened: Open, sq
 
 @pytest.mark.threat("replaced-key-service")
 async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql: Sql) -> None:
-    """A session that believes to have the lock commits nothing once another epoch has begun."""
+    """A session that wrongly believes to have the lock commits nothing in a later epoch."""
     first = await opened()
     await first.read(lambda c: c.exec_driver_sql("SELECT pg_advisory_unlock_all()").scalar())
     second = await opened()
@@ -169,7 +169,7 @@ async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql
 async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
     opened: Open, sql: Sql
 ) -> None:
-    """A transaction under way holds the next epoch up: it is committed before, or never."""
+    """A transaction in progress delays the next epoch: it commits before, or never."""
     first = await opened()
     await first.read(lambda c: c.exec_driver_sql("SELECT pg_advisory_unlock_all()").scalar())
     order: list[str] = []
@@ -193,7 +193,7 @@ async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
 
 
 async def test_only_a_key_service_s_session_is_ended(opened: Open, sql: Sql) -> None:
-    """A restore that has the lock is waited for, however long ago a key service was heard of."""
+    """A restore that holds the lock is waited for, however long it takes."""
     active = await opened()
     server = active._server
     assert isinstance(server, PostgresqlServer)
@@ -214,7 +214,7 @@ async def test_only_a_key_service_s_session_is_ended(opened: Open, sql: Sql) -> 
 def wired(
     sealer: Sealer, worker_settings: WorkerSettings, settings: Path
 ) -> Callable[[FencedDatabase], KeyServiceParts]:
-    """Make a key service on a database that is open or waited for."""
+    """Return a function that wires a key service on a database."""
 
     def new(database: FencedDatabase) -> KeyServiceParts:
         return wire(
@@ -229,7 +229,7 @@ def wired(
 
 
 async def running(activation: Activation) -> asyncio.Task[None]:
-    """Start what makes the checks of each epoch."""
+    """Start the activation's checks for each epoch."""
     await activation.start()
     return asyncio.create_task(activation.run())
 
@@ -237,7 +237,7 @@ async def running(activation: Activation) -> asyncio.Task[None]:
 async def test_a_key_service_that_took_over_knows_what_the_other_did(
     opened: Open, wired: Callable[[FencedDatabase], KeyServiceParts], sql: Sql
 ) -> None:
-    """Each serves once its checks are made, continues the log, and uses no key from before."""
+    """Each serves after its checks, continues the log, and uses no outdated key."""
     async with AsyncExitStack() as stack:
         databases = [await opened(), await opened()]
         first, second = parts = [wired(database) for database in databases]
@@ -279,7 +279,7 @@ async def test_a_standby_with_another_root_key_does_not_start(
     worker_settings: WorkerSettings,
     settings: Path,
 ) -> None:
-    """What it could not open is found when it starts, not when it is needed."""
+    """A standby with a wrong root key fails at its start, not at the takeover."""
     first = wired(await opened())
     with closing(first):
         await first.activation.start()

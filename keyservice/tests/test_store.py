@@ -1,4 +1,4 @@
-"""Keys in a real database: compare-and-swap, quota, durability, and who may open it."""
+"""Keys in a real database: compare-and-swap, quota, durability and exclusive access."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
 
 
 def row(request_id: str = "request") -> NewRecord:
-    """Return a record that can be told by its request."""
+    """Return a record, identified by its request."""
     return NewRecord(TENANT, "p", Operation.ROTATE_KEY, KEM, 1, "success", request_id, "a", "y")
 
 
 def new_entry(versions: KeyVersions) -> KeyEntry:
-    """Return an entry with which a ring can go on."""
+    """Return the next entry for a key."""
     version = versions.next_version
     info = KeyInfo(versions.algorithm, version, KeyStatus.ACTIVE, b"public %d" % version, CREATED)
     return KeyEntry(info, SealedSeed(b"sealed %d" % version))
 
 
 def generated(versions: KeyVersions) -> KeyVersions:
-    """Return the ring with a first key."""
+    """Return the key with a first version."""
     return versions.with_first(new_entry(versions))
 
 
 def rotated(versions: KeyVersions) -> KeyVersions:
-    """Return the ring with its active key rotated."""
+    """Return the key with its active version rotated."""
     return versions.with_rotated(new_entry(versions))
 
 
@@ -83,7 +83,7 @@ async def put(
 async def test_a_key_of_every_status_comes_back_after_a_restart(
     location: Location, sealer: Sealer, tenant: TenantId
 ) -> None:
-    """Versions, statuses, seeds, public keys, times to the microsecond and revision are kept."""
+    """Versions, statuses, seeds, public keys, times to the microsecond and revision are stored."""
     versions = KeyVersions(tenant, KEM)
     database = await location.open()
     store = KeyStore(database, sealer)
@@ -106,7 +106,7 @@ async def test_a_key_of_every_status_comes_back_after_a_restart(
 
 
 async def test_keys_do_not_mix(store: KeyStore, tenant: TenantId) -> None:
-    """A key belongs to one tenant and one algorithm; any other one has no versions."""
+    """A key belongs to one tenant and one algorithm. Others have no versions."""
     mine = KeyVersions(tenant, KEM)
     await put(store, mine, generated(mine))
     other = TenantId(uuid4())
@@ -120,7 +120,7 @@ async def test_keys_do_not_mix(store: KeyStore, tenant: TenantId) -> None:
 async def test_a_stale_change_writes_nothing(
     size: int, store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """Of two changes of the same ring the second is refused, and its audit row is not written."""
+    """Of two changes of the same revision, the second is refused without a record."""
     old = KeyVersions(tenant, KEM)
     if size:
         first = generated(old)
@@ -139,7 +139,7 @@ async def test_a_stale_change_writes_nothing(
 async def test_one_batch_decides_entry_by_entry(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """In one transaction the first of two rivals wins, and the records beside them are kept."""
+    """In one transaction the first of two conflicting changes wins, and other records are kept."""
     old = KeyVersions(tenant, KEM)
     change = KeyChange(old, generated(old))
     outcomes = await store.commit(
@@ -158,7 +158,7 @@ async def test_one_batch_decides_entry_by_entry(
 async def test_the_quota_counts_active_keys_of_all_algorithms(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """The last key within the quota is made, the next is not and leaves no record; others go on."""
+    """The quota's last key is made. The next one is refused without a record, and others succeed."""
     kem, signature = KeyVersions(tenant, KEM), KeyVersions(tenant, SIGNATURE)
     assert await put(store, kem, generated(kem), quota=1) is CommitOutcome.DURABLE
     assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.QUOTA_REACHED
@@ -175,7 +175,7 @@ async def test_the_quota_counts_active_keys_of_all_algorithms(
 async def test_two_active_keys_cannot_be_stored(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """The database itself refuses a second active key, disabled or not, and no number of others."""
+    """The database itself refuses a second active version, even if disabled, and allows others."""
     versions = KeyVersions(tenant, KEM)
     await put(store, versions, generated(versions))
     copy = (
@@ -193,7 +193,7 @@ async def test_two_active_keys_cannot_be_stored(
 async def test_a_change_of_a_key_that_is_not_there_is_stale(
     store: KeyStore, tenant: TenantId
 ) -> None:
-    """A ring that storage never saw cannot be replaced, and nothing of it is written."""
+    """A change of a key that was never stored is stale, and writes nothing."""
     absent = KeyVersions(tenant, KEM)
     forged = KeyVersions(tenant, KEM, (), revision=7)
     assert await put(store, forged, generated(forged)) is CommitOutcome.STALE
@@ -218,7 +218,7 @@ async def test_migrations_make_the_tables_of_the_schema(database: Database) -> N
 async def test_no_sealed_seed_is_visible_to_the_audit_log(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """A change's record holds what its row says, and nothing of the key."""
+    """A change's record has its row's values, and nothing of the seed."""
     versions = KeyVersions(tenant, KEM)
     await put(store, versions, generated(versions))
     ((*columns,),) = sql("SELECT * FROM audit_records")
@@ -229,7 +229,7 @@ async def test_no_sealed_seed_is_visible_to_the_audit_log(
 
 @pytest.mark.parametrize("has_schema", [False])
 async def test_a_migrated_database_opens_again(location: Location) -> None:
-    """Opening a database of the current schema changes nothing in it."""
+    """Opening a database of the current schema does not change it."""
     await (await location.open()).close()
     version = location.sql("SELECT version_num FROM alembic_version")
     await (await location.open()).close()
@@ -238,7 +238,7 @@ async def test_a_migrated_database_opens_again(location: Location) -> None:
 
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "keys_9999"])
 async def test_a_database_of_another_version_is_refused(location: Location, revision: str) -> None:
-    """Whether older or newer, the message says what it has and what to do; nothing is changed."""
+    """For an older or newer schema the message names it and what to do, and nothing changes."""
     await (await location.open()).close()
     location.sql("UPDATE alembic_version SET version_num = ?", revision)
     location.sql("DROP TABLE key_usage")
@@ -257,7 +257,7 @@ async def test_a_database_of_another_version_is_refused(location: Location, revi
 
 @pytest.mark.threat("swapped-key-service")
 async def test_a_database_is_one_shards_only(location: Location, sealer: Sealer) -> None:
-    """The shard that opens a new database has it for good; another one is refused, by name."""
+    """The first shard that opens a new database owns it, and another one is refused by name."""
     for _ in range(2):
         database = await location.open()
         store = KeyStore(database, sealer)
@@ -272,7 +272,7 @@ async def test_a_database_is_one_shards_only(location: Location, sealer: Sealer)
 
 
 async def test_a_database_is_one_process_s_only(location: Location) -> None:
-    """While a database is open it is opened by nobody else, and after close by anybody."""
+    """An open database cannot be opened again. After close it can."""
     database = await location.open()
     for _ in range(2):
         with pytest.raises(ConfigError, match="in use by another key service"):
@@ -282,7 +282,7 @@ async def test_a_database_is_one_process_s_only(location: Location) -> None:
 
 
 async def test_a_refused_database_is_let_go(location: Location) -> None:
-    """What was wrong with a database can be put right, and the same process opens it then."""
+    """After an error is fixed, the same process can open the database."""
     await (await location.open()).close()
     ((version,),) = location.sql("SELECT version_num FROM alembic_version")
     location.sql("UPDATE alembic_version SET version_num = '9999'")

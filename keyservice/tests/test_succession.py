@@ -1,4 +1,4 @@
-"""After a restore the log continues under a new id and a new key, and says what it continues."""
+"""After a restore the log continues with a new id and key, and names its predecessor."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ VECTORS = Path(__file__).parents[2] / "tests" / "vectors" / "audit-succession.js
 async def signed(
     service: InProcessService, attribution: Attribution, algorithm: Algorithm = ML_DSA
 ) -> Checkpoint:
-    """Sign the log as it is."""
+    """Sign the log's current root."""
     request = SignCheckpoint(tenant=INSTALLATION, algorithm=algorithm)
     return (await service.execute(request, attribution)).checkpoint
 
 
 async def restored(location: Location, sealer: Sealer) -> UUID:
-    """Do what a restore does with a database that it has filled."""
+    """Do a restore's steps on a filled database."""
     database: Database = await location.open()
     try:
         return await database.write(continue_log, sealer)
@@ -64,9 +64,9 @@ async def test_a_log_is_continued(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """The first record names the old log's last checkpoint; a key of the new log signs it.
+    """The first record names the old log's last checkpoint, and a new key signs the new log.
 
-    Keys from before are of use, and no version is given out again.
+    Earlier keys still work, and no version number is used again.
     """
     async with serving() as service:
         await service.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
@@ -111,7 +111,7 @@ async def test_a_log_is_continued(
 async def test_a_log_is_continued_twice(
     serving: Serving, location: Location, sealer: Sealer, attribution: Attribution
 ) -> None:
-    """Each restore has its own log id, key and record; one without a checkpoint names none."""
+    """Each restore has its own log id, key and record. Without a checkpoint it names none."""
     async with serving():
         pass
     logs = [await restored(location, sealer) for _ in range(2)]
@@ -133,7 +133,7 @@ async def test_a_log_is_continued_twice(
 async def test_another_log_id_is_refused(
     serving: Serving, location: Location, attribution: Attribution
 ) -> None:
-    """A log whose id is not that of its newest checkpoint is not continued at a start."""
+    """A start refuses a log whose newest checkpoint has another id."""
     async with serving() as service:
         await signed(service, attribution)
     location.sql("UPDATE audit_log SET log_id = ?", str(UUID(int=1)))
@@ -143,7 +143,7 @@ async def test_another_log_id_is_refused(
 
 
 def test_the_succession_record_of_the_vector() -> None:
-    """Its text and leaf are those of the vector, for ever."""
+    """The record has the vector's text and leaf."""
     vector: dict[str, Any] = json.loads(VECTORS.read_text())
     last = Checkpoint(
         log_id=UUID(vector["log_id"]),

@@ -1,4 +1,4 @@
-"""A public key that the caller brings: a stranger's is no key of ours, and one of ours keeps its status."""
+"""Supplied public keys: a foreign key needs no version, and the tenant's own key keeps its status."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LOW_ORDER = bytes(32)
 
 @pytest.fixture
 def stranger() -> TenantId:
-    """Return a tenant without any key."""
+    """Return a tenant without keys."""
     return TenantId(uuid4())
 
 
@@ -65,7 +65,7 @@ async def test_the_key_s_owner_opens_what_a_stranger_made(
     stranger: TenantId,
     attribution: Attribution,
 ) -> None:
-    """What was encrypted or encapsulated to a key decrypts where its private half is, only there."""
+    """Data for a supplied key decrypts only with its private half."""
     mine: Any = {"tenant": tenant, "algorithm": algorithm}
     theirs: Any = {"tenant": stranger, "algorithm": algorithm, "version": None}
     made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
@@ -99,7 +99,7 @@ async def test_a_supplied_key_verifies_as_a_version_does(
     stranger: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Of a message with its context, a digest and a mu: the same answers, good or bad."""
+    """For messages, digests and mus, a supplied key gives the same results as its version."""
     mine: Any = {"tenant": tenant, "algorithm": algorithm}
     made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
     by_version: Any = {**mine, "version": ONE}
@@ -147,7 +147,7 @@ async def test_what_is_no_key_is_refused_as_such(
     stranger: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Of a wrong size, beyond the modulus, off the curve, of low order: a kind of its own."""
+    """A key of wrong size, out of range, off the curve or of low order is INVALID_PUBLIC_KEY."""
     key: Any = {
         "tenant": stranger,
         "algorithm": algorithm,
@@ -170,7 +170,7 @@ async def test_what_is_no_key_is_refused_as_such(
 async def test_it_is_recorded_by_its_fingerprint_and_counted_as_no_version_s_use(
     keys: KeyService, tenant: TenantId, stranger: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Success, an invalid signature, and what is no key: no version, and SHA-256 of what was sent."""
+    """Records of a foreign key have no version, and its SHA-256."""
     algorithm = Algorithm.ML_DSA_65
     mine: Any = {"tenant": tenant, "algorithm": algorithm}
     made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
@@ -205,7 +205,7 @@ async def test_it_is_recorded_by_its_fingerprint_and_counted_as_no_version_s_use
 
 
 def test_a_request_has_one_key() -> None:
-    """With a version and a supplied key, or with neither, no request can even be made."""
+    """A request with both a version and a supplied key, or neither, is invalid."""
     named: Any = {"tenant": TenantId(uuid4()), "algorithm": Algorithm.ML_KEM_768}
     verify: Any = {**named, "message": b"", "signature": b""}
     for kind, fields, both in (
@@ -240,7 +240,7 @@ WITH_OWN = [
 async def try_own(
     kind: str, key: dict[str, Any], keys: KeyService, attribution: Attribution
 ) -> ErrorKind | None:
-    """Return how an operation with a supplied key is refused; None if it is not."""
+    """Return how an operation with a supplied key is refused, or None."""
     requests: dict[str, Any] = {"encrypt": Encrypt, "encapsulate": Encapsulate, "verify": Verify}
     more: dict[str, dict[str, Any]] = {
         "encrypt": {"plaintext": DATA},
@@ -267,7 +267,7 @@ async def test_one_s_own_key_keeps_its_status(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """Retired, disabled, archived: refused and recorded as its version is; for others it is nobody's."""
+    """A retired, disabled or archived own key is refused like its version. For others it is foreign."""
     named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
     await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
@@ -296,7 +296,7 @@ async def test_one_s_own_key_keeps_its_status(
 async def test_its_use_is_the_version_s(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """What is encrypted to one's own public key counts as a use of that version."""
+    """Encryption to an own public key counts as a use of its version."""
     named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
     await keys.execute(
@@ -310,7 +310,7 @@ async def test_its_use_is_the_version_s(
 async def test_a_keyring_s_purposes_and_the_caller_s_keyrings_hold(
     kind: str, keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """A public key is no way around what a keyring is for, nor around an API key's scopes."""
+    """A public key does not bypass a keyring's purposes or an API key's scopes."""
     algorithm = Algorithm.ML_DSA_65 if kind == "verify" else Algorithm.ML_KEM_768
     named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
     await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
@@ -339,7 +339,7 @@ async def test_a_keyring_s_purposes_and_the_caller_s_keyrings_hold(
 async def test_a_batch_resolves_each_supplied_key(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """In a batch, too, a retired key is refused, with its version in the item's record."""
+    """In a batch too, a retired own key is refused, with its version in the record."""
     named: Any = {"tenant": tenant, "algorithm": Algorithm.ML_KEM_768}
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)
     await keys.execute(RotateKey(**named), attribution)

@@ -1,4 +1,4 @@
-"""A tenant leaves one key service and arrives at another: whole, once, and never in both."""
+"""A tenant leaves one key service and arrives at another: completely, once, and never in both."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 @dataclass
 class Shard:
-    """A key service with a root key of its own, that can be closed and opened again."""
+    """A key service with its own root key, which can be closed and reopened."""
 
     name: str
     location: Location
@@ -114,7 +114,7 @@ class Shard:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Serve the database as a new process does."""
+        """Serve the database like a new process."""
         database = await self.location.open()
         try:
             store = KeyStore(database, self.sealer)
@@ -135,13 +135,13 @@ class Shard:
             await database.close()
 
     def read_transfer_key(self) -> TransferKey | None:
-        """Return what is in its file."""
+        """Return the transfer key in the shard's file."""
         if not self.is_readable:
             raise ConfigError("the file of the transfer key cannot be read")
         return self.transfer_key
 
     async def ask(self, request: Any) -> Any:
-        """Answer a gateway's request."""
+        """Execute a gateway's request."""
         deadline = asyncio.get_running_loop().time() + SECONDS
         if isinstance(request, Batch):
             return await self.parts.batches.execute(request, ATTRIBUTION, deadline)
@@ -150,8 +150,8 @@ class Shard:
         return await self.parts.transactions.execute(request, ATTRIBUTION, deadline)
 
     async def step(self, request: AnyMoveRequest, kind: type[T]) -> T:
-        """Answer the operator's request."""
-        response = await self.parts.administration.respond(request)
+        """Execute the operator's request."""
+        response = await self.parts.administration.response(request)
         assert isinstance(response, kind), response
         return response
 
@@ -174,7 +174,7 @@ class Pair:
     stack: AsyncExitStack
 
     async def restart(self) -> None:
-        """End both processes, and start them again."""
+        """Restart both processes."""
         await self.stack.aclose()
         for shard in (self.east, self.west):
             await self.stack.enter_async_context(shard.serving())
@@ -187,7 +187,7 @@ async def pair(
     worker_settings: WorkerSettings,
     settings: Path,
 ) -> AsyncIterator[Pair]:
-    """Serve two shards, each with a database and a root key of its own."""
+    """Serve two shards, each with its own database and root key."""
     transfer_key = TransferKey(Secret(os.urandom(32)))
     east, west = (
         Shard(name, where, worker_settings, settings, transfer_key)
@@ -200,22 +200,22 @@ async def pair(
 
 
 def numbers(count: int) -> Iterator[int]:
-    """Yield large numbers without an order, the same each time."""
+    """Yield large pseudo-random numbers, always the same."""
     return (int.from_bytes(sha256(bytes([number])).digest()[:8], "big") for number in range(count))
 
 
 async def no_pause() -> None:
-    """Go on at once."""
+    """Continue at once."""
 
 
 async def export(source: Shard, target: Shard, tenant: TenantId) -> tuple[ExportedTenant, bytes]:
-    """Have a tenant leave; return its bundle."""
+    """Export a tenant, and return its bundle."""
     exported = await source.step(ExportTenant(tenant=tenant, target=target.name), ExportedTenant)
     return exported, await read(source, exported, tenant)
 
 
 async def read(source: Shard, exported: ExportedTenant, tenant: TenantId) -> bytes:
-    """Return a bundle, from its parts."""
+    """Return a bundle from its parts."""
     bundle = b""
     while len(bundle) < exported.size:
         request = ReadBundle(tenant=tenant, sha256=exported.sha256, part=len(bundle) // part_size())
@@ -224,13 +224,13 @@ async def read(source: Shard, exported: ExportedTenant, tenant: TenantId) -> byt
 
 
 def part_size() -> int:
-    """Return how many bytes a part has: in one test fewer."""
+    """Return the bytes in a part: fewer in one test."""
     size: int = vars(moves)["BUNDLE_PART"]
     return size
 
 
 def parts_of(tenant: TenantId, digest: bytes, bundle: bytes) -> Iterator[ImportTenant]:
-    """Yield the requests that bring a bundle."""
+    """Yield the requests that import a bundle."""
     for start in range(0, len(bundle), part_size()):
         yield ImportTenant(
             tenant=tenant,
@@ -242,7 +242,7 @@ def parts_of(tenant: TenantId, digest: bytes, bundle: bytes) -> Iterator[ImportT
 
 
 async def bring(target: Shard, tenant: TenantId, bundle: bytes, digest: bytes) -> Receipt:
-    """Have a tenant arrive; return the receipt."""
+    """Import a tenant, and return the receipt."""
     for request in parts_of(tenant, digest, bundle):
         progress = await target.step(request, ImportProgress)
     assert progress.receipt is not None
@@ -261,7 +261,7 @@ async def refused(target: Shard, tenant: TenantId, bundle: bytes) -> MoveRefusal
 async def move(
     source: Shard, target: Shard, tenant: TenantId, pause: Callable[[], Any] = no_pause
 ) -> bytes:
-    """Take every step of a move, with a pause after each; return the bundle."""
+    """Run every step of a move, with a pause after each. Return the bundle."""
     exported, bundle = await export(source, target, tenant)
     await pause()
     receipt = await bring(target, tenant, bundle, exported.sha256)
@@ -287,7 +287,7 @@ def used(tenant: TenantId, **how: Any) -> list[Any]:
 
 
 async def fill(shard: Shard, tenant: TenantId) -> list[Any]:
-    """Make all that a tenant can have; return requests that use it."""
+    """Create all kinds of tenant data. Return requests that use it."""
     for request in (
         UpdateKeyring(tenant=tenant, description="what everything is in", rotation_days=90),
         CreateKeyring(tenant=tenant, keyring=NAMED, labels={"team": "payments"}),
@@ -317,7 +317,7 @@ async def fill(shard: Shard, tenant: TenantId) -> list[Any]:
 
 
 async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
-    """Return all that a shard says of a tenant, but for its records."""
+    """Return all that a shard reports of a tenant, except its records."""
     lists = ListKeys(tenant=tenant, algorithm=None, status=None, all_keyrings=True)
     usage = ListUsage(tenant=tenant, algorithm=None)
     counts = await shard.ask(CountOperations(tenant=tenant, since_hour=0, hours=24))
@@ -335,7 +335,7 @@ async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
 
 
 async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> None:
-    """Keys of every status, keyrings, uses and counts are the same there, and open the same data."""
+    """Keys of every status, keyrings, uses and counts are the same, and open the same data."""
     uses = await fill(pair.east, tenant)
     before = await everything(pair.east, tenant)
     await move(pair.east, pair.west, tenant)
@@ -356,7 +356,7 @@ async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> N
 
 @pytest.mark.threat("moved-tenant-rollback")
 async def test_the_shard_it_left_has_nothing_and_refuses(pair: Pair, tenant: TenantId) -> None:
-    """From the moment it leaves every call is refused and recorded, also after a restart."""
+    """After the departure every call is refused and recorded, even after a restart."""
     uses = await fill(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     sql = pair.east.location.sql
@@ -429,7 +429,7 @@ async def test_both_logs_say_it(pair: Pair, tenant: TenantId) -> None:
 
 
 async def test_every_step_can_be_taken_again(pair: Pair, tenant: TenantId) -> None:
-    """Asked again, also by a new process, each step says the same and changes nothing."""
+    """A repeated step, even by a new process, returns the same and changes nothing."""
     await fill(pair.east, tenant)
     bundles, receipts = set(), set()
     for restart in (False, True, False):
@@ -461,7 +461,7 @@ async def test_every_step_can_be_taken_again(pair: Pair, tenant: TenantId) -> No
 
 
 async def test_a_tenant_goes_and_comes_back(pair: Pair, tenant: TenantId) -> None:
-    """However often it moves, its data opens, and every change of its keys is the next revision."""
+    """After many moves its data opens, and each change is the next revision."""
     uses = await fill(pair.east, tenant)
     before = await everything(pair.east, tenant)
     source, target = pair.east, pair.west
@@ -482,7 +482,7 @@ async def test_a_tenant_goes_and_comes_back(pair: Pair, tenant: TenantId) -> Non
 
 @pytest.mark.threat("tenant-bundles")
 async def test_a_bundle_is_received_once_and_in_order(pair: Pair, tenant: TenantId) -> None:
-    """An earlier bundle brought again is refused, wherever the tenant is by then."""
+    """An earlier bundle is refused wherever the tenant is."""
     await fill(pair.east, tenant)
     first = await move(pair.east, pair.west, tenant)
     await pair.west.ask(RotateKey(tenant=tenant, algorithm=KEM))
@@ -497,7 +497,7 @@ async def test_a_bundle_is_received_once_and_in_order(pair: Pair, tenant: Tenant
 
 @pytest.mark.threat("tenant-bundles")
 async def test_a_bundle_that_is_not_whole_is_refused(pair: Pair, tenant: TenantId) -> None:
-    """Cut anywhere, longer, changed anywhere, or of another installation: nothing arrives."""
+    """A bundle that is cut, extended, changed or foreign is refused."""
     await fill(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     places = {0, 20, 40, 70, 85, 90, 100, len(bundle) - 1} | {
@@ -526,7 +526,7 @@ async def test_a_bundle_that_is_not_whole_is_refused(pair: Pair, tenant: TenantI
 
 
 async def test_nothing_is_sealed_under_a_replaced_key(pair: Pair, tenant: TenantId) -> None:
-    """What leaves once the transfer key is another one arrives, though key services start again."""
+    """After a change of the transfer key, a departing tenant can arrive, even after restarts."""
     await fill(pair.east, tenant)
     pair.east.transfer_key = pair.west.transfer_key = TransferKey(Secret(os.urandom(32)))
     exported, bundle = await export(pair.east, pair.west, tenant)
@@ -536,7 +536,7 @@ async def test_nothing_is_sealed_under_a_replaced_key(pair: Pair, tenant: Tenant
 
 @pytest.mark.threat("tenant-bundles")
 async def test_a_bundle_for_another_is_refused(pair: Pair, tenant: TenantId) -> None:
-    """It is for one shard and of one tenant."""
+    """A bundle is refused by another shard and for another tenant."""
     await fill(pair.east, tenant)
     exported = await pair.east.step(ExportTenant(tenant=tenant, target="north"), ExportedTenant)
     bundle = await read(pair.east, exported, tenant)
@@ -550,7 +550,7 @@ async def test_a_bundle_for_another_is_refused(pair: Pair, tenant: TenantId) -> 
 
 @pytest.mark.threat("tenant-bundles")
 async def test_a_forged_receipt_is_refused(pair: Pair, tenant: TenantId) -> None:
-    """Without the other shard's receipt for this very bundle nothing is destroyed."""
+    """A bundle is destroyed only with the target's receipt for it."""
     await fill(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     receipt = await bring(pair.west, tenant, bundle, exported.sha256)
@@ -580,7 +580,7 @@ async def test_a_forged_receipt_is_refused(pair: Pair, tenant: TenantId) -> None
 
 
 async def test_moves_that_make_no_sense_are_refused(pair: Pair, tenant: TenantId) -> None:
-    """To the same shard, of no tenant, without a transfer key, where the tenant is already."""
+    """A move to the same shard, without a tenant, transfer key or need is refused."""
     same = ExportTenant(tenant=tenant, target=EAST)
     assert await pair.east.refusal(same) is MoveRefusal.SAME_SHARD
     installation = ExportTenant(tenant=INSTALLATION, target=WEST)
@@ -601,7 +601,7 @@ async def test_moves_that_make_no_sense_are_refused(pair: Pair, tenant: TenantId
 
 
 async def test_a_tenant_without_keys_moves(pair: Pair, tenant: TenantId) -> None:
-    """There is nothing to bring, and from then on its keys are made in the other shard."""
+    """A tenant without keys moves, and its new keys are made in the target shard."""
     await move(pair.east, pair.west, tenant)
     generate = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
     with pytest.raises(KeyServiceError, match="tenant-moved"):
@@ -612,7 +612,7 @@ async def test_a_tenant_without_keys_moves(pair: Pair, tenant: TenantId) -> None
 async def test_a_large_bundle_comes_in_parts(
     pair: Pair, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts come in their order, each once; another order says which is needed next."""
+    """Parts are accepted in order, once each. A wrong one returns the next number."""
     for module in (moves, tenants):
         monkeypatch.setattr(module, "BUNDLE_PART", SMALL_PART)
     uses = await fill(pair.east, tenant)
@@ -636,7 +636,7 @@ async def test_a_large_bundle_comes_in_parts(
 async def test_too_much_is_refused_before_anything_is_done(
     pair: Pair, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tenant with more than a bundle can hold stays where it is, and is served."""
+    """A tenant too large for a bundle stays, and is served."""
     uses = await fill(pair.east, tenant)
     monkeypatch.setattr(moves, "MAX_BUNDLE", 1000)
     request = ExportTenant(tenant=tenant, target=WEST)
@@ -646,7 +646,7 @@ async def test_too_much_is_refused_before_anything_is_done(
 
 
 async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId) -> None:
-    """What is answered is in the log before the tenant leaves; nothing is used afterwards."""
+    """Calls with a response are logged before the departure. Nothing is used afterwards."""
     await fill(pair.east, tenant)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=TEXT)
     sign = Sign(tenant=tenant, algorithm=ML_DSA, version=None, message=TEXT)
@@ -691,7 +691,7 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
 
 
 async def test_the_gate_is_open_until_a_tenant_leaves(pair: Pair, tenant: TenantId) -> None:
-    """Where nobody has left no tenant is asked for; where somebody has, the gate stays shut for ever."""
+    """The gate is open while no tenant has left, and stays closed once one has."""
     other = TenantId(uuid4())
     for owner in (tenant, other):
         await pair.east.ask(GenerateKey(tenant=owner, algorithm=KEM, quota=None))
@@ -710,7 +710,7 @@ async def test_the_gate_is_open_until_a_tenant_leaves(pair: Pair, tenant: Tenant
 
 
 async def test_the_gate_opens_again_when_a_tenant_is_back(pair: Pair, tenant: TenantId) -> None:
-    """A move that is cancelled leaves the gate as it was."""
+    """A cancelled move leaves the gate as it was."""
     await pair.east.ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None))
     await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
     await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
@@ -722,7 +722,7 @@ async def test_the_gate_opens_again_when_a_tenant_is_back(pair: Pair, tenant: Te
 async def test_a_move_that_waits_for_too_long_leaves_the_tenant_where_it_is(
     pair: Pair, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call of another tenant that was let in before the gate was shut is waited for, and no longer."""
+    """A move waits a limited time for an earlier call of another tenant."""
     await pair.east.ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None))
     monkeypatch.setattr(moves, "DRAIN_SECONDS", 0.05)
     gate = pair.east.parts.gate
@@ -739,7 +739,7 @@ async def test_a_move_that_waits_for_too_long_leaves_the_tenant_where_it_is(
 
 
 async def test_other_tenants_are_served_meanwhile(pair: Pair, tenant: TenantId) -> None:
-    """A move closes the gate for one tenant."""
+    """A move closes the gate for one tenant only."""
     other = TenantId(uuid4())
     await fill(pair.east, tenant)
     await fill(pair.east, other)
@@ -751,7 +751,7 @@ async def test_other_tenants_are_served_meanwhile(pair: Pair, tenant: TenantId) 
 
 @pytest.mark.threat("moved-tenant-rollback")
 async def test_rows_that_are_put_back_are_refused(pair: Pair, tenant: TenantId) -> None:
-    """Whoever writes the database cannot bring a tenant back that has left."""
+    """Restored rows do not bring back a departed tenant."""
     await fill(pair.east, tenant)
     sql = pair.east.location.sql
     kept = {
@@ -772,7 +772,7 @@ async def test_rows_that_are_put_back_are_refused(pair: Pair, tenant: TenantId) 
 
 
 async def test_what_was_done_between_moves_stays_done(pair: Pair, tenant: TenantId) -> None:
-    """Sixty changes, uses and moves in any order: the same keys, and every ciphertext opens."""
+    """After sixty changes, uses and moves in any order, keys match and ciphertexts open."""
     here, there = pair.east, pair.west
     made: dict[Algorithm, list[tuple[KeyVersion, bytes]]] = {KEM: [], OTHER_KEM: []}
     refusals: set[ErrorKind] = set()
@@ -820,7 +820,7 @@ async def test_what_was_done_between_moves_stays_done(pair: Pair, tenant: Tenant
 
 
 async def has_come_back(shard: Shard, tenant: TenantId, uses: list[Any], before: list[Any]) -> None:
-    """Check that a tenant has all it had, is served, and that its bundle is gone."""
+    """Check that a tenant has all its data, is served, and has no bundle."""
     assert await everything(shard, tenant) == before
     for use in uses:
         await shard.ask(use)
@@ -828,7 +828,7 @@ async def has_come_back(shard: Shard, tenant: TenantId, uses: list[Any], before:
 
 
 async def test_a_move_is_cancelled_while_its_bundle_is_here(pair: Pair, tenant: TenantId) -> None:
-    """Not handed out yet, the tenant comes back at once, also after a restart, and can move again."""
+    """Before its bundle is handed out, a tenant can return at once, and move again."""
     uses = await fill(pair.east, tenant)
     before = await everything(pair.east, tenant)
     await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
@@ -851,7 +851,7 @@ async def test_a_move_is_cancelled_while_its_bundle_is_here(pair: Pair, tenant: 
 async def test_a_bundle_that_was_handed_out_needs_the_other_shards_word(
     pair: Pair, tenant: TenantId
 ) -> None:
-    """It comes back for the other shard's renunciation only, and that shard never takes it then."""
+    """Afterwards it returns only with the target's renunciation, which is binding."""
     uses = await fill(pair.east, tenant)
     before = await everything(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
@@ -879,7 +879,7 @@ async def test_a_bundle_that_was_handed_out_needs_the_other_shards_word(
 
 
 async def test_a_tenant_that_has_arrived_does_not_come_back(pair: Pair, tenant: TenantId) -> None:
-    """The shard that took the bundle renounces nothing, before and after the move is finished."""
+    """A shard that imported the bundle never renounces it."""
     uses = await fill(pair.east, tenant)
     exported, bundle = await export(pair.east, pair.west, tenant)
     receipt = await bring(pair.west, tenant, bundle, exported.sha256)
@@ -899,7 +899,7 @@ async def test_a_tenant_that_has_arrived_does_not_come_back(pair: Pair, tenant: 
 
 
 async def test_a_renunciation_is_for_one_move(pair: Pair, tenant: TenantId) -> None:
-    """Another tenant's, another bundle's and an earlier move's are refused; so are receipts of it."""
+    """A renunciation of another tenant, bundle or move is refused, and so is a receipt."""
     other = TenantId(uuid4())
     for owner in (tenant, other):
         await fill(pair.east, owner)
@@ -929,7 +929,7 @@ async def test_a_renunciation_is_for_one_move(pair: Pair, tenant: TenantId) -> N
 
 
 async def take_over(database: Database, location: Location) -> None:
-    """End the session that has the lock, as a standby does, and wait for the next epoch."""
+    """End the holder's session like a standby, and wait for the next epoch."""
     before = database.writer.epoch
     location.sql("SELECT pg_terminate_backend(backend_pid) FROM service_epoch")
     async with asyncio.timeout(SECONDS):
@@ -940,7 +940,7 @@ async def take_over(database: Database, location: Location) -> None:
 async def test_a_tenant_is_not_taken_back_on_what_an_earlier_epoch_read(
     pair: Pair, tenant: TenantId, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another key service has handed the bundle out since: the tenant is in the other shard alone."""
+    """If another process has handed the bundle out, the tenant stays away."""
     if backend == "sqlite":
         pytest.skip("a file has one key service")
     uses = await fill(pair.east, tenant)
@@ -969,7 +969,7 @@ async def test_a_tenant_is_not_taken_back_on_what_an_earlier_epoch_read(
 async def test_no_bundle_arrives_on_what_an_earlier_epoch_read(
     pair: Pair, tenant: TenantId, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another key service has renounced it since: the tenant comes back, and is there alone."""
+    """If another process has renounced the bundle, it does not arrive."""
     if backend == "sqlite":
         pytest.skip("a file has one key service")
     uses = await fill(pair.east, tenant)

@@ -1,4 +1,4 @@
-"""Functions run in threads in their order, and their callers get what becomes of them."""
+"""Functions run in threads in order, and their callers get the outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def thread() -> Iterator[Threads]:
 
 
 async def test_results_and_errors_come_back(thread: Threads) -> None:
-    """Each caller gets its function's result or error, and the thread goes on after an error."""
+    """Each caller gets its function's result or error, and the thread works on."""
     assert await thread.run(lambda: 1) == 1
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)
@@ -34,11 +34,11 @@ async def test_results_and_errors_come_back(thread: Threads) -> None:
 
 
 class Message:
-    """An argument."""
+    """An argument of a function."""
 
 
 async def test_nothing_is_left_of_a_function_that_fails(thread: Threads) -> None:
-    """Its arguments are free at once, and do not wait for the collector of cycles."""
+    """Its arguments are freed at once, without the cycle collector."""
 
     def refuse(_: Message) -> None:
         raise ValueError
@@ -57,7 +57,7 @@ async def test_nothing_is_left_of_a_function_that_fails(thread: Threads) -> None
 
 
 async def test_several_threads_work_at_once() -> None:
-    """Two functions that wait for each other end where there are two threads, which then end."""
+    """Two functions that wait for each other end with two threads, which then end."""
     threads = Threads("test", 2)
     meeting = threading.Barrier(2)
     places = await asyncio.gather(*(threads.run(meeting.wait, 60) for _ in range(2)))
@@ -68,7 +68,7 @@ async def test_several_threads_work_at_once() -> None:
 
 
 async def test_a_cancelled_caller_disturbs_nobody(thread: Threads) -> None:
-    """The function of a cancelled caller runs to its end; the next caller is answered."""
+    """A cancelled caller's function runs to its end, and the next caller is served."""
     may_end = threading.Event()
     ended: list[int] = []
 
@@ -86,7 +86,7 @@ async def test_a_cancelled_caller_disturbs_nobody(thread: Threads) -> None:
 
 
 def test_it_outlives_an_event_loop() -> None:
-    """What was given by an event loop that has ended is done; another loop is served then."""
+    """Work from an ended event loop is done, and another loop is served."""
     thread = Threads("test")
     may_end = threading.Event()
 
@@ -102,7 +102,7 @@ def test_it_outlives_an_event_loop() -> None:
 
 
 async def test_a_thread_that_has_ended_says_so() -> None:
-    """Nobody waits for what nobody does any more."""
+    """A closed thread refuses work."""
     thread = Threads("test")
     thread.close()
     with pytest.raises(RuntimeError):

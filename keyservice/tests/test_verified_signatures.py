@@ -1,4 +1,4 @@
-"""With ``verify_signatures`` no signature leaves that does not hold; without it, one does."""
+"""With ``verify_signatures`` a faulty signature is not released; without it, it is."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LATER = 1e12
 
 @dataclass
 class Hardware:
-    """What computes signatures, with a fault or without."""
+    """Computes signatures, with or without a fault."""
 
     is_faulty: bool = False
 
 
 @dataclass(frozen=True)
 class Key:
-    """A private key whose signatures have a wrong bit while the hardware is faulty."""
+    """A private key that signs with a wrong bit while the hardware is faulty."""
 
     key: SigningKey
     hardware: Hardware
@@ -54,7 +54,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A scheme on such hardware."""
+    """A scheme on that hardware."""
 
     scheme: SignatureScheme
     hardware: Hardware
@@ -85,7 +85,7 @@ async def test_a_faulty_signature_is_not_released(
     *,
     verifies: bool,
 ) -> None:
-    """A wrong bit in a signature is refused where signatures are verified, and good ones leave."""
+    """A wrong bit is refused if signatures are verified, and good signatures are released."""
     hardware = Hardware()
     material = KeyMaterial(sealer, {algorithm: Scheme(schemes[algorithm], hardware)})
     public_key, sealed = material.generate(KeyName(tenant, algorithm), KeyVersion(1))

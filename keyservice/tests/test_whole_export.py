@@ -1,4 +1,4 @@
-"""A whole export has every record once, in pages that fit into a frame, and the tree before it."""
+"""A full export has each record once, in pages that fit a frame, and the tree before it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def lines_after(keys: KeyService, after: int, size: int, limit: int) -> li
 
 
 async def test_pages_grow_the_tree_that_is_signed(store: KeyStore, keys: KeyService) -> None:
-    """From whichever record on, the subtrees before it and its pages lead to the log's root."""
+    """From any record on, the earlier subtrees and the pages lead to the log's root."""
     await store.commit([(USUAL, None)] * SIZE)
     _, tree = await store.frontier()
     for after in (0, 1, 2, 255, 256, 257, SIZE - 1, SIZE):
@@ -56,7 +56,7 @@ async def test_pages_grow_the_tree_that_is_signed(store: KeyStore, keys: KeyServ
 
 
 async def test_the_longest_records_fit_into_a_frame(store: KeyStore, keys: KeyService) -> None:
-    """A page has fewer records where they are long: more would be more than a frame."""
+    """A page of long records has fewer of them, to fit a frame."""
     await store.commit([(LONGEST, None)] * MAX_EXPORTED)
     request = ExportRecords(tenant=INSTALLATION, after=0, size=MAX_EXPORTED, limit=MAX_EXPORTED)
     page = await keys.execute(request, SOMEBODY)
@@ -84,7 +84,7 @@ async def test_a_damaged_log_is_exported_as_far_as_it_is_there(
 async def test_nothing_is_exported_of_a_tree_that_is_not_there(
     request_of_more: ExportRecords | GetSubtrees, store: KeyStore, keys: KeyService
 ) -> None:
-    """A tree that is larger than the log is not found."""
+    """A tree larger than the log is not found."""
     await store.commit([(USUAL, None)] * SIZE)
     with pytest.raises(KeyServiceError) as refused:
         await keys.execute(request_of_more, SOMEBODY)

@@ -1,4 +1,4 @@
-"""The queue before worker processes loses no worker, whatever happens to those who wait."""
+"""The queue for worker processes loses no worker, whatever its callers do."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ TENANT = TenantId(UUID(int=1))
 
 
 class Inline:
-    """A worker that runs its work on the event loop, when a gate opens."""
+    """A worker that runs its work on the event loop once a gate opens."""
 
     def __init__(self) -> None:
         self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -27,7 +27,7 @@ class Inline:
 
 
 async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
-    """A worker that is freed in the moment a waiter gives up goes to the next one."""
+    """A worker freed while its caller gives up goes to the next caller."""
     now = asyncio.get_running_loop().time
     worker = Inline()
     queue = WorkerPool([cast(WorkerProcess, worker)], per_tenant=1)
@@ -45,7 +45,7 @@ async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
 
 
 async def test_a_waiter_that_gives_up_leaves_the_queue() -> None:
-    """Whoever waits past the deadline is refused, and the next caller gets the worker."""
+    """A caller past its deadline is refused, and the next one gets the worker."""
     now = asyncio.get_running_loop().time
     worker = Inline()
     queue = WorkerPool([cast(WorkerProcess, worker)], per_tenant=1)

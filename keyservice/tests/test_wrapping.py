@@ -1,4 +1,4 @@
-"""The symmetric key of a wrap: wrapped whole, and overwritten once the request is answered."""
+"""The symmetric key of a wrap is wrapped completely, and overwritten after the response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEM = Algorithm.ML_KEM_768
 
 
 class Reconnecting(SqliteDatabase):
-    """A database whose epochs end when a test says so, as PostgreSQL's do with their session."""
+    """A database with epochs that the test ends, like PostgreSQL's lost sessions."""
 
     sessions = 1
 
@@ -38,7 +38,7 @@ class Reconnecting(SqliteDatabase):
 
 
 class LosesSession(KeyMaterial):
-    """Key material whose use is in the last moment of the first epoch."""
+    """Key material that ends the first epoch at its first use."""
 
     def __init__(self, sealer: Sealer, schemes: SignatureSchemes, database: Reconnecting) -> None:
         super().__init__(sealer, schemes)
@@ -75,7 +75,7 @@ async def test_a_wrap_that_is_run_again_wraps_the_same_key(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """Where the database's session is lost before the record is written, the caller's key is wrapped."""
+    """If the session is lost before the record, the retry wraps the caller's key."""
     service = new_service(LosesSession(sealer, schemes, database))
     await service.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     request = wrap(tenant)
@@ -102,7 +102,7 @@ async def test_the_key_of_a_refused_wrap_is_overwritten(
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
-    """A key that is not wrapped stays in memory no longer than one that is."""
+    """The key of a refused wrap is overwritten too."""
     await service.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     request = wrap(tenant, version)
     deadline = asyncio.get_running_loop().time() + seconds

@@ -1,4 +1,4 @@
-"""The state machine that says which key service may write, and the gate that follows its epochs."""
+"""The state machine that decides which key service may write, and the gate that follows it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def note_epoch(writer: Writer, changes: list[int]) -> None:
 
 
 class Writers(RuleBasedStateMachine):
-    """Several key services on one database, each led by a state machine, and one lock."""
+    """Several key services on one database, each with a state machine, and one lock."""
 
     @initialize(stands_by=st.lists(st.booleans(), min_size=2, max_size=3))
     def begin(self, stands_by: list[bool]) -> None:
@@ -56,7 +56,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go_on(self, data: st.DataObject) -> None:
-        """Do what one of them has decided: the lock is free or not, and anything may fail."""
+        """Carry out a decision of one of them. The lock is free or not, and anything may fail."""
         number = data.draw(st.integers(0, len(self.writers) - 1))
         writer, do = self.writers[number], self.decisions[number].do
         fails = data.draw(st.booleans()) and Writer.failed in AFTER[do]
@@ -81,7 +81,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule(data=st.data(), epoch=st.integers(0, 9))
     def check(self, data: st.DataObject, epoch: int) -> None:
-        """Make the checks of an epoch, which may be over."""
+        """Complete the checks of an epoch, which may have ended."""
         data.draw(st.sampled_from(self.writers)).checked(epoch)
 
     @rule(data=st.data())
@@ -95,7 +95,7 @@ class Writers(RuleBasedStateMachine):
     @rule(data=st.data(), event=st.sampled_from(sorted(EVENTS, key=lambda rule_: rule_.__name__)))
     @precondition(lambda self: any(decision.do is not Do.STOP for decision in self.decisions))
     def confuse(self, data: st.DataObject, event: Callable[[Writer], Decision]) -> None:
-        """Tell one of them what cannot have happened: it refuses, and stays as it is."""
+        """Send one of them an impossible event. It refuses, and does not change."""
         number = data.draw(st.integers(0, len(self.writers) - 1))
         writer, do = self.writers[number], self.decisions[number].do
         first = do is Do.CONNECT and event is Writer.start
@@ -108,7 +108,7 @@ class Writers(RuleBasedStateMachine):
 
     @invariant()
     def the_token_is_that_of_an_epoch_that_is_not_known_to_be_over(self) -> None:
-        """Who serves has a token, who does anything else has none, and no two have the same."""
+        """Only a serving key service has a token, and no two have the same."""
         for writer, decision in zip(self.writers, self.decisions, strict=True):
             assert bool(writer.epoch) == (decision.do is Do.SERVE)
             assert writer.serving in {0, writer.epoch}
@@ -118,13 +118,13 @@ class Writers(RuleBasedStateMachine):
 
     @invariant()
     def only_the_newest_epoch_has_the_lock(self) -> None:
-        """Where the lock's holder writes, no other has a later token."""
+        """While the holder writes, no other has a later token."""
         if self.holder is not None and (token := self.writers[self.holder].epoch):
             assert token == max(writer.epoch for writer in self.writers)
 
     @invariant()
     def every_change_was_told(self) -> None:
-        """The last thing that listeners saw is what is so, and each token was told once."""
+        """Listeners saw each token once, and the last one is current."""
         for writer, changes in zip(self.writers, self.changes, strict=True):
             assert (changes[-1] if changes else 0) == writer.epoch
             tokens = [change for change in changes if change]
@@ -132,7 +132,7 @@ class Writers(RuleBasedStateMachine):
 
     @invariant()
     def who_gives_up_does_not_wait(self) -> None:
-        """A command never ends another's session; who stands by never gives up."""
+        """A command never ends another's session, and a standby never gives up."""
         for writer, decision in zip(self.writers, self.decisions, strict=True):
             assert decision.do is not (Do.GIVE_UP if writer._stands_by else Do.LOOK_AT_HOLDER)
 
@@ -158,7 +158,7 @@ def serving(epoch: int = 1) -> Writer:
 
 
 def test_failures_are_tried_again_more_and_more_slowly() -> None:
-    """The pauses double up to a second, and begin anew after an epoch."""
+    """Retry delays double up to a second, and start again after an epoch."""
     writer = Writer()
     writer.start()
     pauses = [writer.failed().after for _ in range(40)]
@@ -172,7 +172,7 @@ def test_failures_are_tried_again_more_and_more_slowly() -> None:
 
 
 def test_a_holder_that_is_heard_of_is_waited_for() -> None:
-    """The lock is asked for again after a while, and at once where its holder was silent."""
+    """The lock is requested after a pause, or at once if its holder was silent."""
     writer = Writer()
     writer.start()
     writer.opened()
@@ -184,7 +184,7 @@ def test_a_holder_that_is_heard_of_is_waited_for() -> None:
 
 
 def test_a_renewal_is_due_at_first_and_then_every_half_second() -> None:
-    """A new epoch begins with a renewal, whatever the last one had renewed."""
+    """Each epoch begins with a renewal."""
     writer = serving()
     assert writer.is_renewal_due(0.0)
     writer.renewed(5.0)
@@ -198,7 +198,7 @@ def test_a_renewal_is_due_at_first_and_then_every_half_second() -> None:
 
 
 def test_checks_of_an_epoch_that_is_over_do_not_count() -> None:
-    """Requests are carried out only in the epoch whose checks are made."""
+    """Requests run only in the epoch of the checks."""
     writer = serving(3)
     writer.checked(2)
     assert writer.serving == 0
@@ -210,7 +210,7 @@ def test_checks_of_an_epoch_that_is_over_do_not_count() -> None:
 
 
 def test_a_file_has_one_writer_from_the_start() -> None:
-    """Its epoch is the first, and serving waits for the checks."""
+    """A file's epoch is the first, and serving waits for the checks."""
     writer = Writer.alone()
     assert (writer.epoch, writer.serving) == (1, 0)
     writer.checked(1)

@@ -1,4 +1,4 @@
-"""Strategies for all frames, derived from the messages' field types, so that new messages are covered."""
+"""Strategies for all frames, from the messages' field types, so that new messages are covered."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -193,7 +193,7 @@ def new_decoder(direction: str) -> Callable[[], FrameDecoder[Any]]:
 
 @pytest.fixture(scope="session")
 def feed() -> Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]:
-    """Return a function that gives a decoder bytes, like a socket, and returns the complete frames."""
+    """Return a function that feeds a decoder bytes and returns the complete frames."""
 
     def put(decoder: FrameDecoder[Any], data: bytes | bytearray) -> list[Any]:
         frames: list[Any] = []

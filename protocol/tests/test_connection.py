@@ -84,7 +84,7 @@ async def test_who_hangs_up_has_said_no_nonsense(connect: Connect) -> None:
 
 
 async def test_nonsense_ends_the_connection_with_its_reason(connect: Connect) -> None:
-    """An invalid frame ends the connection once, with a ProtocolError, and later bytes are unread."""
+    """An invalid frame ends the connection once, with a ProtocolError. Later bytes are unread."""
     end = End()
     peer = await connect(end)
     loop = asyncio.get_running_loop()
