@@ -70,7 +70,7 @@ async def test_the_plaintext_stays_inside(
 async def test_a_ciphertext_is_no_wrapped_key(
     tenant: TenantId, keys: KeyService, attribution: Attribution
 ) -> None:
-    """Ciphertext and wrapped key are not interchangeable; the result opens only under the target."""
+    """Ciphertext and wrapped key are not interchangeable, and only the target opens the result."""
     for algorithm in (KEM, HYBRID):
         await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=CANARY)

@@ -536,7 +536,7 @@ async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
 async def test_drain_finishes_what_has_begun(
     server: Server, connect: Connect, socket_path: Path
 ) -> None:
-    """While draining, earlier calls get results, and later ones are STANDBY; then connections end."""
+    """While draining, earlier calls get results, later ones STANDBY; then connections end."""
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)

@@ -158,7 +158,7 @@ async def test_one_batch_decides_entry_by_entry(
 async def test_the_quota_counts_active_keys_of_all_algorithms(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """The quota's last key is made. The next one is refused without a record, and others succeed."""
+    """The quota's last key is made. The next is refused without a record, and others succeed."""
     kem, signature = KeyVersions(tenant, KEM), KeyVersions(tenant, SIGNATURE)
     assert await put(store, kem, generated(kem), quota=1) is CommitOutcome.DURABLE
     assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.QUOTA_REACHED

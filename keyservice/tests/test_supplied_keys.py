@@ -1,4 +1,4 @@
-"""Supplied public keys: a foreign key needs no version, and the tenant's own key keeps its status."""
+"""Supplied public keys: a foreign key needs no version, and an own key keeps its status."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ async def test_one_s_own_key_keeps_its_status(
     attribution: Attribution,
     sql: Sql,
 ) -> None:
-    """A retired, disabled or archived own key is refused like its version. For others it is foreign."""
+    """A retired, disabled or archived own key is refused like its version."""
     named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": "cards"}
     await keys.execute(CreateKeyring(tenant=tenant, keyring="cards"), attribution)
     made = await keys.execute(GenerateKey(**named, quota=None), attribution)

@@ -315,7 +315,10 @@ def _elsewhere() -> Iterator[tuple[bytes, str]]:
         ),
         "an encrypted private key (PKCS#8)",
     )
-    for traditional, name in ((curve, "EC private key (SEC 1)"), (modulus, "RSA private key (PKCS#1)")):
+    for traditional, name in (
+        (curve, "EC private key (SEC 1)"),
+        (modulus, "RSA private key (PKCS#1)"),
+    ):
         form = PrivateFormat.TraditionalOpenSSL
         yield (
             traditional.private_bytes(Encoding.DER, form, NoEncryption()),
