@@ -279,7 +279,7 @@ async def test_keys_without_a_root_key_are_refused(
     async with serving() as service:
         await service.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     sql("DELETE FROM root_keys")
-    with pytest.raises(ConfigError, match="does not say which root keys"):
+    with pytest.raises(ConfigError, match="does not name their root keys"):
         async with serving():
             pass
     assert sql("SELECT * FROM root_keys") == []
