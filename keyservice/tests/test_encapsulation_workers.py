@@ -150,7 +150,9 @@ async def test_batches_at_once_have_their_own_answers(
     """A worker with jobs of several batches and keys returns the right results to each."""
     algorithms = [*KEMS] * encapsulation_workers.JOBS_OF_A_WORKER
     batches = [batch(owner, [encapsulate(owner, algorithm)] * MANY) for algorithm in algorithms]
-    responses = await asyncio.gather(*(keys.execute(one_batch, attribution) for one_batch in batches))
+    responses = await asyncio.gather(
+        *(keys.execute(one_batch, attribution) for one_batch in batches)
+    )
     assert made_elsewhere == [MANY] * len(algorithms)
     for algorithm, response in zip(algorithms, responses, strict=True):
         secrets = [

@@ -151,7 +151,7 @@ class Shard:
 
     async def step(self, request: AnyMoveRequest, kind: type[T]) -> T:
         """Execute the operator's request."""
-        response = await self.parts.administration.response(request)
+        response = await self.parts.administration.respond(request)
         assert isinstance(response, kind), response
         return response
 
