@@ -15,14 +15,14 @@
     │   ├── HashLengthError         ERR_SIG_011
     │   ├── InvalidModeError        ERR_KEM_007
     │   ├── InvalidSaltError        ERR_INVALID_002
-    │   └── UnreadableInputError    a key, signature or envelope in no form that is read here
+    │   └── UnreadableInputError    a key, signature or envelope in an unknown form
     ├── AuthenticationError         ERR_AUTH_001, and every 401
     ├── PermissionDeniedError       ERR_FORBIDDEN_001, and every 403 without a class
-    │   └── PolicyDeniedError       ERR_POLICY_001: the plan lacks it, or the allowance is used up
+    │   └── PolicyDeniedError       ERR_POLICY_001: not in the plan, or the quota is used up
     ├── NotFoundError               ERR_NOT_FOUND_001, and every 404
     ├── ConflictError               ERR_CONFLICT_001, and every 409
     ├── RateLimitError              ERR_RATE_LIMIT_001, and every 429                  retried
-    ├── MalformedResponseError        a response that pqkeep did not send
+    ├── MalformedResponseError  a response that pqkeep did not send
     └── UnavailableError            a retry may succeed                                retried
         ├── InternalError           ERR_INTERNAL_001, ERR_CRYPTO_001, and every 500
         ├── BadGatewayError         ERR_BAD_GATEWAY_001, and every 502
