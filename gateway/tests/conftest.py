@@ -34,13 +34,13 @@ ROLE = "pqkeep_gateway"
 
 @pytest.fixture
 def pepper() -> Pepper:
-    """Some pepper."""
+    """A pepper."""
     return Pepper(bytes(range(PEPPER_SIZE)))
 
 
 @pytest.fixture
 def database_path(tmp_path: Path) -> Path:
-    """Where the accounts database is: an empty file at first."""
+    """The path of the accounts database, an empty file at first."""
     path = tmp_path / "accounts.sqlite3"
     path.touch(0o600)
     return path
@@ -48,7 +48,7 @@ def database_path(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Location:
-    """A database: its setting, and how a test runs a statement without the gateway."""
+    """A database: its setting, and a function that executes a statement without the gateway."""
 
     name: str
     run: Callable[[str], None]
@@ -74,7 +74,7 @@ def database_with_schema(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture
 def has_schema() -> bool:
-    """Whether a new database has the schema already, or nothing."""
+    """Whether a new database contains the schema; it is empty otherwise."""
     return True
 
 
@@ -82,7 +82,7 @@ def has_schema() -> bool:
 def location(
     *, backend: str, request: pytest.FixtureRequest, database_path: Path, has_schema: bool
 ) -> Iterator[Location]:
-    """Where a new database is."""
+    """The location of a new database."""
     if backend == "sqlite":
         if has_schema:
             shutil.copy(request.getfixturevalue("file_with_schema"), database_path)
@@ -108,7 +108,7 @@ def location(
 
 @pytest.fixture
 def time_limits() -> TimeLimits:
-    """Limits that a busy machine does not exceed, with many more callers than connections."""
+    """Time limits that a busy machine keeps, also with many more callers than connections."""
     return TimeLimits(connect=60, wait=60, statement=60, transaction=120)
 
 
@@ -130,11 +130,11 @@ def log() -> FakeAuditLog:
 
 @pytest.fixture
 def audit_delivery(engine: AsyncEngine, log: FakeAuditLog) -> AuditDelivery:
-    """Deliver events from the accounts database to that log."""
+    """The delivery of events from the accounts database to that log."""
     return AuditDelivery(SqlAuditOutbox(engine), one_shard(log))
 
 
 @pytest.fixture
 async def world(engine: AsyncEngine, pepper: Pepper, log: FakeAuditLog) -> World:
-    """Every store and service, and one tenant on free without people."""
+    """All stores and services, and one tenant on free without people."""
     return World(engine, pepper, log, await add_tenant(engine, new_tenant()))

@@ -1,4 +1,4 @@
-"""The gateway's HTTP protocol at work in the tests' own process."""
+"""The gateway's HTTP server in the process of the tests."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ class Server:
         return client
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Let the event loop go on until something is so."""
+        """Run the event loop until a condition is true."""
         while not is_so():  # noqa: ASYNC110 - there are no events for it
             await asyncio.sleep(0.001)

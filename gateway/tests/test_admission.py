@@ -121,7 +121,7 @@ class Admissions:
         self._pepper = pepper
 
     async def find(self, digest: bytes) -> Found | None:
-        """Look an API key up."""
+        """Find an API key."""
         if self.unreachable:
             raise UnavailableError
         return self.known.get(digest)
@@ -150,7 +150,7 @@ class Admissions:
         return credential
 
     def digest(self, credential: str) -> bytes:
-        """Return the digest by which the directory knows an API key."""
+        """Return an API key's digest in the directory."""
         return self._pepper.digest(credential)
 
     async def change(self, credential: str, **changes: object) -> None:
@@ -160,7 +160,7 @@ class Admissions:
         await self.rate_limiter.announce_change()
 
     async def revoke(self, credential: str) -> None:
-        """Take an API key out of the directory, and announce it."""
+        """Remove an API key from the directory, and announce the change."""
         del self.known[self._pepper.digest(credential)]
         await self.rate_limiter.announce_change()
 
@@ -169,13 +169,13 @@ class Admissions:
         return await admitted(lambda: self.admission.admit(credential, HERE), attempts)
 
     async def admitted_to_pages(self, attempts: int, *, ends_access: bool = False) -> int:
-        """Return how many of so many attempts of a person are admitted."""
+        """Return how many of a person's attempts are admitted."""
         admit = self.admission.admit_session
         return await admitted(lambda: admit("", HERE, ends_access=ends_access), attempts)
 
 
 async def admitted(admit: Callable[[], Awaitable[Admitted]], attempts: int) -> int:
-    """Return how many of so many attempts are admitted, and check that the first ones are."""
+    """Return how many of several attempts are admitted, and check that they are the first ones."""
     outcomes = []
     for _ in range(attempts):
         try:
@@ -245,7 +245,7 @@ async def test_a_change_of_the_principal_ends_what_was_decided(admissions: Admis
 async def test_the_limit_is_that_of_the_tier_in_force(
     admissions: Admissions, tier: Tier, subscription: Subscription
 ) -> None:
-    """A tenant has its tier's rate limit, and free's after its subscription has ended."""
+    """The rate limit is that of the tenant's tier, and free's after the subscription's end."""
     shown = admissions.add(Entitlements(tier, subscription))
     expected = PER_MINUTE[tier] if subscription is Subscription.ACTIVE else PER_MINUTE[Tier.FREE]
     assert await admissions.admitted(shown) == expected
@@ -324,7 +324,7 @@ async def test_too_often_comes_before_suspended(admissions: Admissions) -> None:
 async def test_a_change_is_effective_with_the_next_request(
     admissions: Admissions, change: dict[str, object], outcome: type[Exception]
 ) -> None:
-    """An API key that was just admitted is refused after a suspension, or with a lower limit."""
+    """After a suspension or with a lower limit, the next request is refused."""
     shown = admissions.add(Entitlements(Tier.FREE))
     await admissions.admission.admit(shown, HERE)
     await admissions.change(shown, **change)
@@ -346,7 +346,7 @@ async def test_a_change_back_is_effective_with_the_next_request(admissions: Admi
 
 
 async def test_a_revoked_key_is_nobody_with_the_next_request(admissions: Admissions) -> None:
-    """After a revocation was announced the API key is unknown, and nothing was counted."""
+    """After an announced revocation the API key is unknown, and its requests are not counted."""
     shown, other = (admissions.add(Entitlements(Tier.FREE)) for _ in range(2))
     await admissions.admission.admit(shown, HERE)
     await admissions.revoke(shown)
@@ -400,7 +400,7 @@ async def test_requests_at_once_are_counted_exactly(admissions: Admissions) -> N
 
 
 async def test_what_is_admitted_is_noted(admissions: Admissions) -> None:
-    """The last use is that of the last request that was admitted, with its time and address."""
+    """The stored last use is that of the last admitted request, with its time and address."""
     credential = admissions.add(Entitlements(Tier.FREE))
     for admissions.now, address in ((2000.0, "192.0.2.1"), (2001.0, "192.0.2.2")):
         await admissions.admission.admit(credential, address)
@@ -410,7 +410,7 @@ async def test_what_is_admitted_is_noted(admissions: Admissions) -> None:
 
 
 async def test_what_is_refused_is_not_noted(admissions: Admissions) -> None:
-    """A request with a revoked, unknown or suspended credential, or over the limit, is no use."""
+    """A request that is refused for its credential or the rate limit is not stored as a use."""
     suspended = admissions.add(Entitlements(Tier.FREE), 2, suspended=True)
     busy, revoked = (admissions.add(Entitlements(Tier.FREE), tenant) for tenant in (3, 4))
     for credential in (busy, revoked):
@@ -489,12 +489,12 @@ async def test_without_people_programs_have_it_all(shared: Admissions) -> None:
 
 
 async def test_programs_have_it_all_where_nobody_signs_in(shared: Admissions) -> None:
-    """The whole limit is the programs' of a tenant without people."""
+    """In a tenant without people, programs can use the whole limit."""
     assert await shared.admitted(shared.add(HUNDRED), 200) == 100
 
 
 async def test_a_refused_person_is_told_which_api_key_it_was(admissions: Admissions) -> None:
-    """The refusal names the API key that sent the most, refused requests with them."""
+    """The refusal names the API key with the most requests, including refused ones."""
     admissions.people.entitlements = HUNDRED
     loud, quiet = admissions.add(HUNDRED), admissions.add(HUNDRED, version=2, name="ci")
     await admissions.admitted(loud, 60)

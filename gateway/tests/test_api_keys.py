@@ -56,7 +56,7 @@ async def _add(store: SqlApiKeys, tenant: Tenant, number: int, quota: int) -> Ap
 
 
 async def test_versions_count_up_under_concurrency(engine: AsyncEngine) -> None:
-    """Twenty API keys that are added at once have the versions 1 to 20."""
+    """Twenty API keys that are created concurrently have the versions 1 to 20."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -66,7 +66,7 @@ async def test_versions_count_up_under_concurrency(engine: AsyncEngine) -> None:
 
 
 async def test_the_quota_is_exact_under_concurrency(engine: AsyncEngine) -> None:
-    """Of twenty that are added at once to a quota of five, five are added: versions 1 to 5."""
+    """Of twenty concurrent creations with a quota of five, five succeed: versions 1 to 5."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -80,7 +80,7 @@ async def test_the_quota_is_exact_under_concurrency(engine: AsyncEngine) -> None
 
 @pytest.mark.parametrize("method", ["add", "rotate"])
 async def test_one_idempotency_key_for_two_tenants(engine: AsyncEngine, method: str) -> None:
-    """Of two tenants' API keys that are created at once with one Idempotency-Key one is refused."""
+    """If two tenants create API keys concurrently with one Idempotency-Key, one is refused."""
     store = SqlApiKeys(engine)
 
     async def create(number: int, idempotency: Idempotency) -> StoredApiKey:
@@ -141,7 +141,7 @@ async def _rotate(
 
 
 async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(engine: AsyncEngine) -> None:
-    """Rotate revokes the old version now, and its digest leads to when its overlap ends."""
+    """A rotation revokes the old version; its digest still leads to the end of its overlap."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -163,7 +163,7 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(engine: AsyncE
 
 @pytest.mark.parametrize("version", [1, 3, 99])
 async def test_only_an_active_version_is_rotated(engine: AsyncEngine, version: int) -> None:
-    """A version that was rotated, was revoked or never was is refused, and nothing is added."""
+    """The rotation of a rotated, revoked or unknown version is refused, and nothing is created."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -193,7 +193,7 @@ async def test_of_concurrent_rotations_of_one_version_one_succeeds(engine: Async
 
 
 async def test_concurrent_rotations_of_the_newest_keep_the_number(engine: AsyncEngine) -> None:
-    """Sixteen rotations at once that name no version replace one another: two stay active."""
+    """After sixteen concurrent rotations without a version, two versions are still active."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -221,7 +221,7 @@ async def test_rotating_nothing_makes_a_key(engine: AsyncEngine) -> None:
 
 
 async def test_revoke_is_each_tenant_s_own(engine: AsyncEngine) -> None:
-    """A version is revoked of the tenant named only; one it never had is not found."""
+    """A revocation affects only the given tenant's version; an unknown version is not found."""
     tenant, other = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
     for number, owner in enumerate((tenant, other)):
@@ -340,7 +340,7 @@ async def test_an_expired_key_is_neither_counted_nor_rotated(engine: AsyncEngine
 async def test_an_idempotency_key_does_not_give_another_key_s_successor(
     engine: AsyncEngine,
 ) -> None:
-    """A rotation that another API key repeats is refused: it would get that one's successor."""
+    """An API key that repeats another API key's rotation is refused, without its successor."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
@@ -359,7 +359,7 @@ async def test_an_idempotency_key_does_not_give_another_key_s_successor(
 
 
 async def test_of_many_api_keys_the_valid_and_the_newest_are_listed(engine: AsyncEngine) -> None:
-    """However often one rotates itself, a list is short, and has every API key that is valid."""
+    """After many rotations a list is still short, and contains every valid API key."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)

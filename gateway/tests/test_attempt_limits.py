@@ -58,7 +58,7 @@ class MemoryNetworks(SqlKnownNetworks):
 
 
 class Setting:
-    """Counters, networks that are known, and the clock that they go by."""
+    """Attempt limits, known networks, and their clock."""
 
     def __init__(self, pepper: Pepper) -> None:
         self.clock, self.networks = Clock(), MemoryNetworks()
@@ -68,7 +68,7 @@ class Setting:
         self.limits = AttemptLimits(rate_limiter, known, pepper)
 
     def remember(self, source_address: str) -> None:
-        """Make an account's network known."""
+        """Make a network known for an account."""
         self.networks.digests.add(network_digest(self._pepper, EMAIL, source_address))
 
     async def guess(self, source_address: str) -> float | None:
@@ -82,13 +82,13 @@ class Setting:
 
 @pytest.fixture
 def setting(pepper: Pepper) -> Setting:
-    """New counters."""
+    """New limits with a clock."""
     return Setting(pepper)
 
 
 @pytest.fixture
 def limits(setting: Setting) -> AttemptLimits:
-    """New counters, with no network known."""
+    """New limits without a known network."""
     return setting.limits
 
 
@@ -123,7 +123,7 @@ async def test_a_stranger_does_not_shut_the_owner_out(limits: AttemptLimits) -> 
 
 @pytest.mark.threat("flood")
 async def test_strangers_from_everywhere_are_delayed(setting: Setting) -> None:
-    """From however many addresses, the pause between an account's wrong passwords grows to a minute."""
+    """Wrong passwords for one account delay the next attempt up to a minute, from any address."""
     pauses = []
     for number in range(70):
         wait = await setting.guess(f"203.0.113.{number}") or 0
@@ -137,7 +137,7 @@ async def test_strangers_from_everywhere_are_delayed(setting: Setting) -> None:
 
 
 async def test_an_hour_later_there_is_no_delay(setting: Setting) -> None:
-    """The delay goes when the failures are an hour ago."""
+    """An hour after the failures, attempts are not delayed any more."""
     for number in range(ATTEMPTS_PER_DELAY.events + 1):
         assert await setting.guess(f"203.0.113.{number}") is None
     assert await setting.guess(OWNER) == DELAYS[1]
@@ -146,7 +146,7 @@ async def test_an_hour_later_there_is_no_delay(setting: Setting) -> None:
 
 
 async def test_elsewhere_the_owner_waits_a_minute_at_most(setting: Setting) -> None:
-    """However many strangers fail, from a new address a password is refused for a minute at most."""
+    """After any failures, a password from a new address is refused for at most a minute."""
     for number in range(250):
         setting.clock.now += 20
         while await setting.guess(f"203.0.113.{number}") is None:
@@ -172,7 +172,7 @@ async def test_what_is_refused_or_not_tried_does_not_count(setting: Setting) -> 
 
 
 async def test_an_address_tries_no_list_of_accounts(limits: AttemptLimits) -> None:
-    """One address fails so often at all accounts together."""
+    """The failures of one address at all accounts count together against its limit."""
     for number in range(ATTEMPTS_PER_SOURCE.events):
         await fail(limits.password(f"{number}@example.com", STRANGER))
     with pytest.raises(TooManyAttemptsError):
@@ -201,7 +201,7 @@ async def test_codes_are_counted_by_account(limits: AttemptLimits) -> None:
 
 
 async def test_nothing_outside_stops_a_session_s_step_up(limits: AttemptLimits) -> None:
-    """A step-up fails with its own session's failures only."""
+    """A step-up is limited only by failures of its own session."""
     mine, another = SessionId(uuid4()), SessionId(uuid4())
     for _ in range(ATTEMPTS.events):
         await fail(limits.step_up(another))
@@ -225,7 +225,7 @@ async def test_nothing_outside_stops_a_session_s_step_up(limits: AttemptLimits) 
     ],
 )
 def test_an_ipv6_customer_is_one_address(address: str, network: str) -> None:
-    """The 64 bits of an IPv6 address that its holder chooses do not make it another one."""
+    """IPv6 addresses with the same 64-bit prefix count as one address."""
     assert network_of(address) == network
 
 
@@ -281,7 +281,7 @@ class LockOut(RuleBasedStateMachine):
 
     @rule()
     def owner_asks_for_mail(self) -> None:
-        """At home, only the owner's own letters count."""
+        """At home, only the owner's own mails count."""
         recent = [at for at in self.letters_home if at > self.now - MAIL_BY_ANYBODY.seconds]
         if len(recent) < MAIL_BY_ANYBODY.events:
             asyncio.run(self.setting.limits.count_mail(EMAIL, OWNER))
@@ -289,7 +289,7 @@ class LockOut(RuleBasedStateMachine):
 
     @invariant()
     def the_owner_comes_in(self) -> None:
-        """At home the password and the code are tried, and a session steps up, at any time."""
+        """At home, the owner can always try a password or code, and step up."""
 
         async def run() -> None:
             await succeed(self.setting.limits.password(EMAIL, OWNER))
@@ -306,7 +306,7 @@ class LockOut(RuleBasedStateMachine):
 
     @invariant()
     def the_mailbox_is_not_flooded(self) -> None:
-        """Strangers have two letters sent in half an hour."""
+        """Attackers cause at most two mails in half an hour."""
         recent = [at for at in self.letters if at > self.now - MAIL_BY_ANYBODY.seconds]
         assert len(recent) <= MAIL_BY_ANYBODY.events
 

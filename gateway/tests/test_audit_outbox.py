@@ -56,13 +56,13 @@ async def _nobody_to_tell() -> None:
 
 @pytest.fixture
 def tenants(engine: AsyncEngine, audit_delivery: AuditDelivery) -> Tenants:
-    """Make and change tenants."""
+    """The store of tenants."""
     return Tenants(SqlTenants(engine), _nobody_to_tell, audit_delivery)
 
 
 @pytest.fixture
 def api_keys(engine: AsyncEngine, audit_delivery: AuditDelivery, pepper: Pepper) -> ApiKeys:
-    """Make and change API keys."""
+    """The store of API keys."""
     return ApiKeys(
         SqlApiKeys(engine),
         plans.read(),
@@ -82,12 +82,12 @@ def outbox(engine: AsyncEngine) -> SqlAuditOutbox:
 
 
 async def events_of(outbox: SqlAuditOutbox) -> list[Event]:
-    """Return the events that wait."""
+    """Return the pending events."""
     return [waiting.event for waiting in await outbox.list_oldest(MAX_PAGE)]
 
 
 async def waiting(outbox: SqlAuditOutbox) -> list[str]:
-    """Return the operations that wait."""
+    """Return the operations of the pending events."""
     return [stored.operation for stored in await events_of(outbox)]
 
 
@@ -183,7 +183,7 @@ async def test_without_the_log_an_action_is_answered_as_done(
     outbox: SqlAuditOutbox,
     audit_delivery: AuditDelivery,
 ) -> None:
-    """The log away: an action succeeds with its event in the outbox, which is delivered once."""
+    """Without the audit log an action succeeds; its event is kept, and delivered once."""
     tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
     await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
@@ -235,7 +235,7 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
 async def test_an_event_that_waits_for_less_stops_nothing(
     tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
-    """An outbox with an event that is four minutes old takes more."""
+    """An outbox whose oldest event is four minutes old accepts further events."""
     await outbox.add(replace(_refusal(1), at_us=time.time_ns() // 1000 - 240_000_000))
     log.is_unavailable = True
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
@@ -267,7 +267,7 @@ async def test_what_was_delivered_and_not_removed_is_recorded_once(
 async def test_a_refused_event_holds_no_other_up(
     tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """An event that the log refuses is kept with the reason, and not sent again; others arrive."""
+    """An event that the log refuses is kept with the reason; others are delivered."""
     long_ago = time.time_ns() // 1000 - 300_000_000
     log.refuses, log.is_unavailable = "encrypt", True
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
@@ -297,7 +297,7 @@ async def test_an_unreadable_event_holds_no_other_up(
     outbox: SqlAuditOutbox,
     audit_delivery: AuditDelivery,
 ) -> None:
-    """An event that violates the protocol's bounds is kept, and never sent; others arrive."""
+    """An event that violates the protocol's limits is kept and never sent; others are delivered."""
     encoded = msgspec.msgpack.encode(replace(_refusal(1), policy="p" * 129))
     if damage == "cut":
         encoded = encoded[:-1]
@@ -318,7 +318,7 @@ async def _state(engine: AsyncEngine, api_keys: ApiKeys, tenant: Tenant) -> obje
 async def test_an_action_that_is_not_done_has_no_event(
     tenants: Tenants, api_keys: ApiKeys, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
-    """A name that is taken, a quota that is reached, a tenant that is not there: no event at all."""
+    """A refused action (name taken, quota reached, tenant unknown) stores no event."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
     for _ in range(plans.read()[Tier.FREE].api_keys):
         await api_keys.create(tenant, ATTRIBUTION)
@@ -375,7 +375,7 @@ async def test_everything_that_waits_is_delivered_in_order(
 async def test_concurrent_deliveries_record_once(
     engine: AsyncEngine, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
-    """Gateways that deliver the same events at the same time do no harm."""
+    """Events that several gateways deliver concurrently are recorded once."""
     events = [_refusal(number) for number in range(1, 31)]
     for sent in events:
         await outbox.add(sent)
@@ -389,7 +389,7 @@ async def test_concurrent_deliveries_record_once(
 async def test_what_was_left_behind_is_delivered_by_itself(
     log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """The background task delivers when the log is available again."""
+    """The background task delivers events as soon as the log is available again."""
     await outbox.add(_refusal(1))
     log.is_unavailable = True
     running = asyncio.create_task(audit_delivery.run())

@@ -60,7 +60,7 @@ def test_a_line_that_was_cut_is_removed(tmp_path: Path, before: bytes, cut: byte
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """A folder that is missing, a folder in its place and a device are refused."""
+    """A missing folder, a folder as the file, and a device are refused."""
     for path in (tmp_path / "missing" / "x", tmp_path, Path("/dev/null")):
         with pytest.raises((OSError, SinkError)):
             FileSink(path).send(RECORDS)
@@ -111,7 +111,7 @@ def server_that(responses: Callable[[socket.socket], None]) -> Iterator[tuple[st
 
 
 def test_a_stream_of_syslog() -> None:
-    """Messages are counted, and taken when the server has read to the end."""
+    """Messages are framed by length, and delivered once the server closes the connection."""
     received = bytearray()
 
     def reads(connection: socket.socket) -> None:
@@ -149,7 +149,7 @@ def test_a_stream_of_syslog_over_tls(tmp_path: Path, *, confirms: bool) -> None:
 
 
 def test_a_syslog_server_that_nobody_vouches_for_gets_nothing(tmp_path: Path) -> None:
-    """A certificate of an authority that is not named is refused."""
+    """A server certificate of an unknown authority is refused."""
     certificate = new_certificate(tmp_path)
 
     def shakes_hands(connection: socket.socket) -> None:
@@ -186,7 +186,7 @@ ENDLESS: dict[str, tuple[str, bytes, bytes]] = {
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_an_answer_that_never_ends_is_no_answer(what: str) -> None:
-    """A sink that sends a byte now and then, for ever, has one page's time and no more."""
+    """A sink that sends single bytes without end is stopped by the time limit of one page."""
     scheme, first, then = ENDLESS[what]
     with server_that(drips(first, then)) as (host, port):
         sink = HttpCollector(f"{scheme}://{host}:{port}/", None, None, page_seconds=0.3)
@@ -195,7 +195,7 @@ def test_an_answer_that_never_ends_is_no_answer(what: str) -> None:
 
 
 def test_more_headers_than_an_answer_has_are_refused() -> None:
-    """A line, or a number of headers, without a bound is an error of the sink, and is not collected."""
+    """A response with an endless line or too many headers is an error, and is not buffered."""
     for response in (b"X: " + b"x" * 70_000, b"X: y\r\n" * 200):
         responses = drips(b"HTTP/1.1 200 OK\r\n" + response, b"")
         with (
@@ -206,7 +206,7 @@ def test_more_headers_than_an_answer_has_are_refused() -> None:
 
 
 def test_a_stream_that_breaks_is_not_taken() -> None:
-    """A server that ends the connection without reading has nothing."""
+    """If the server closes the connection without reading, the page is not delivered."""
 
     def breaks(connection: socket.socket) -> None:
         linger = (1).to_bytes(4, "little") + bytes(4)
@@ -224,7 +224,7 @@ class Collector(BaseHTTPRequestHandler):
     requests: list[tuple[str, str | None, bytes]]
 
     def do_POST(self) -> None:
-        """Keep the request."""
+        """Store the request."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.requests.append((self.path, self.headers["Authorization"], body))
         self.send_response(self.statuses[len(self.requests) - 1])
@@ -232,14 +232,14 @@ class Collector(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def collector(
     *statuses: int, context: ssl.SSLContext | None = None
 ) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
-    """Run a collector; yield its address and the requests it got."""
+    """Run a collector; yield its address and its received requests."""
     requests: list[tuple[str, str | None, bytes]] = []
     handler = type("Handler", (Collector,), {"statuses": statuses, "requests": requests})
     server = HTTPServer((HERE, 0), handler)
@@ -295,7 +295,7 @@ def test_a_collector_that_is_no_http_server() -> None:
 
 
 def test_a_collector_over_tls(tmp_path: Path) -> None:
-    """The collector's certificate is verified, against the authorities that are named."""
+    """The collector's certificate is verified against the configured authorities."""
     certificate = new_certificate(tmp_path)
     with collector(200, context=certificate.context) as (address, requests):
         with pytest.raises(ssl.SSLCertVerificationError):

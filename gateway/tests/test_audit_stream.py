@@ -1,4 +1,4 @@
-"""The audit log is streamed to a sink: every record, in order, from where the sink has it."""
+"""The audit log is streamed to a sink: every record, in order, after the sink's last one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FakeSink:
 
 @dataclass
 class Setting:
-    """A log, a sink, and gateways that stream from one to the other."""
+    """A log, a sink, and gateways that stream the log to the sink."""
 
     engine: AsyncEngine
     log: FakeLog = field(default_factory=FakeLog)
@@ -137,7 +137,7 @@ async def test_what_is_not_confirmed_is_sent_again(setting: Setting) -> None:
 
 
 async def test_a_sink_that_is_gone_is_asked_ever_more_rarely(setting: Setting) -> None:
-    """Pauses double up to a minute, and nothing is read from the log during one; then all arrives."""
+    """Retries of a failed sink have doubling pauses up to a minute, without reads of the log."""
     gateway = setting.gateway()
     setting.log.size = 3
     setting.sink.fails = True
@@ -159,7 +159,7 @@ async def test_a_sink_that_is_gone_is_asked_ever_more_rarely(setting: Setting) -
 
 
 async def test_one_gateway_streams_at_a_time(setting: Setting) -> None:
-    """While one gateway has the lease another sends nothing; when that ends it goes on."""
+    """Only the gateway with the lease streams; after the lease's end another one continues."""
     first, second = setting.gateway(), setting.gateway()
     setting.log.size = 3
     await first.send()
@@ -203,7 +203,7 @@ async def test_a_gateway_that_lost_the_lease_moves_no_cursor(setting: Setting) -
 
 
 async def test_a_gateway_that_was_paused_sends_nothing(setting: Setting) -> None:
-    """Records that were read before a pause, in which another gateway sent them, are not sent again."""
+    """A gateway that was paused does not repeat records that another gateway has sent meanwhile."""
     paused, other = setting.gateway(), setting.gateway()
     setting.log.size = 3
     read = paused._read
@@ -220,7 +220,7 @@ async def test_a_gateway_that_was_paused_sends_nothing(setting: Setting) -> None
 
 
 async def test_each_sink_has_its_own_cursor(setting: Setting) -> None:
-    """Another address begins with the first record."""
+    """A sink with a new address gets the log from the first record."""
     setting.log.size = 3
     await setting.gateway().send()
     stream = AuditStream(
@@ -231,7 +231,7 @@ async def test_each_sink_has_its_own_cursor(setting: Setting) -> None:
 
 
 async def test_without_the_key_service_it_waits(setting: Setting) -> None:
-    """While the key service is unavailable nothing is sent, and the sink is not blamed for it."""
+    """Without the key service nothing is sent, and the sink is not reported as failed."""
     gateway = setting.gateway()
     setting.log.size = 3
     setting.log.is_unavailable = True

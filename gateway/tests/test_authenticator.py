@@ -1,4 +1,4 @@
-"""Credentials become principals, and are remembered together with how much had changed."""
+"""Credentials are resolved to principals, and cached with the number of changes."""
 
 import asyncio
 from dataclasses import replace
@@ -87,13 +87,13 @@ class Setting:
         self.api_key = self.add()
 
     def add(self, accepted_until: float | None = None) -> str:
-        """Put one more API key of the tenant into the directory."""
+        """Add another API key of the tenant to the directory."""
         credential = new_credential(CredentialKind.API_KEY)
         self.directory.known[self.pepper.digest(credential)] = Found(self.principal, accepted_until)
         return credential
 
     def revoke(self, credential: str) -> None:
-        """Take an API key out of the directory."""
+        """Remove an API key from the directory."""
         del self.directory.known[self.pepper.digest(credential)]
 
     def authenticated(self, as_of: int) -> Authenticated:
@@ -212,7 +212,7 @@ async def test_what_is_remembered_has_an_end(setting: Setting) -> None:
 
 
 async def test_forget_forgets_one_credential_only(setting: Setting) -> None:
-    """Forgetting one API key costs no other one a look-up; of an unknown one it does nothing."""
+    """Forgetting one API key leaves the others cached; forgetting an unknown one has no effect."""
     second = setting.add()
     for shown in (setting.api_key, second):
         assert await setting.authenticator.authenticate(shown, HERE)
@@ -226,7 +226,7 @@ async def test_forget_forgets_one_credential_only(setting: Setting) -> None:
 
 
 async def test_a_look_up_is_as_old_as_its_beginning(setting: Setting) -> None:
-    """A look-up that a change overtakes carries the number from before the change."""
+    """A look-up during a change is cached with the number of changes before it."""
     setting.directory.go_on.clear()
     looking = asyncio.create_task(setting.authenticator.authenticate(setting.api_key, HERE))
     await setting.directory.started.wait()
@@ -253,7 +253,7 @@ async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
 
 
 async def test_an_overlap_of_nothing(setting: Setting) -> None:
-    """Where a rotated API key has no overlap, the moment it was rotated is the end of it."""
+    """An API key that was rotated without an overlap is refused at once."""
     rotated = setting.add(accepted_until=setting.now)
     assert await setting.authenticator.authenticate(rotated, HERE) is None
 
@@ -277,7 +277,7 @@ async def test_an_api_key_expires_at_the_second(setting: Setting) -> None:
 
 
 async def test_an_api_key_is_accepted_from_its_addresses(setting: Setting) -> None:
-    """Only an address in one of its networks is let in: remembered or not, mapped or not."""
+    """An API key is accepted only from its networks, cached or not, also as a mapped address."""
     limits = ApiKeyLimits(addresses=Networks(["192.0.2.0/24", "2001:db8::/32"]))
     setting.principal = replace(setting.principal, limits=limits)
     authenticate = setting.authenticator.authenticate
@@ -293,7 +293,7 @@ async def test_an_api_key_is_accepted_from_its_addresses(setting: Setting) -> No
 
 
 async def test_an_address_that_is_not_allowed_is_recorded_once_a_minute(setting: Setting) -> None:
-    """Of many uses from elsewhere, one a minute and API key is recorded: a copy cannot fill the log."""
+    """Uses from other addresses are recorded once a minute per API key, to protect the log."""
     limits = ApiKeyLimits(addresses=Networks(["192.0.2.0/24"]))
     setting.principal = replace(setting.principal, limits=limits)
     first, second = setting.add(), setting.add()

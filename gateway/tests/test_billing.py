@@ -105,7 +105,7 @@ def _key(text: str, request: str = "the same") -> IdempotencyKey:
 
 
 async def test_a_contract_comes_back_as_it_was(billing: Billing) -> None:
-    """Every field of a contract and its line survives, and its tier is in force."""
+    """A contract and its invoice line are read as they were stored, and its tier is in force."""
     bought = await billing.buy(Tier.STARTER)
     assert await billing.store.find_running(billing.tenant.id) == bought
     (line,) = await billing.store.list_invoices(billing.tenant.id)
@@ -138,7 +138,7 @@ async def test_different_checkouts_at_once_add_up(billing: Billing) -> None:
 async def test_an_idempotency_key_returns_the_first_result(
     billing: Billing, log: FakeAuditLog
 ) -> None:
-    """With an Idempotency-Key the same checkout, also eight at once, is one; another is refused."""
+    """Eight equal concurrent checkouts with one Idempotency-Key are one; another is refused."""
     results = await asyncio.gather(*(billing.buy(Tier.STARTER, _key("1")) for _ in range(8)))
     assert len(set(results)) == 1
     await billing.buy(Tier.GROWTH)
@@ -149,7 +149,7 @@ async def test_an_idempotency_key_returns_the_first_result(
 
 
 async def test_a_period_is_renewed_once(billing: Billing, log: FakeAuditLog) -> None:
-    """Of several gateways that find a period over at once, one renews it, with one line."""
+    """If several gateways find an ended period concurrently, it is renewed once, with one line."""
     bought = await billing.buy(Tier.STARTER)
     billing.now = bought.period_end
     for _ in range(3):
@@ -170,7 +170,7 @@ async def test_nothing_is_settled_before_the_end_of_a_period(billing: Billing) -
 
 
 async def test_after_an_outage_one_period_is_billed(billing: Billing) -> None:
-    """When no gateway ran for half a year, the period that holds now is billed, and only it."""
+    """After half a year without a gateway, only the current period is billed."""
     await billing.buy(Tier.STARTER)
     billing.now = NOW + 6 * MONTH
     await asyncio.gather(*(billing.gateway().settle_due() for _ in range(GATEWAYS)))
@@ -181,7 +181,7 @@ async def test_after_an_outage_one_period_is_billed(billing: Billing) -> None:
 
 
 async def test_a_cancelled_contract_ends_once(billing: Billing, log: FakeAuditLog) -> None:
-    """After its period the plan is free, by one of several gateways; it can be bought again."""
+    """After a cancelled period one gateway sets the plan to free; it can be bought again."""
     bought = await billing.buy(Tier.PROFESSIONAL)
     await asyncio.gather(*(billing.cancel() for _ in range(GATEWAYS)))
     assert log.operations.count("cancel-subscription") == 1
@@ -347,7 +347,7 @@ async def test_a_newer_contract_replaces_the_running_one(billing: Billing) -> No
 
 
 async def test_an_invoice_is_stored_once(billing: Billing) -> None:
-    """An invoice that is reported twice, by one notice or two, is stored once."""
+    """An invoice that is reported twice, in one notice or in two, is stored once."""
     line = Invoice(
         uuid4(), billing.tenant.id, Tier.STARTER, 7, "eur", NOW, NOW + MONTH, NOW, "in_1"
     )

@@ -1,4 +1,4 @@
-"""Some bytes have one base64: another text that would decode to them is refused."""
+"""Base64 that is not the canonical encoding of its bytes is refused."""
 
 import re
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Names of clients, from headers that anyone can choose."""
+"""Names of clients from User-Agent headers, which clients can choose freely."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SLOW = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 300
 
 @pytest.fixture
 async def file(tmp_path: Path) -> Path:
-    """Return an accounts database with its schema, which is closed."""
+    """A closed accounts database with its schema."""
     path = tmp_path / "accounts.sqlite3"
     path.touch(0o600)
     await close_database(await open_database(str(path)))
@@ -30,7 +30,7 @@ async def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def engine(file: Path) -> AsyncIterator[AsyncEngine]:
-    """Open it again."""
+    """The same database, open again."""
     engine = await open_database(str(file))
     yield engine
     await engine.dispose()

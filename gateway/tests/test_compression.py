@@ -1,4 +1,4 @@
-"""Files of lines are compressed for clients that accept it, and for no others."""
+"""Files of lines are compressed only for clients that accept it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_who_accepts_gzip(header: bytes, is_accepted: bool) -> None:  # noqa: FB
 
 
 def test_nobody_accepts_it_without_saying_so() -> None:
-    """Without the header nothing is compressed."""
+    """Without Accept-Encoding nothing is compressed."""
     assert not accepts_gzip({})
 
 

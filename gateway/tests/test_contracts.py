@@ -1,4 +1,4 @@
-"""The rules of a subscription's life, without a database."""
+"""The rules of subscriptions, without a database."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -69,7 +69,7 @@ def test_the_first_period_is_invoiced_in_full() -> None:
 def test_a_more_expensive_tier_costs_the_difference(
     starter: Contract, left: int, tier: Tier, cents: int
 ) -> None:
-    """The invoice is the difference of prices for the rest of the period, rounded down."""
+    """The invoice is the price difference for the rest of the period, rounded down."""
     now = END - (END - NOW) / left
     change = buy(starter, TENANT, tier, PRICES, now)
     assert _line(change.invoice) == (tier, cents, now, END)
@@ -77,7 +77,7 @@ def test_a_more_expensive_tier_costs_the_difference(
 
 
 def test_a_cheaper_tier_is_credited(starter: Contract) -> None:
-    """Up and down again at the same moment costs nothing; the difference is credited."""
+    """A downgrade credits the difference, so an upgrade and a downgrade at once cost nothing."""
     half = NOW + (END - NOW) / 2
     up = buy(starter, TENANT, Tier.PROFESSIONAL, PRICES, half)
     down = buy(up.new, TENANT, Tier.STARTER, PRICES, half)
@@ -169,7 +169,7 @@ def test_an_ended_contract_stays_ended(reported: Contract) -> None:
 
 
 def test_an_end_that_is_reported_first_is_stored(reported: Contract) -> None:
-    """The end of an unknown contract is stored, and ends nothing else of the tenant."""
+    """The end of an unknown contract is stored, and ends no other contract of the tenant."""
     running = replace(reported, id=uuid4(), external_id="sub_2")
     change = apply_notice(None, running, replace(reported, status=ContractStatus.ENDED))
     assert change is not None

@@ -75,7 +75,7 @@ def test_a_name_of_ours_is_there_once(name: str, form: str) -> None:
 
 
 def test_several_headers_are_one() -> None:
-    """A second Cookie header hides nothing of the first."""
+    """Cookies of a second Cookie header are read like those of the first."""
     assert twice(f"{ACCESS}=1".encode(), f"{ACCESS}=2".encode()) == {ACCESS}
     assert read(b"a=1", b"b=2") == {"a": "1", "b": "2"}
 
@@ -92,12 +92,12 @@ def test_several_headers_are_one() -> None:
     ],
 )
 def test_another_name_is_another_cookie(header: str) -> None:
-    """Names in other cases, values without a name, and names that are not ours are not ours twice."""
+    """Cookies with other names, in another case or without a value are not duplicates."""
     assert not twice(header.encode())
 
 
 def test_what_was_sent_twice_is_deleted_wherever_it_can_be() -> None:
-    """The response deletes the cookie for the host, its domains and the parts of the path."""
+    """The response deletes a duplicate cookie for the host, its domains and parts of the path."""
     cookies = LOOPBACK.read([(b"cookie", f"{ACCESS}=1; {ACCESS}=2".encode())])
     deleted = LOOPBACK.deletions(cookies, HOST, "/api/v1")
     places = {"", "; Domain=keep.example.org", "; Domain=example.org"}
@@ -111,7 +111,7 @@ def test_what_was_sent_twice_is_deleted_wherever_it_can_be() -> None:
 
 
 def test_a_cookie_of_this_host_only_is_deleted_as_such() -> None:
-    """Browsers accept the deletion of a __Host- cookie for the host and the path / only."""
+    """A __Host- cookie is deleted for the host and the path / only, as browsers require."""
     name = SECURE.proof
     sent = SECURE.read([(b"cookie", f"{name}=1; {name}=2".encode())])
     named = [
@@ -134,7 +134,7 @@ def test_a_cookie_of_this_host_only_is_deleted_as_such() -> None:
     ],
 )
 def test_deletions_are_few_and_as_written_here(host: bytes, path: str) -> None:
-    """No host and no path puts anything else into a response, or more than a proxy takes."""
+    """No host or path injects text into a response, or makes it larger than a proxy accepts."""
     sent = SECURE.read([(b"cookie", f"{ACCESS}=1; {ACCESS}=2; {REFRESH}=1; {REFRESH}=2".encode())])
     deleted = SECURE.deletions(sent, host, path)
     assert 0 < len(deleted) <= MAX_DELETIONS
@@ -214,7 +214,7 @@ def test_a_program_sends_the_two_cookies_of_the_specification() -> None:
 
 
 def test_where_cookies_are_not_secure_none_binds_another() -> None:
-    """On loopback any host could set the cookie that binds: the tokens count as they are sent."""
+    """On loopback, where any host could set the binding cookie, tokens are accepted without it."""
     assert not [cookie for cookie in LOOPBACK.of(MINE) if LOOPBACK.binding in cookie]
     assert read(f"{ACCESS}=pqa_mine".encode(), cookies=LOOPBACK)[ACCESS] == "pqa_mine"
 

@@ -39,7 +39,7 @@ STRANGER, ELSEWHERE = "192.0.2.1", "198.51.100.1"
 
 
 class Directory:
-    """Credentials that are known, behind look-ups that are counted."""
+    """Known credentials, with counted look-ups."""
 
     def __init__(self) -> None:
         self.clock = SettableClock()
@@ -65,7 +65,7 @@ class Directory:
         return digest
 
     async def exhaust(self, source_address: str = STRANGER) -> None:
-        """Use an address's budget up."""
+        """Use up an address's budget."""
         for _ in range(UNKNOWN_CREDENTIALS.events):
             assert await self.find(self.digest(), source_address) is None
 
@@ -99,7 +99,7 @@ async def test_random_credentials_have_a_budget(directory: Directory) -> None:
 
 
 async def test_the_budget_is_of_one_address(directory: Directory) -> None:
-    """Another address has its own; a /64 of IPv6 is one address."""
+    """Each address has its own budget, shared by a /64 of IPv6."""
     await directory.exhaust("2001:db8:1:2::1")
     for address in ("2001:db8:1:2::2", "2001:db8:1:2:ffff:ffff:ffff:ffff"):
         with refused(directory):
@@ -109,7 +109,7 @@ async def test_the_budget_is_of_one_address(directory: Directory) -> None:
 
 
 async def test_many_at_once_are_bounded(directory: Directory) -> None:
-    """Look-ups that have not ended count, too."""
+    """Look-ups in progress count against the budget too."""
     lookups = (directory.find(directory.digest()) for _ in range(1000))
     outcomes = await asyncio.gather(*lookups, return_exceptions=True)
     assert directory.asked == outcomes.count(None) == UNKNOWN_CREDENTIALS.events
@@ -152,7 +152,7 @@ async def test_what_has_ended_is_known_no_longer(directory: Directory) -> None:
 
 
 async def test_one_unknown_credential_asks_once(directory: Directory) -> None:
-    """The same unknown credential costs one look-up in five seconds, and one of the budget."""
+    """Repeating an unknown credential within five seconds causes one look-up."""
     digest = directory.digest()
     for _ in range(2 * UNKNOWN_CREDENTIALS.events):
         assert await directory.find(digest) is None
@@ -196,7 +196,7 @@ async def test_memory_is_bounded(directory: Directory) -> None:
 
 
 def test_a_source_budget_is_bounded_in_memory() -> None:
-    """However many addresses there are, so many are counted at most."""
+    """The number of counted addresses has a limit."""
     budget = SourceBudget(Limit(1, MINUTE), lambda: 1000.0)
     for number in range(CAPACITY + 10):
         assert budget.spend(f"address {number}") is None
@@ -204,7 +204,7 @@ def test_a_source_budget_is_bounded_in_memory() -> None:
 
 
 def test_a_source_budget_tells_the_wait() -> None:
-    """The wait ends with the period; after it as many events are allowed as before."""
+    """The reported wait ends with the period; then the full budget is available again."""
     now = [1000.0]
     budget = SourceBudget(Limit(2, 10), lambda: now[0])
     for _ in range(2):
@@ -232,7 +232,7 @@ async def _exhaust(world: World) -> None:
 
 
 async def test_a_session_works_though_its_address_s_budget_is_used_up(world: World) -> None:
-    """A session that began before or after works and can be refreshed; random tokens do not."""
+    """Without a budget of its address a session still works and refreshes; random tokens do not."""
     before = await world.join()
     assert await world.sessions.find(before.access, HERE)
     await _exhaust(world)

@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize("kind", CredentialKind)
 
 @every_kind
 def test_the_form(kind: CredentialKind) -> None:
-    """A credential is its prefix and 49 digits of base62, and is recognised by its form."""
+    """A credential is its prefix and 49 digits of base62, and only this form is accepted."""
     for _ in range(200):
         credential = new_credential(kind)
         assert len(credential) == SIZE
@@ -38,7 +38,7 @@ def test_the_form(kind: CredentialKind) -> None:
 
 @every_kind
 def test_credentials_differ(kind: CredentialKind) -> None:
-    """Of a thousand credentials no two are the same, and every digit moves."""
+    """A thousand credentials are different, and differ in every digit."""
     made = {new_credential(kind) for _ in range(1000)}
     assert len(made) == 1000
     for position in range(len(kind) + 1, len(kind) + 43):
@@ -109,13 +109,13 @@ def test_digests_depend_on_pepper_and_credential(pepper: Pepper) -> None:
 
 
 def test_the_pepper_does_not_show(pepper: Pepper) -> None:
-    """Its repr has nothing of it."""
+    """The repr of a pepper does not contain its bytes."""
     assert repr(pepper) == str(pepper) == "<Pepper>"
 
 
 @pytest.mark.parametrize("size", [0, 1, 31, 33, 64])
 def test_a_pepper_of_another_size(size: int) -> None:
-    """A pepper is 32 bytes long, or the process does not start."""
+    """A pepper that is not 32 bytes long stops the start."""
     with pytest.raises(ConfigError, match="32 bytes"):
         Pepper(bytes(size))
 

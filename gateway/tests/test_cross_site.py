@@ -1,4 +1,4 @@
-"""Which pages may make a browser send a change with its cookies."""
+"""The origins from which a browser may send changes with its cookies."""
 
 import pytest
 
@@ -22,7 +22,7 @@ BEHIND_A_PROXY = Cookies(origins=("https://keep.example.org", "https://people.ex
     ],
 )
 def test_pages_of_the_public_address_are_ours(origin: bytes, is_cross_site: bool) -> None:  # noqa: FBT001
-    """Behind a proxy that changes Host, pages of public_url, portal_url and the host are ours."""
+    """Behind a proxy that changes Host, public_url, portal_url and Host are accepted origins."""
     headers = {b"origin": origin, b"host": b"10.0.0.7:8080"}
     assert BEHIND_A_PROXY.is_cross_site("POST", headers) is is_cross_site
 
@@ -40,5 +40,5 @@ def test_the_browser_s_word_counts_more(site: bytes, method: str) -> None:
     [{}, {b"origin": b"null"}, {b"sec-fetch-site": b"none"}, {b"sec-fetch-site": b"same-origin"}],
 )
 def test_what_people_type_or_our_pages_link_to_is_read(headers: dict[bytes, bytes]) -> None:
-    """Without another site's page nothing that only reads is refused."""
+    """A read without a foreign origin is not refused."""
     assert not BEHIND_A_PROXY.is_cross_site("GET", headers)

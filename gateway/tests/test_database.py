@@ -1,4 +1,4 @@
-"""The accounts database: its schema, and which databases are opened."""
+"""The accounts database: its schema, and the versions that can be opened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 @pytest.fixture
 def has_schema() -> bool:
-    """It has not."""
+    """The database has no schema."""
     return False
 
 
@@ -53,7 +53,7 @@ async def test_data_survive_reopening(location: Location) -> None:
 
 
 def engine_on(location: str) -> AsyncEngine:
-    """Return an engine that changes nothing in a database by itself."""
+    """Return an engine without automatic migrations."""
     on_server = location.startswith("postgresql:")
     return postgresql_engine(location, None) if on_server else sqlite_engine(location)
 

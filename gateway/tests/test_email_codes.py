@@ -35,7 +35,7 @@ async def test_a_code_is_used_once(world: World) -> None:
 
 
 async def test_five_guesses_are_checked(world: World) -> None:
-    """Of 32 guesses at once no more than five are checked: the correct code after them is refused."""
+    """Of 32 concurrent guesses at most five are checked; then the correct code is refused too."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     code = await world.email_code(challenge)
@@ -58,7 +58,7 @@ async def test_the_fifth_attempt_may_succeed(world: World) -> None:
 
 
 async def test_a_code_expires_after_ten_minutes(world: World) -> None:
-    """A code is accepted for ten minutes, although its challenge is older."""
+    """A code is valid for ten minutes, also for an older challenge."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     life = email_codes.LIFETIME.total_seconds()
     for late, accepted in ((1, True), (0, False)):
@@ -83,7 +83,7 @@ async def test_no_code_is_sent_for_an_expired_challenge(world: World) -> None:
 
 
 async def test_codes_stay_required_when_mail_is_disabled(world: World) -> None:
-    """Without a mail server, an account that chose codes does not sign in by password alone."""
+    """Without a mail server, an account with e-mail codes cannot sign in by password alone."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     without_mail = world.restarted(sends_mail=False)
     with pytest.raises(SecondFactorRequiredError):

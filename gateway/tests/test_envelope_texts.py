@@ -1,4 +1,4 @@
-"""An envelope has one text, and no other text is read."""
+"""An envelope has one canonical text, and other texts are refused."""
 
 import pytest
 from hypothesis import example, given
@@ -28,7 +28,7 @@ def _read(text: object) -> tuple[Header, bytes] | None:
 
 @given(header=HEADERS, blob=st.binary(max_size=200))
 def test_what_is_written_is_read(header: Header, blob: bytes) -> None:
-    """With any header and blob; and the header alone, without looking at the rest."""
+    """An encoded envelope decodes to the same header and blob, and its header also alone."""
     text = envelope_of(header, blob)
     assert _read(text) == (header, blob)
     assert ENVELOPE_HEADER.read({"envelope": text}) == header

@@ -40,7 +40,7 @@ def limits() -> ExportLimits:
 
 
 async def test_a_tenant_begins_so_many_exports(limits: ExportLimits) -> None:
-    """One more in an hour is refused, and another tenant's is not."""
+    """One more export in an hour is refused; another tenant's is accepted."""
     for _ in range(EXPORTS.events):
         await limits.count(TENANT)
     with pytest.raises(RateLimitedError) as refused:
@@ -50,7 +50,7 @@ async def test_a_tenant_begins_so_many_exports(limits: ExportLimits) -> None:
 
 
 def test_a_tenant_runs_so_many_at_once(limits: ExportLimits) -> None:
-    """One more is refused until another has ended, and another tenant's is not."""
+    """One more concurrent export is refused until another ends; another tenant's is accepted."""
     with ExitStack() as first, ExitStack() as others:
         first.enter_context(limits.run(TENANT))
         for _ in range(MAX_AT_ONCE - 1):

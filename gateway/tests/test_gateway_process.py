@@ -1,4 +1,4 @@
-"""A gateway that is set up wrongly does not start: exit status 78 and one clear message."""
+"""A gateway with wrong settings does not start: exit status 78 and one clear message."""
 
 import json
 import os
@@ -32,7 +32,7 @@ management_address = "127.0.0.1:0"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a gateway is set up rightly."""
+    """A folder with correct settings."""
     (tmp_path / "settings.toml").write_text(SETTINGS)
     (tmp_path / "accounts.sqlite3").touch(0o600)
     (tmp_path / "pepper").write_bytes(bytes(PEPPER_SIZE))
@@ -193,7 +193,7 @@ GATEWAY = (*PYTHON, "-m", "pqkeep_gateway")
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
-    """The words that start a gateway which has been imported already."""
+    """The command that starts an already imported gateway."""
     folder = tmp_path_factory.mktemp("gateway")
     with preloaded(folder, "pqkeep_gateway.process:main", "stripe") as words:
         yield words
@@ -217,7 +217,7 @@ def _start(
 
 
 def _refusal(process: subprocess.Popen[str]) -> str:
-    """Return the one line with which a gateway does not start."""
+    """Return the single error line of a gateway that does not start."""
     said, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == os.EX_CONFIG, said
     assert said.count("\n") == 1
@@ -253,7 +253,7 @@ def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
 def test_cookies_that_fit(
     gateway: Sequence[str | Path], folder: Path, cookies: str, host: str
 ) -> None:
-    """On loopback cookies may go without TLS, and where they do not, any address is served."""
+    """Cookies may go without TLS on loopback only; with secure cookies any address is allowed."""
     _set(folder, f'cookies = "{cookies}"\nhost = "{host}"\ntrusted_proxies = ["192.0.2.1/32"]')
     process = _start(folder, program=gateway)
     assert process.stdout is not None
@@ -279,7 +279,7 @@ def connected(address: tuple[str, int], context: ssl.SSLContext) -> Iterator[ssl
 def test_a_certificate_is_replaced_while_serving(
     gateway: Sequence[str | Path], folder: Path
 ) -> None:
-    """SIGHUP brings a new certificate to new connections, and the ones that are open go on."""
+    """After SIGHUP new connections use the new certificate; open connections continue."""
     _tls(folder)
     old = ssl.create_default_context(cafile=folder / "certificate.pem")
     process = _start(folder, program=gateway)
@@ -310,7 +310,7 @@ sys.exit(main())
 
 
 def test_without_stripe_s_package(folder: Path) -> None:
-    """Where Stripe is set up and its package is missing, the message names the extra to install."""
+    """With Stripe settings but without its package, the message names the extra to install."""
     _stripe(folder)
     said = _refusal(_start(folder, program=(*PYTHON, "-c", WITHOUT_STRIPE)))
     assert "pqkeep-gateway[stripe]" in said
@@ -346,7 +346,7 @@ def test_a_gateway_whose_connections_nobody_watches_ends(folder: Path) -> None:
 
 
 def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> None:
-    """SIGTERM and SIGINT end it with status 0, and all of the database is in its one file."""
+    """SIGTERM and SIGINT end the gateway with status 0, and leave the database as one file."""
     for number in (signal.SIGTERM, signal.SIGINT):
         process = _start(folder)
         assert process.stdout is not None

@@ -106,7 +106,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str) -> None:
 def test_keys_are_destroyed_at_once_in_development_only(
     tmp_path: Path, settings: dict[str, str], days: int
 ) -> None:
-    """Elsewhere after a week."""
+    """Keys are destroyed without delay in development only, otherwise after a week."""
     assert config.read(write(tmp_path, GOOD | settings)).min_archive_days == days
 
 
@@ -167,7 +167,7 @@ def test_a_mail_server_has_its_port(tmp_path: Path, more: dict[str, str], port: 
 
 
 def test_a_mail_server_s_files_are_beside_the_settings(tmp_path: Path) -> None:
-    """Password and certificates are found where the settings file is."""
+    """Paths of the password and certificates are relative to the settings file."""
     more = {"user": '"pqkeep"', "password_file": '"secret"', "ca_file": '"ca.pem"'}
     smtp = config.read(write_smtp(tmp_path, SMTP | more)).smtp
     assert smtp is not None
@@ -195,7 +195,7 @@ def test_a_mail_server_that_cannot_be(tmp_path: Path, more: dict[str, str], prob
 
 
 def test_mail_needs_to_know_where_people_come_in(tmp_path: Path) -> None:
-    """A mail server without public_url is refused: mail would have no links."""
+    """A mail server without public_url is refused, because mails would have no links."""
     path = write(tmp_path, GOOD)
     with path.open("a") as file:
         file.write('[smtp]\nhost = "smtp.example.org"\nsender = "a@example.org"\n')
@@ -204,7 +204,7 @@ def test_mail_needs_to_know_where_people_come_in(tmp_path: Path) -> None:
 
 
 def test_there_is_one_way_for_mail(tmp_path: Path) -> None:
-    """A mail server and a mailbox together are refused."""
+    """A mail server together with a mailbox is refused."""
     with pytest.raises(ConfigError, match="mailbox"):
         config.read(write_smtp(tmp_path, SMTP, mailbox='"mailbox"'))
 
@@ -315,12 +315,12 @@ def test_each_shard_has_its_key_services(tmp_path: Path) -> None:
 def test_shards_that_contradict_each_other_are_refused(
     tmp_path: Path, text: str, problem: str
 ) -> None:
-    """A shard that cannot be reached, is named twice or in two ways stops the start, by name."""
+    """A shard without an address, or with two entries or kinds of address, stops the start."""
     with pytest.raises(ConfigError, match=problem):
         config.read(_with_shards(tmp_path, text))
 
 
 def test_one_socket_beside_shards_is_refused(tmp_path: Path) -> None:
-    """key_service_socket means the one shard of an installation without [shards]."""
+    """key_service_socket together with [shards] is refused."""
     with pytest.raises(ConfigError, match="key_service_socket: move it into"):
         config.read(_with_shards(tmp_path, SHARDS, key_service_socket='"../keys.sock"'))

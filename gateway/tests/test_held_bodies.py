@@ -30,11 +30,11 @@ class Connection:
         self.is_gone = asyncio.Event()
 
     def evict(self) -> None:
-        """Note that it was closed."""
+        """Note the eviction."""
         self.is_evicted = True
 
     async def receive(self) -> dict[str, Any]:
-        """Say nothing but that the client has gone."""
+        """Return the message of a disconnect."""
         await self.is_gone.wait()
         return {"type": "http.disconnect"}
 
@@ -84,7 +84,7 @@ def roomy() -> Iterator[Bodies]:
 
 
 async def turns(count: int) -> None:
-    """Let so many turns of the event loop go by: more than all that may be handled need."""
+    """Run the event loop for more turns than the admitted requests need."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -163,7 +163,7 @@ async def test_what_is_handled_is_not_cut_off(bodies: Bodies) -> None:
 
 
 async def test_what_is_handled_at_once_is_bounded(roomy: Bodies) -> None:
-    """Of 20 MiB from two senders so many are handled that neither bound is passed."""
+    """Of 20 MiB from two senders only as much is admitted as both limits allow."""
     handled = {"a": 0, "b": 0}
     for sender in ("a", "a", "a", "a", "a", "b", "b", "b"):
         _, task = await roomy.whole(sender, 5 * MIB // 2)
@@ -192,7 +192,7 @@ async def test_room_for_several_is_for_several(roomy: Bodies) -> None:
 
 
 async def test_a_large_one_is_not_overtaken_for_ever(roomy: Bodies) -> None:
-    """A body that does not fit yet is waited for by the smaller ones of others behind it."""
+    """Smaller bodies of other senders wait behind a large body that does not fit yet."""
     full = [(await roomy.whole(sender, 5 * MIB))[0] for sender in "abc"]
     _, large = await roomy.whole("large", 4 * MIB)
     _, small = await roomy.whole("small", MIB)
@@ -219,7 +219,7 @@ async def test_a_client_who_leaves_gives_the_place_up(roomy: Bodies) -> None:
 
 
 async def test_nobody_waits_for_ever(roomy: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that has no turn in its time is refused with 503 and Retry-After."""
+    """A body that waits longer than the limit is refused with 503 and Retry-After."""
     monkeypatch.setattr(large_bodies, "WAIT_SECONDS", 0.01)
     await roomy.whole("one", 12 * MIB)
     body, connection = roomy.begun("one", MIB)

@@ -39,7 +39,7 @@ def leave(client: socket.socket, *, reset: bool) -> None:
 
 
 def protocols() -> int:
-    """Return how many connections' objects there are."""
+    """Return the number of connection objects."""
     gc.collect()
     return sum(type(thing) is HttpConnection for thing in gc.get_objects())
 
@@ -90,7 +90,7 @@ def test_a_lost_connection_leaves_nothing(*, reset: bool) -> None:
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 @pytest.mark.parametrize("is_answered", [False, True], ids=["before the answer", "after it"])
 def test_an_ended_connection_needs_no_collector(*, is_answered: bool, reset: bool) -> None:
-    """The collector of cycles, for which everybody waits, has nothing to find of it."""
+    """An ended connection leaves no reference cycles, whose collection would delay all clients."""
 
     async def ask(server: Server) -> None:
         async with server.serving(_echo):
@@ -292,7 +292,7 @@ CHUNKS = CHUNKED.removesuffix(b"0\r\n\r\n") + MANY * b"1\r\nx\r\n" + b"0\r\n"
     ids=["a head", "a head without end", "trailers"],
 )
 def test_too_many_headers_are_not_parsed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of forty thousand headers some are parsed before the request is refused, not all."""
+    """A request with forty thousand headers is refused after only some are parsed."""
     parsed, parse = 0, HttpConnection.on_header
 
     def counted(protocol: HttpConnection, name: bytes, value: bytes) -> None:
@@ -578,6 +578,6 @@ def test_the_same_head_again_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def _unlimited() -> Connections:
-    """Return a count of connections that one client may open as fast as it can."""
+    """Return a connection counter without a rate limit for one client."""
     arrivals = SourceBudget(Limit(1_000_000, 1), time.monotonic)
     return Connections(LIMITS.connections, LIMITS.per_address, arrivals)

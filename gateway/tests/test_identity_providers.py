@@ -56,7 +56,7 @@ ENDPOINTS: Mapping[str, object] = {
 
 
 def test_a_proper_token_is_accepted() -> None:
-    """Issuer and subject, a verified address and the groups are taken from it."""
+    """A valid token yields issuer, subject, a verified address and the groups."""
     person = verified(CLAIMS, PROVIDER, NONCE, NOW)
     assert (person.identity.issuer, person.identity.subject) == (ISSUER, CLAIMS["sub"])
     assert person.email == "ada@example.com"
@@ -105,7 +105,7 @@ def test_a_claim_that_is_missing_is_no_proof(missing: str) -> None:
 
 
 def test_several_audiences_need_ours_as_the_authorized_one() -> None:
-    """A token that others may read too is accepted if it was issued to us."""
+    """A token with several audiences is accepted if pqkeep is the authorized party."""
     claims = {**CLAIMS, "aud": ["pqkeep", "another"], "azp": "pqkeep"}
     assert verified(claims, PROVIDER, NONCE, NOW).email
 
@@ -141,7 +141,7 @@ def test_an_address_needs_the_providers_word(changed: Mapping[str, object]) -> N
     ],
 )
 def test_the_most_powerful_group_holds(groups: object, role: Role | None) -> None:
-    """Of several roles the first of owner, admin, developer and viewer is given."""
+    """If groups give several roles, the most powerful one applies."""
     person = verified({**CLAIMS, "groups": groups}, PROVIDER, NONCE, NOW)
     assert PROVIDER.role_of(person.groups) is role
     default = replace(PROVIDER, default_role=Role.VIEWER)
@@ -154,7 +154,7 @@ def token(payload: bytes) -> str:
 
 
 def test_a_tokens_header_and_signature_are_not_read() -> None:
-    """A token from the token endpoint needs no signature: the server was checked by TLS."""
+    """A token from the token endpoint needs no signature, because TLS authenticates the server."""
     assert claims_of(token(json.dumps(CLAIMS).encode())) == CLAIMS
 
 
@@ -162,7 +162,7 @@ def test_a_tokens_header_and_signature_are_not_read() -> None:
     "text", ["", "a.b", "a.b.c.d.e", "e30.!.", token(b"[]"), token(b"{"), token(b"\xff"), "e30.a."]
 )
 def test_what_is_no_token_is_refused(text: str) -> None:
-    """Anything but three parts around a JSON object is refused."""
+    """A token that is not three parts around a JSON object is refused."""
     with pytest.raises(InvalidProviderResponseError):
         claims_of(text)
 
@@ -192,7 +192,7 @@ def test_a_token_has_no_other_characters(extra: str) -> None:
     ],
 )
 def test_a_discovery_document_of_another_is_refused(changed: Mapping[str, object]) -> None:
-    """The issuer must be the one in the settings, and every endpoint https."""
+    """A discovery document with another issuer, or an endpoint without https, is refused."""
     assert metadata_of(json.dumps(ENDPOINTS).encode(), ISSUER).issuer == ISSUER
     with pytest.raises(InvalidProviderResponseError):
         metadata_of(json.dumps({**ENDPOINTS, **changed}).encode(), ISSUER)
@@ -212,6 +212,6 @@ def test_userinfo_adds_what_the_token_leaves_out() -> None:
 
 
 def test_userinfo_of_somebody_else_is_refused() -> None:
-    """UserInfo must be about the token's subject."""
+    """UserInfo with another subject than the token's is refused."""
     with pytest.raises(InvalidProviderResponseError):
         with_userinfo(CLAIMS, b'{"sub": "another"}', PROVIDER)

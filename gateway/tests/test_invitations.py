@@ -1,4 +1,4 @@
-"""Invitations, on either database: accepted once, in time, or withdrawn."""
+"""Invitations, on either database: accepted once before their expiry, or withdrawn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_an_invitation_expires_after_a_week(world: World) -> None:
 
 
 async def test_a_withdrawn_invitation_is_not_accepted(world: World) -> None:
-    """Of an acceptance and a withdrawal at once exactly one succeeds."""
+    """Of a concurrent acceptance and withdrawal exactly one succeeds."""
     for number in range(ROUNDS):
         invited = await world.invite(f"{number}@example.com", Role.VIEWER)
         accepted, withdrawn = await asyncio.gather(

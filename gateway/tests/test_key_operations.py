@@ -73,7 +73,7 @@ class Usage(SqlUsage):
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    """The policies as they are sold."""
+    """The built-in policies."""
     return cedar.build(plans.read())
 
 
@@ -98,7 +98,7 @@ def setting(policy: Policy) -> Setting:
 
 
 def call_of(values: Mapping[str, object], tier: Tier = Tier.ENTERPRISE) -> ApiCall:
-    """Return a call of a tenant that is in the shard b."""
+    """Return a call of a tenant in the shard b."""
     principal = ApiKeyPrincipal(
         TenantId(uuid4()), Entitlements(tier), 1, suspended=False, placement=Placement("b")
     )
@@ -106,7 +106,7 @@ def call_of(values: Mapping[str, object], tier: Tier = Tier.ENTERPRISE) -> ApiCa
 
 
 def asked(made: Endpoint, call: ApiCall) -> Question:
-    """Return the question of a call."""
+    """Return the request for the key service."""
     assert made.ask is not None
     question = made.ask(call)
     assert question is not None

@@ -1,4 +1,4 @@
-"""Which key service a gateway talks to on another host: one with the right CA, role and name."""
+"""The gateway connects only to key services with the right CA, role and name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def fake() -> FakeKeyService:
 
 @pytest.fixture
 async def listen(fake: FakeKeyService) -> AsyncIterator[Listen]:
-    """Have it listen with a context of the test's."""
+    """Start the server with the test's TLS context."""
     servers: list[asyncio.Server] = []
 
     async def start(context: ssl.SSLContext) -> NetworkAddress:
@@ -96,7 +96,7 @@ async def is_answered(address: RemoteHost) -> bool:
 
 
 async def test_the_key_service_is_reached(listen: Listen, link_ca: LinkCa) -> None:
-    """A key service with the right CA, role and name is reached, and its expiry is known."""
+    """With the right CA, role and name the key service is reached, and its expiry is known."""
     key_service, gateway = link_ca.tls(Role.KEY_SERVICE), link_ca.tls(Role.GATEWAY)
     address = await listen(key_service.context)
     assert await is_answered(RemoteHost(address, HOST, gateway))
@@ -145,7 +145,7 @@ async def test_others_get_nothing(
 
 
 async def test_tls_1_2_is_refused(listen: Listen, link_ca: LinkCa, fake: FakeKeyService) -> None:
-    """A key service that speaks TLS 1.2 only gets nothing."""
+    """A key service that supports only TLS 1.2 is refused."""
     context = unchecked(link_ca.identity(Role.KEY_SERVICE), link_ca, is_server=True)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     address = await listen(context)

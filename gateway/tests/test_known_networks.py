@@ -28,7 +28,7 @@ async def sign_in(world: World, source_address: str, password: str = PASSWORD) -
 
 
 async def test_a_sign_in_makes_a_network_known(world: World) -> None:
-    """An address, or its /64 of IPv6, is known for the account that signed in from it only."""
+    """A sign-in makes its address, or its /64 of IPv6, known for this account only."""
     await world.join()
     await world.join(email=OTHER_EMAIL)
     await sign_in(world, OFFICE)
@@ -44,7 +44,7 @@ async def test_a_sign_in_makes_a_network_known(world: World) -> None:
 async def test_whoever_knows_the_password_ends_no_sign_in_at_home(
     world: World, networks: int
 ) -> None:
-    """A sign-in that waits for its code where the person is known outlasts others from elsewhere."""
+    """Sign-ins from elsewhere do not end a pending sign-in from a known network."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     challenge = await world.challenge()
@@ -58,7 +58,7 @@ async def test_whoever_knows_the_password_ends_no_sign_in_at_home(
 
 
 async def test_a_sign_in_ends_an_earlier_one_from_there(world: World) -> None:
-    """Of a network's sign-ins that wait for a code, the newest is the only one."""
+    """A sign-in ends an earlier pending sign-in from the same network."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     earlier, _ = await world.challenge(), await world.challenge()
@@ -87,7 +87,7 @@ async def test_a_network_is_known_for_90_days(world: World) -> None:
 
 
 async def test_known_networks_are_bounded_and_hashed(world: World) -> None:
-    """The 20 networks used last are kept, as digests that show neither address nor account."""
+    """The last 20 networks are stored, as digests that reveal neither address nor account."""
     await world.join()
     for number in range(MAX_NETWORKS + 5):
         world.now += 1
@@ -116,7 +116,7 @@ async def test_a_password_reset_makes_a_network_known(world: World) -> None:
 
 @pytest.mark.threat("stranger")
 async def test_a_stranger_s_failures_stop_nobody_at_home(world: World) -> None:
-    """Where the owner has signed in before, the sign-in works after any failures elsewhere."""
+    """From a known network a sign-in succeeds after any number of failures from elsewhere."""
     await world.join()
     world = world.restarted(has_limits=True)
     for number in range(10 * ATTEMPTS.events):

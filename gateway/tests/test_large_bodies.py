@@ -79,7 +79,7 @@ async def test_between_two_large_bodies_others_are_served(size: int) -> None:
 
 @pytest.mark.parametrize("nested", [b"[],", b"{},", b'{"":0},', b"[" * 14 + b"]" * 14 + b","])
 async def test_arrays_and_objects_are_not_parsed(nested: bytes) -> None:
-    """A field that has thousands of them is an empty array, which no field takes, in no more memory."""
+    """A value with thousands of arrays or objects is treated as an empty array, to save memory."""
     body = b'{"name":"text","field":[' + nested * (16_000 // len(nested)) + b"0]}"
     tracemalloc.start()
     assert await _parse(body, LargeBodies()) == {"name": "text", "field": []}
@@ -118,7 +118,7 @@ async def test_what_is_no_json_at_any_depth_is_refused(body: bytes) -> None:
     ],
 )
 async def test_a_name_that_is_there_twice_is_refused_at_any_depth(body: bytes) -> None:
-    """A name that an object has twice is the error's field, also in an object inside."""
+    """The error for a duplicate name in an object, also a nested one, names this field."""
     with pytest.raises(FieldError, match="a occurs twice") as refused:
         await _parse(body, LargeBodies(), "items", "a")
     assert refused.value.field == "a"
@@ -126,7 +126,7 @@ async def test_a_name_that_is_there_twice_is_refused_at_any_depth(body: bytes) -
 
 @pytest.mark.parametrize("nest", [(b"[", b"", b"]"), (b'{"a":', b"1", b"}")])
 async def test_the_deepest_nest_is_a_body_or_refused(nest: tuple[bytes, bytes, bytes]) -> None:
-    """Brackets are counted, and how many of them may be nested is Python's to say, by its version."""
+    """A deeply nested body is accepted or refused, depending on the version of Python."""
     opening, inside, closing = nest
     body = b'{"items":' + opening * 4000 + inside + closing * 4000 + b"}"
     try:
@@ -136,7 +136,7 @@ async def test_the_deepest_nest_is_a_body_or_refused(nest: tuple[bytes, bytes, b
 
 
 async def test_nested_members_have_a_bound() -> None:
-    """A body with nested members has so many elements, and one more is refused."""
+    """A body with nested members may have a limited number of elements; one more is refused."""
     most = b'{"items":[' + b"0," * MAX_NESTED_ELEMENTS + b"0]}"
     assert len((await _parse(most, LargeBodies(), "items"))["items"]) == MAX_NESTED_ELEMENTS + 1
     with pytest.raises(ApiError, match="too many elements"):
@@ -156,7 +156,7 @@ async def test_the_depth_of_nested_members_counts(nest: bytes) -> None:
 
 
 async def test_small_bodies_do_not_wait() -> None:
-    """Up to 64 KiB a body is parsed at once."""
+    """Bodies up to 64 KiB are parsed at once."""
     assert "B" * MANY in await _order(LARGE)
 
 
@@ -181,7 +181,7 @@ def _refuse(_: ApiCall) -> Question:
 
 
 def test_nothing_is_left_of_a_refused_item() -> None:
-    """An item's values are free with its batch, and do not wait for the collector of cycles."""
+    """The values of a refused item are freed with its batch, without the cycle collector."""
     endpoint = Endpoint(
         method="POST",
         path="/kem/encrypt",

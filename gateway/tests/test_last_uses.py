@@ -1,4 +1,4 @@
-"""When and from where credentials were used last, on either database."""
+"""The time and address of a credential's last use, on either database."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_an_overlap_is_shown_until_it_ends(world: World) -> None:
 
 
 async def test_many_uses_are_one_entry_each() -> None:
-    """However often a credential is used in between, one use is stored; without any, nothing is."""
+    """Several uses between two writes are stored as one; without a use nothing is written."""
     store = FakeLastUses()
     last_uses = LastUses(store.save)
     for _ in range(1000):

@@ -24,7 +24,7 @@ ATTRIBUTION = Attribution("request-1", "api-key:1", "192.0.2.7")
 
 
 class KeysOf:
-    """A key service of tenants with so many versions of a key."""
+    """A key service whose keys have a given number of versions."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -44,18 +44,18 @@ def _key(version: int) -> KeyInfo:
 
 
 def pages(access: KeyAccess, tenant: int, at_most: int = 10_000) -> AsyncGenerator[Keys, None]:
-    """Have a tenant's keys listed."""
+    """List a tenant's keys."""
     request = ListKeys(tenant=TenantId(UUID(int=tenant)), algorithm=None, status=None)
     return access.pages(request, ATTRIBUTION, HERE, at_most)
 
 
 def access_to(count: int) -> KeyAccess:
-    """Return the way to tenants with so many keys."""
+    """Return the access to tenants with a given number of keys."""
     return KeyAccess(cast("Any", None), cast("Any", None), cast("Any", KeysOf(count)))
 
 
 async def versions(listed: AsyncGenerator[Keys, None]) -> list[int]:
-    """Read pages to the end."""
+    """Read all pages."""
     return [key.version async for page in listed for key in page.keys]
 
 
@@ -68,7 +68,7 @@ async def test_every_key_is_listed_once(at_most: int) -> None:
 
 @pytest.mark.threat("other-tenant")
 async def test_few_long_lists_are_made_at_once() -> None:
-    """One more of a tenant's, or in all, is refused until another ends; one page never is."""
+    """A long list above the limit, of a tenant or in total, is refused; a single page never is."""
     access, short = access_to(3 * MAX_KEYS_LISTED), access_to(MAX_KEYS_LISTED)
     begun = [pages(access, number // LONG_LISTS) for number in range(LONG_LISTS_IN_ALL)]
     for body in begun:

@@ -51,7 +51,7 @@ class FakeMailer:
         return "pqkeep@example.org"
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Store a mail, or fail."""
+        """Store a mail, or raise an error."""
         self.attempts += 1
         await asyncio.sleep(3600 if self.hangs else 0)
         if self.problem is not None:
@@ -84,7 +84,7 @@ class Gateways:
         return mail
 
     async def waiting(self) -> Sequence[OutgoingMail]:
-        """Return everything in the outbox, which stays there."""
+        """Return the mails in the outbox."""
         far = date_of(self.now + 10**9)
         return await SqlMailOutbox(self.engine).claim(1000, far, date_of(self.now))
 
@@ -110,7 +110,7 @@ async def test_mail_is_delivered_whole_and_once(gateways: Gateways) -> None:
 async def test_mail_that_is_stored_wakes_the_delivery(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long an idle gateway waits, mail that it stores is delivered within moments."""
+    """A stored mail wakes an idle gateway's delivery at once."""
     monkeypatch.setattr(mail_delivery, "IDLE_SECONDS", 10_000.0)
     monkeypatch.setattr(mail_delivery, "POLL_SECONDS", 0.01)
     delivering = asyncio.create_task(gateways.mail_delivery().run())
@@ -127,7 +127,7 @@ async def test_mail_that_is_stored_wakes_the_delivery(
 
 
 async def test_deferred_mail_is_tried_again_with_growing_pauses(gateways: Gateways) -> None:
-    """While the mailer fails the pauses double; then the mail is delivered."""
+    """After a temporary failure the retries have doubling pauses until the mail is delivered."""
     await gateways.add()
     gateways.mailer.problem = MailDeferredError("away")
     mail_delivery = gateways.mail_delivery()
@@ -157,7 +157,7 @@ async def test_mail_expires(gateways: Gateways, caplog: pytest.LogCaptureFixture
 
 
 async def test_rejected_mail_is_tried_once(gateways: Gateways) -> None:
-    """A mail that is rejected is removed, and the others are delivered."""
+    """A rejected mail is removed without a retry, and the others are delivered."""
     gateways.mailer.rejects = "nobody@example.com"
     for to in (TO, "nobody@example.com", "grace@example.com"):
         await gateways.add(to)
@@ -262,7 +262,7 @@ async def test_an_unknown_kind_stops_no_other_mail(gateways: Gateways) -> None:
 async def test_a_row_that_cannot_be_read_stops_no_other_mail(
     gateways: Gateways, column: str
 ) -> None:
-    """A damaged mail is kept and left alone, and the others are delivered."""
+    """A damaged mail is kept unsent, and the others are delivered."""
     damaged = await gateways.add("nobody@example.com")
     await gateways.add()
     if column == "id" and gateways.engine.dialect.name == "postgresql":

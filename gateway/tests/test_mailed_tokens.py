@@ -1,4 +1,4 @@
-"""Tokens in mail, on either database: for one purpose, and nowhere else."""
+"""Tokens in mail, on either database: each is valid for one purpose, and is not stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_a_token_is_for_one_thing(world: World) -> None:
-    """A registration's token resets no password, an invitation's completes no registration."""
+    """A registration token cannot reset a password, and an invitation token cannot register."""
     await world.join()
     token = await world.registration_token()
     with pytest.raises(InvalidPasswordResetTokenError):
@@ -51,7 +51,7 @@ async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-reader")
 async def test_no_token_is_in_the_database(world: World) -> None:
-    """No token or code of a mail is in any row of any table, nor in any event."""
+    """Neither the tables nor the events contain a token or code of a mail."""
     person = await world.person()
     await world.codes.choose(person, ATTRIBUTION, wanted=True)
     challenge = await world.challenge()

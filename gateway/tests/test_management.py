@@ -120,14 +120,14 @@ class FakeStream:
 
 
 class FakeLink:
-    """The TLS to a key service that has not been reached yet."""
+    """A TLS link to a key service that was never reached."""
 
     expires_at = 5e9
     peer_expires_at = 0.0
 
 
 class Setting:
-    """A management application before such parts."""
+    """A management application with fake parts."""
 
     def __init__(self, parts: FakeParts, *names: str, wait_seconds: float = 5.0) -> None:
         self.observer = RequestObserver()
@@ -221,7 +221,7 @@ async def test_what_is_missing_is_named(parts: FakeParts, missing: list[str]) ->
 
 
 async def test_tenants_without_their_shard_are_named() -> None:
-    """Tenants in a shard that the settings do not name make the gateway degraded, by its name."""
+    """Tenants in a shard without settings make the gateway degraded; the reason names the shard."""
     shards = [
         StoredShard("b", draining=False, tenants=1),
         StoredShard("c", draining=True, tenants=0),
@@ -316,7 +316,7 @@ async def test_a_name_of_the_settings_is_answered() -> None:
 
 
 async def test_the_links_certificates_are_measured() -> None:
-    """The expiry of the link's own certificate is a metric, and the peer's once it was seen."""
+    """The expiry of the link's own certificate is a metric, and the peer's after a connection."""
     _, text = await Setting(FakeParts()).ask("/metrics")
     name = "pqkeep_link_certificate_expiry_timestamp_seconds"
     lines = [line for line in text.decode().splitlines() if line.startswith(name)]
@@ -324,13 +324,13 @@ async def test_the_links_certificates_are_measured() -> None:
 
 
 async def test_how_far_the_audit_sink_is_behind_is_measured() -> None:
-    """The age of the oldest record that the sink does not have is a metric."""
+    """The age of the oldest record that is not in the sink is a metric."""
     _, text = await Setting(FakeParts()).ask("/metrics")
     assert b'\npqkeep_audit_sink_age_seconds{shard="default"} 12.5\n' in text
 
 
 async def test_nothing_else_is_there() -> None:
-    """No other path, and no method that changes anything."""
+    """Other paths, and methods that change something, are refused."""
     setting = Setting(FakeParts())
     assert (await setting.ask("/api/v1/tenants"))[0] == 404
     assert (await setting.ask("/livez", method="POST"))[0] == 405
@@ -438,7 +438,7 @@ async def test_a_failure_of_its_watch_ends_the_process(monkeypatch: pytest.Monke
 
 
 def test_an_address_in_use_is_refused() -> None:
-    """Two gateways cannot have one management address: the second does not start."""
+    """A second gateway with the same management address does not start."""
     with listening() as listener, pytest.raises(ConfigError, match="management_address"):
         open_listener(*listener.getsockname())
 
@@ -493,7 +493,7 @@ def _responses(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[b
 
 
 def inspection_of(parts: FakeParts) -> Inspection:
-    """Return the inspection of an installation with such parts."""
+    """Return the inspection of an installation with given parts."""
     setting = Setting(parts)
 
     class Directory:
@@ -555,7 +555,7 @@ async def test_an_inspection_says_what_is_missing(name: str, broken: dict[str, A
 
 
 async def test_an_inspection_tells_an_outbox_that_refuses() -> None:
-    """Events that wait for so long that changes are refused are a reason, and degrade the gateway."""
+    """Events so old that changes are refused degrade the gateway, with a reason."""
     for is_late in (False, True):
         inspection = inspection_of(parts := FakeParts(is_log_late=is_late))
         found = {part.name: part for part in (await inspection.inspect()).parts}
@@ -589,7 +589,7 @@ async def test_an_inspection_asks_once_however_often_it_is_asked() -> None:
     ("ahead", "is_told"), [(0, False), (4, False), (6, True), (-4, False), (-9, True)]
 )
 async def test_a_key_service_with_another_clock(ahead: float, is_told: bool) -> None:  # noqa: FBT001
-    """A clock that differs by more than the tolerance is in degraded, and nothing is refused for it."""
+    """A clock difference above the tolerance degrades the gateway, but nothing is refused."""
     parts = FakeParts()
     parts.samples = {**UP, "pqkeep_key_service_time_seconds": one(time.time() + ahead)}
     status, body = await Setting(parts).ask("/readyz")

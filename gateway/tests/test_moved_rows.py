@@ -79,7 +79,7 @@ async def change(world: World, table: sa.Table, **values: object) -> None:
 async def change_where(
     world: World, condition: sa.ColumnElement[bool], table: sa.Table, **values: object
 ) -> None:
-    """Change the one row that fits."""
+    """Change the only matching row."""
     async with world.engine.begin() as connection:
         update = sa.update(table).where(condition).values(**values)
         assert (await connection.execute(update)).rowcount == 1
@@ -100,7 +100,7 @@ async def other_tenant(world: World) -> Tenant:
 
 
 async def test_an_api_key_is_its_tenant_s(world: World) -> None:
-    """An API key in another tenant's row, or without its scopes, opens nothing."""
+    """An API key in another tenant's row, or without its scopes, is invalid."""
     limits = ApiKeyLimits(scopes=scopes_in(SCOPES))
     made = await world.api_keys.create(world.tenant, ATTRIBUTION, limits=limits)
     store, digest = SqlApiKeys(world.engine), world.pepper.digest(made.plaintext)
@@ -126,7 +126,7 @@ async def test_a_digest_put_into_another_api_key_s_row_opens_nothing(world: Worl
 
 
 async def test_a_session_is_its_user_s(world: World) -> None:
-    """A session that is given to another user ends nowhere: both its tokens are refused."""
+    """A session in another user's row is invalid: both its tokens are refused."""
     tokens, attacker, victim = await two_people(world)
     await change_where(
         world, SESSIONS.c.user_id == attacker.user.id, SESSIONS, user_id=victim.user.id
@@ -176,7 +176,7 @@ async def test_a_value_of_another_type_is_not_the_gateway_s(world: World) -> Non
 
 
 async def test_a_refreshed_session_is_still_its_user_s(world: World) -> None:
-    """A refresh binds the new tokens as a sign-in does: they work, and do not when moved."""
+    """The new tokens after a refresh are bound to the user: they are refused in another row."""
     tokens, attacker, victim = await two_people(world)
     tokens = await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
     assert (await world.principal(tokens)).user == attacker.user.id
@@ -227,7 +227,7 @@ async def test_a_password_hash_is_its_user_s(world: World) -> None:
 
 
 async def test_factors_are_their_user_s(world: World) -> None:
-    """An authenticator and recovery codes in another user's rows prove nothing there."""
+    """An authenticator and recovery codes in another user's rows are invalid."""
     tokens, attacker, victim = await two_people(world)
     person = await world.principal(tokens)
     totp, codes = await world.enroll(person)
@@ -262,7 +262,7 @@ async def test_a_step_up_token_is_its_user_s(world: World) -> None:
 
 @pytest.mark.threat("accounts-database-writer")
 async def test_a_proof_lasts_no_longer(world: World) -> None:
-    """A proof with another end covers nothing, before that end or after its own."""
+    """A proof whose stored end was changed is invalid, before and after its original end."""
     person = await world.person()
     given = await world.step_up.issue(person, PASSWORD, ATTRIBUTION, for_session=True)
     assert given.proof is not None
@@ -398,7 +398,7 @@ async def test_an_idempotency_key_is_its_tenant_s(world: World) -> None:
 
 
 async def test_a_changed_api_key_is_not_rotated_into_a_good_one(world: World) -> None:
-    """The successor of an API key does not inherit limits that no gateway wrote."""
+    """The rotation of an API key does not copy limits that no gateway wrote."""
     limits = ApiKeyLimits(scopes=scopes_in(SCOPES))
     await world.api_keys.create(world.tenant, ATTRIBUTION, limits=limits)
     await change(world, API_KEYS, scopes=None)

@@ -60,7 +60,7 @@ async def test_a_public_client_sends_its_name_and_the_verifier(remote: SettableP
 
 
 async def test_the_secret_goes_where_the_provider_wants_it(remote: SettableProvider) -> None:
-    """A provider that knows only client_secret_post finds the secret in the form."""
+    """A provider that supports only client_secret_post gets the secret in the form."""
     remote.settings = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
     await client_of(remote, "s3cret").exchange("a code", VERIFIER, "http://127.0.0.1/callback")
     headers, form = remote.token_requests[-1]
@@ -97,7 +97,7 @@ async def test_a_slow_provider_holds_up_a_few_requests(remote: SettableProvider)
 
 @pytest.mark.threat("hostile-identity-provider")
 async def test_an_answer_that_trickles_is_cut(remote: SettableProvider) -> None:
-    """A body that never ends is given up in time, and its thread is free again."""
+    """An endless response is stopped by the time limit, and its thread is free again."""
     was_cut = Event()
 
     def respond(handler: BaseHTTPRequestHandler) -> None:
@@ -133,7 +133,7 @@ async def test_an_answer_that_trickles_is_cut(remote: SettableProvider) -> None:
     ],
 )
 def test_how_far_away_an_address_is(address: str, distance: Distance) -> None:
-    """The machine is nearer than its link, that than a private network, that than the Internet."""
+    """Addresses are ranked: this machine, its link, a private network, the Internet."""
     assert distance_of(address) is distance
 
 
@@ -142,7 +142,7 @@ def test_how_far_away_an_address_is(address: str, distance: Distance) -> None:
 async def test_a_provider_elsewhere_names_no_endpoint_that_is_nearer(
     remote: SettableProvider, endpoint: str
 ) -> None:
-    """An endpoint on this machine is not even connected to for a provider that is not."""
+    """A remote provider's endpoint on this machine is refused without a connection."""
     connected = Event()
 
     def accept(server: socket.socket) -> None:
@@ -163,7 +163,7 @@ async def test_a_provider_elsewhere_names_no_endpoint_that_is_nearer(
 
 @pytest.mark.threat("hostile-identity-provider")
 async def test_a_handshake_that_trickles_is_cut() -> None:
-    """A handshake that never ends is given up in time, and its thread is free again."""
+    """An endless handshake is stopped by the time limit, and its thread is free again."""
     was_cut = Event()
 
     def respond(server: socket.socket) -> None:

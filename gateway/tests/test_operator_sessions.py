@@ -1,4 +1,4 @@
-"""Sessions of operators, on either database: they end with their credential, and with time."""
+"""Sessions of operators, on either database: they end with their credential, and expire."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CountedStore(SqlOperatorSessions):
 
 
 class Setting:
-    """Operators and their sessions on a world's database."""
+    """Operators and their sessions in a world's database."""
 
     def __init__(self, world: World, unnamed: str | None = None) -> None:
         pepper, clock = world.pepper, world.clock
@@ -78,12 +78,12 @@ class Setting:
 
 @pytest.fixture
 def setting(world: World) -> Setting:
-    """No operators."""
+    """No operator."""
     return Setting(world)
 
 
 async def test_a_session_is_its_operators(setting: Setting) -> None:
-    """A session is its operator's, for reading, and both its ends are in the log by name."""
+    """A session is for reading, and the audit log names its operator at its begin and end."""
     token = await setting.sign_in()
     assert await setting.find(token) == ADA
     await setting.sessions.end(token, ATTRIBUTION)
@@ -96,7 +96,7 @@ async def test_a_session_is_its_operators(setting: Setting) -> None:
 
 
 async def test_the_operator_without_a_name_has_sessions_too(world: World) -> None:
-    """The settings' credential begins a session, which another digest in the settings ends."""
+    """The settings' credential can begin a session, which ends when the settings change it."""
     credential = new_credential(CredentialKind.OPERATOR)
     setting = Setting(world, credential)
     principal, token = await setting.sessions.begin(credential, ATTRIBUTION)
@@ -134,7 +134,7 @@ async def test_only_an_operators_credential_begins_one(
 
 
 async def test_tokens_of_other_kinds_open_nothing(setting: Setting) -> None:
-    """Neither an operator's credential nor a person's tokens open an operator's session."""
+    """An operator's credential and a person's tokens are invalid as an operator's session."""
     credential = await setting.operators.add("ada")
     tokens = await setting.world.join()
     for token in (credential, tokens.access, tokens.refresh, ""):
@@ -168,7 +168,7 @@ async def test_a_session_ends_after_eight_hours(setting: Setting) -> None:
 
 
 async def test_it_is_stored_once_a_minute_that_a_session_is_used(setting: Setting) -> None:
-    """Many requests in a minute write nothing; the next minute's first one writes once."""
+    """A session's use is stored once a minute, at the first request."""
     token = await setting.sign_in()
     for _ in range(20):
         await setting.find(token)
@@ -216,7 +216,7 @@ async def test_signing_out_at_once_is_recorded_once(setting: Setting) -> None:
 
 
 async def test_a_use_does_not_bring_a_session_back(setting: Setting) -> None:
-    """A request that notes its use after the session was ended stores nothing."""
+    """A use that is stored after the session's end has no effect."""
     token = await setting.sign_in()
     await setting.sessions.end(token, ATTRIBUTION)
     digest = setting.world.pepper.digest(token)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 @pytest.fixture
 def store(engine: AsyncEngine) -> SqlOperators:
-    """No operators."""
+    """No operator."""
     return SqlOperators(engine)
 
 
@@ -46,7 +46,7 @@ async def test_a_credential_is_its_operator_s(
 async def test_a_rotation_ends_the_old_credential(
     operators: Operators, store: SqlOperators, pepper: Pepper
 ) -> None:
-    """After a rotation the new credential is found, and the old one is not."""
+    """A rotation replaces the credential; the old one is refused."""
     old = await operators.add("ada")
     new = await operators.rotate("ada")
     assert await store.find(pepper.digest(old)) is None
@@ -58,7 +58,7 @@ async def test_a_rotation_ends_the_old_credential(
 async def test_a_removed_operator_is_nobody(
     operators: Operators, store: SqlOperators, pepper: Pepper
 ) -> None:
-    """After a removal the credential is not found; the name may be given again, with another one."""
+    """A removed operator's credential is refused, and the name is free for a new operator."""
     credential = await operators.add("ada")
     await operators.remove("ada")
     assert await store.find(pepper.digest(credential)) is None
@@ -70,7 +70,7 @@ async def test_a_removed_operator_is_nobody(
 async def test_of_rotations_at_once_one_credential_is_valid(
     operators: Operators, store: SqlOperators, pepper: Pepper
 ) -> None:
-    """However often a credential is replaced at the same time, one is valid in the end, and no earlier one."""
+    """After concurrent rotations exactly one of the new credentials is valid."""
     first = await operators.add("ada")
     made = await asyncio.gather(*(operators.rotate("ada") for _ in range(CONCURRENCY)))
     found = [await store.find(pepper.digest(key)) for key in (first, *made)]
@@ -108,7 +108,7 @@ async def test_who_is_not_there_is_not_changed(operators: Operators) -> None:
     "name", ["", "Ada", "-ada", "ada lovelace", "ada\n", "ä", "a" * 33, "a:b", "a/b"]
 )
 async def test_names_are_plain(operators: Operators, name: str) -> None:
-    """A name that a record or a terminal could not show plainly is refused."""
+    """A name with characters that a record or terminal could not show is refused."""
     with pytest.raises(OperatorError):
         await operators.add(name)
     assert await operators.list() == ()

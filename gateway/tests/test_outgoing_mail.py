@@ -73,12 +73,12 @@ def test_a_link_stays_in_one_piece(
 
 @pytest.mark.parametrize("kind", [text for text in SENT if text not in TOKENS])
 def test_other_mail_contains_no_token(kind: MailKind, pepper: Pepper) -> None:
-    """No other kind has anything that looks like a token."""
+    """Mails of other kinds do not contain a token."""
     assert not re.search(r"#|pq[a-z]_", sent(new(kind), pepper).as_string())
 
 
 def test_a_token_depends_on_mail_and_pepper(pepper: Pepper) -> None:
-    """Another mail, another pepper or another purpose is another token; the same is the same."""
+    """The token depends on the mail, the pepper and the purpose, and on nothing else."""
     first, second = new(MailKind.INVITATION), new(MailKind.INVITATION)
     kind = CredentialKind.INVITATION
     tokens = {
@@ -92,7 +92,7 @@ def test_a_token_depends_on_mail_and_pepper(pepper: Pepper) -> None:
 
 
 def test_codes_have_six_digits(pepper: Pepper) -> None:
-    """Codes are six digits, with zeros in front where they belong, and seldom the same."""
+    """Codes have six digits, with leading zeros, and are seldom equal."""
     codes = [mailed_code(new(MailKind.CODE), pepper) for _ in range(2000)]
     assert all(re.fullmatch(r"[0-9]{6}", code) for code in codes)
     assert any(code.startswith("0") for code in codes)
@@ -119,13 +119,13 @@ def test_discarded_mail_is_not_composed(pepper: Pepper) -> None:
     ],
 )
 def test_what_is_no_address_is_in_no_header(address: str, pepper: Pepper) -> None:
-    """An address with a line end, a second address or anything else in it becomes no message."""
+    """An address with a line end, a second address or other text is refused."""
     with pytest.raises(InvalidAddressError):
         compose(replace(new(MailKind.CODE), to=address), pepper, "a@b", PORTAL)
 
 
 def test_the_repr_of_a_mail_shows_no_secret() -> None:
-    """Neither the address nor the salt is in a mail's repr."""
+    """The repr of a mail contains neither its address nor its salt."""
     mail = new(MailKind.INVITATION)
     assert "example.com" not in repr(mail)
     assert repr(mail.salt) not in repr(mail)

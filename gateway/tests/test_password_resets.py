@@ -1,4 +1,4 @@
-"""Password resets, on either database: a token replaces one password, in time."""
+"""Password resets, on either database: a token replaces one password before it expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which passwords are accepted, and how many are hashed at a time."""
+"""The accepted passwords, and the limit of concurrent hashes."""
 
 import asyncio
 import threading
@@ -66,7 +66,7 @@ class HeldHasher(PasswordHasher):
     ],
 )
 def test_common_passwords_are_refused(password: str) -> None:
-    """Common patterns are refused, in capitals, with punctuation and signs for letters or not."""
+    """Common passwords are refused, also in capitals, with punctuation or look-alike signs."""
     assert is_common(password)
     with pytest.raises(InvalidPasswordError):
         require_valid(password)
@@ -74,20 +74,20 @@ def test_common_passwords_are_refused(password: str) -> None:
 
 @given(part=st.text(ascii_letters, min_size=1, max_size=64), length=st.integers(12, 1024))
 def test_what_repeats_is_refused(part: str, length: int) -> None:
-    """Up to 64 characters twice and more, the last time perhaps in part, are no password."""
+    """A repetition of up to 64 characters, the last one perhaps cut, is refused."""
     repeated = (part * length)[: max(length, 2 * len(part))]
     assert is_common(repeated)
 
 
 @pytest.mark.parametrize(("length", "common"), [(64, True), (65, False)])
 def test_repetitions_of_long_parts_are_not_looked_for(length: int, *, common: bool) -> None:
-    """Of 18,000 characters, which a password can have in NFKC, looking for them would take long."""
+    """Repetitions of longer parts are not searched, because 18,000 characters would take long."""
     assert is_common(_varied(length) * 3) is common
 
 
 @pytest.mark.parametrize("word", ["123456", "password", "football", "telechargement", "pqkeep"])
 def test_words_are_found_by_their_digests(word: str) -> None:
-    """A word of the published list, or of this service, is found; its start and more of it are not."""
+    """A password that is a listed word is refused; a word's beginning or extension is not."""
     words = common_words()
     assert len(words) > 19_000
     assert word in words
@@ -128,13 +128,13 @@ async def test_a_password_is_its_own_in_any_form(pepper: Pepper) -> None:
 
 
 async def test_another_pepper_is_another_hash(pepper: Pepper) -> None:
-    """The hash alone does not tell the password: the pepper is needed too."""
+    """A hash cannot be verified with another pepper."""
     stored = await Passwords(pepper, CHEAP).hash(USER.id, GOOD, HERE)
     assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(with_hash(stored), GOOD, HERE)
 
 
 async def test_a_hash_is_one_user_s(pepper: Pepper) -> None:
-    """A hash in another user's row is not the hash of that user's password."""
+    """A hash in another user's row does not verify that user's password."""
     passwords = Passwords(pepper, CHEAP)
     stored = await passwords.hash(USER.id, GOOD, HERE)
     assert await passwords.verify(Account(USER, stored), GOOD, HERE)
@@ -209,7 +209,7 @@ async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: 
 
 @pytest.mark.threat("flood")
 async def test_no_flood_of_strangers_keeps_known_people_waiting(pepper: Pepper) -> None:
-    """While strangers from more addresses than may wait fill their queue, a known person is served."""
+    """A known person is served while requests from unknown addresses fill their queue."""
     held = HeldHasher()
     passwords = Passwords(pepper, held)
     stored = await passwords.hash(USER.id, GOOD, HERE)

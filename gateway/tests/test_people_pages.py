@@ -1,4 +1,4 @@
-"""Lists of people, sessions and invitations by parts, on either database."""
+"""Paged lists of members, sessions and invitations, on either database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _invitations(world: World, part: Part) -> Page[Any]:
 
 
 async def _fill(world: World) -> None:
-    """Make as many members, sessions and invitations, some at the same time."""
+    """Create members, sessions and invitations, some with equal times."""
     for number in range(ENTRIES):
         await world.join(Role.VIEWER, f"{number}@example.com")
         await world.invite(f"invited-{number}@example.com", Role.VIEWER)

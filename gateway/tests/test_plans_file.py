@@ -47,20 +47,20 @@ def test_the_plans_are_the_specification_s(
 
 
 def test_what_is_bought_without_the_operator() -> None:
-    """Tiers with a fixed price can be bought by tenants themselves; free need not be."""
+    """Tenants can buy the tiers with a fixed price themselves, possibly without free."""
     sold = {tier for tier, terms in plans.read().items() if terms.self_service}
     assert sold == {Tier.STARTER, Tier.GROWTH, Tier.PROFESSIONAL}
 
 
 def test_every_tier_is_sold() -> None:
-    """The plans file, the tiers and the specification's table name the same six."""
+    """The plans file, the tiers and the specification's table have the same six names."""
     assert {row[0] for row in TABLE} == set(Tier) == plans.read().keys()
     assert {row[1] for row in TABLE} == set(Plan)
 
 
 @pytest.mark.parametrize("tier", Tier)
 def test_an_ended_subscription_is_the_free_plan(tier: Tier) -> None:
-    """While it runs, a subscription's own tier is in force; after it, free, which is shown too."""
+    """A running subscription's tier is in force; after its end free is, and is shown."""
     assert Entitlements(tier).effective_tier is tier
     assert Entitlements(tier).plan is PLAN_OF[tier]
     ended = Entitlements(tier, Subscription.ENDED)
@@ -135,7 +135,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("text", MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_found_at_start(tmp_path: Path, text: str) -> None:
-    """A plans file with a mistake is refused, by the file's name."""
+    """A plans file with an error is refused, and the message names the file."""
     path = tmp_path / "own.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match=str(path)):
@@ -143,7 +143,7 @@ def test_a_mistake_is_found_at_start(tmp_path: Path, text: str) -> None:
 
 
 def test_a_plans_file_that_is_not_there(tmp_path: Path) -> None:
-    """A missing plans file is refused, by its name: nothing is sold by mistake."""
+    """A missing plans file is refused, and the message names it."""
     for path in (tmp_path / "missing.toml", tmp_path):
         with pytest.raises(ConfigError, match=str(path)):
             plans.read(path)

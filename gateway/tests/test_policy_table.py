@@ -57,7 +57,7 @@ def policy() -> Policy:
 
 
 def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str, str]:
-    """Return the operations that are allowed, and by which policies, as the tables above say."""
+    """Return the operations that the tables above allow, and the deciding policies."""
     if algorithm is None:
         return {
             **dict.fromkeys(("create-keyring", "update-keyring"), "upkeep-on-every-plan"),
@@ -94,7 +94,7 @@ def test_every_answer_is_the_specification_s(policy: Policy, tier: str, subscrip
 
 
 def test_the_specification_s_table_is_whole() -> None:
-    """The table above has every algorithm and every tier, so nothing is left unproven."""
+    """The table above contains every algorithm and every tier."""
     assert MAY_WRITE.keys() == set(Algorithm)
     assert set(COLUMNS) == set(Tier)
 
@@ -279,7 +279,7 @@ def test_every_mistake_is_said(tmp_path: Path) -> None:
 
 
 def test_a_name_as_long_as_a_record_holds(tmp_path: Path) -> None:
-    """A policy's name of 128 characters decides as any other does; one of 129 is refused."""
+    """A policy name may have 128 characters; 129 are refused."""
     forbid = '@id("{}") forbid (principal, action == Action::"list-keys", resource);'
     own = cedar.build(plans.read(), _own(tmp_path, forbid.format(128 * "x")))
     assert own.decide(Entitlements(Tier.FREE), Operation.LIST_KEYS, None) == Denied(128 * "x")
@@ -302,7 +302,7 @@ def test_a_policy_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_policies(tmp_path: Path) -> None:
-    """A directory that has no policy, or is not there, is refused: it was named for something."""
+    """A policy directory that is missing or empty is refused."""
     (tmp_path / "own.txt").write_text(NO_NIGHT_WORK)
     for directory in (tmp_path, tmp_path / "missing", tmp_path / "own.txt"):
         with pytest.raises(ConfigError, match=str(directory)):

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that is lost, hangs, or is configured wrongly."""
+"""A PostgreSQL server that is lost, unresponsive or configured wrongly."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def time_limits() -> TimeLimits:
 
 @pytest.fixture
 def name(location: Location) -> str:
-    """The database's name on its server."""
+    """The name of the database on its server."""
     return location.name.rpartition("/")[2]
 
 
 async def test_lost_connections_are_replaced(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """If the server closed idle connections, no request fails."""
+    """If the server closes idle connections, no request fails."""
     connections: list[Any] = []
     sa.event.listen(
         engine.sync_engine,
@@ -77,7 +77,7 @@ async def test_lost_connections_are_replaced(
 async def test_a_connection_that_is_about_to_close_is_used_once(
     location: Location, postgres_server: PostgresServer
 ) -> None:
-    """A server that ends sessions, and has closed no connection yet, fails one request at the most."""
+    """While a server ends its sessions, at most one request fails."""
     url = location.name.replace(f":{postgres_server.port}/", ":{}/")
     async with _saying_goodbye(postgres_server.port) as (port, say_goodbye):
         engine = await open_database(url.format(port))
@@ -138,7 +138,7 @@ async def test_a_connection_that_breaks_is_unavailable(
 async def test_a_server_that_hangs_is_unavailable(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """With a hanging server more callers than connections all get UnavailableError in time."""
+    """With a hanging server all callers get UnavailableError within the time limit."""
     tenants = SqlTenants(engine)
     nobody = TenantId(uuid4())
     with pytest.raises(TenantNotFoundError):
@@ -218,7 +218,7 @@ async def test_a_missing_server_is_unavailable(location: Location) -> None:
 async def test_a_missing_database_is_a_configuration_error(
     location: Location, postgres_server: PostgresServer
 ) -> None:
-    """A database or role that the server does not have is an error of the settings."""
+    """A database or role that the server does not have is reported as an error of the settings."""
     for role, name in (("pqkeep_gateway", "missing"), ("missing", "pqkeep_accounts")):
         with pytest.raises(ConfigError, match="missing"):
             await open_database(postgres_server.url(role, name))
@@ -227,7 +227,7 @@ async def test_a_missing_database_is_a_configuration_error(
 async def test_a_password_comes_from_its_file(
     with_password: str, server_password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the file the database opens, without it it does not, and the password is in no message."""
+    """The database opens only with the password file, and no message contains the password."""
     engine = await open_database(with_password, server_password_file)
     assert PASSWORD not in repr(engine)
     await engine.dispose()
@@ -240,7 +240,7 @@ async def test_a_password_comes_from_its_file(
 async def test_a_password_file_open_to_others_is_refused(
     mode: int, server_password_file: Path, location: Location
 ) -> None:
-    """Others could read it: the file is named, and nothing is connected to."""
+    """A password file that others can read is refused by name, without a connection."""
     server_password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
     with pytest.raises(ConfigError, match="passwords: other users have access"):
         await open_database("postgresql://nobody@127.0.0.1:9/none", server_password_file)

@@ -34,7 +34,7 @@ async def _succeed() -> str:
 
 
 class Month:
-    """Allowances on a real database, on a day of the test's choice, and one tenant."""
+    """Quotas in a real database, on a settable day, and one tenant."""
 
     def __init__(self, engine: AsyncEngine, tenant: Tenant) -> None:
         self.now = NEW_YEAR
@@ -49,7 +49,7 @@ class Month:
         entitlements: Entitlements | None = None,
         operation: Operation = Operation.ENCRYPT,
     ) -> str:
-        """Spend one operation of the tenant, on free unless another standing is named."""
+        """Use one operation of the tenant, on free unless another standing is given."""
         principal = ApiKeyPrincipal(
             self.tenant, entitlements or Entitlements(Tier.FREE), 1, suspended=False
         )
@@ -64,7 +64,7 @@ class Month:
 
 @pytest.fixture
 async def month(engine: AsyncEngine) -> Month:
-    """January, and nothing spent."""
+    """January, without any used operation."""
     tenant = new_tenant()
     await add_tenant(engine, tenant)
     return Month(engine, tenant)
@@ -156,7 +156,7 @@ async def test_a_month_begins_at_midnight_in_utc(month: Month) -> None:
 
 
 async def test_what_fails_in_the_new_year_is_given_back_to_the_old(month: Month) -> None:
-    """An operation is released in the month in which it was reserved."""
+    """A failed operation is released in the month in which it was reserved."""
     month.now = NEW_YEAR_S_EVE
 
     async def fail_late() -> str:
@@ -197,7 +197,7 @@ async def test_an_ended_subscription_has_free_s_allowance(month: Month) -> None:
 async def test_operations_with_keys_count_and_upkeep_does_not(
     month: Month, operation: Operation
 ) -> None:
-    """The ten operations with keys count; key management does not, and goes on when all is spent."""
+    """The ten operations with keys count. Key management does not, and needs no quota."""
     await month.spend(operation=operation)
     counts = not any(word in operation.value for word in ("key", "archive", "destruction"))
     assert await month.rows() == ({"2027-01": 1} if counts else {})
@@ -241,13 +241,13 @@ async def test_nothing_is_given_back_that_was_not_taken(month: Month) -> None:
 
 
 class Unreachable(SqlUsage):
-    """A count that is out of reach: from the start, or when something is released."""
+    """A count that is unreachable, from the start or at a release."""
 
     def __init__(self, *, taking: bool) -> None:
         self._taking = taking
 
     async def reserve(self, tenant: TenantId, month: str, quota: int, operations: int) -> bool:
-        """Count, if it can be reached."""
+        """Count an operation unless unreachable."""
         if not self._taking:
             raise UnavailableError
         return True
@@ -265,7 +265,7 @@ FREE = ApiKeyPrincipal(TenantId(uuid4()), Entitlements(Tier.FREE), 1, suspended=
 
 
 async def test_without_a_count_nothing_is_done() -> None:
-    """Where usage is out of reach the work is not begun: it fails closed."""
+    """Without a connection to the usage count the operation is refused, and not executed."""
     quotas = Quotas(Unreachable(taking=False), PER_MONTH, lambda: NEW_YEAR)
 
     async def work() -> str:
@@ -276,7 +276,7 @@ async def test_without_a_count_nothing_is_done() -> None:
 
 
 async def test_a_failure_is_told_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
-    """Where it cannot be released the caller hears why the work failed, and the log the rest."""
+    """If the release fails, the caller gets the operation's error, and the log the release's."""
     quotas = Quotas(Unreachable(taking=True), PER_MONTH, lambda: NEW_YEAR)
 
     async def fail() -> str:

@@ -44,7 +44,7 @@ class Setting:
         return await self.rate_limiter.enter(subject, limit)
 
     async def admitted(self, subject: str = "a", limit: Limit = LIMIT) -> int:
-        """Return how many events may happen at this moment."""
+        """Return how many events are allowed now."""
         many = 0
         while await self.enter(subject, limit) is None:
             many += 1
@@ -67,7 +67,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 async def setting(kind: Kind) -> AsyncIterator[Setting]:
-    """New windows, on a clock that the test moves."""
+    """New windows with a clock."""
     made: list[Setting] = []
     rate_limiter = kind(lambda: made[0].now)
     made.append(Setting(rate_limiter))
@@ -76,7 +76,7 @@ async def setting(kind: Kind) -> AsyncIterator[Setting]:
 
 
 async def test_so_many_and_no_more(setting: Setting) -> None:
-    """The fifth event may happen, the sixth may not before the first is 60 seconds ago."""
+    """The fifth event is allowed; the sixth only 60 seconds after the first."""
     assert [await setting.enter() for _ in range(5)] == 5 * [None]
     for setting.now, wait in ((1000.0, 60.0), (1010.0, 50.0), (1059.0, 1.0)):
         assert await setting.enter() == pytest.approx(wait, abs=1e-5)
@@ -101,7 +101,7 @@ async def test_what_is_left_of_the_limit(setting: Setting) -> None:
 
 
 async def test_several_events_happen_all_or_not_at_all(setting: Setting) -> None:
-    """Three of five may happen, three more may not; two may, and so may three when three have left."""
+    """Of a limit of five, three events are allowed, three more are refused, and two allowed."""
 
     async def count(events: int) -> tuple[int, float, bool]:
         _, remaining, reset, is_refused = await setting.rate_limiter.count(
@@ -139,7 +139,7 @@ async def test_what_is_refused_does_not_count(setting: Setting) -> None:
 
 
 async def test_a_limit_that_is_lowered_holds_at_once(setting: Setting) -> None:
-    """With a lower limit nothing may happen until so many events have left the window."""
+    """A lower limit refuses events until enough earlier ones have left the window."""
     for setting.now in (1000.0, 1010.0, 1020.0, 1030.0):
         await setting.enter()
     lowered = Limit(2, 60)
@@ -151,7 +151,7 @@ async def test_a_limit_that_is_lowered_holds_at_once(setting: Setting) -> None:
 
 
 async def test_a_limit_that_is_raised_holds_at_once(setting: Setting) -> None:
-    """With a higher limit the difference may happen now, and events of before still count."""
+    """A higher limit allows the difference at once; earlier events still count."""
     await setting.admitted()
     setting.now = 1001.0
     assert await setting.admitted(limit=Limit(8, 60)) == 3
@@ -208,7 +208,7 @@ async def test_every_change_is_another_number(setting: Setting) -> None:
 
 
 async def _check_exact(setting: Setting, pauses: list[float], limit: Limit) -> None:
-    """Check that no window holds more than the limit, and that nothing is refused without need."""
+    """Check that no window exceeds the limit, and that no event is refused without need."""
     happened: list[float] = []
     subject = str(uuid4())
     for pause in pauses:
@@ -273,7 +273,7 @@ def test_redis_is_exact_for_every_pattern(
 
 @given(PATTERNS, LIMITS, EARLY)
 def test_memory_tells_the_right_wait(pauses: list[int], limit: Limit, early: float) -> None:
-    """After the wait that memory tells an event may happen; at a moment before it may not."""
+    """An event is allowed after the wait that memory reports, and not a moment earlier."""
     _in_memory(lambda setting: _check_waits(setting, [pause / 8 for pause in pauses], limit, early))
 
 
@@ -282,14 +282,14 @@ def test_memory_tells_the_right_wait(pauses: list[int], limit: Limit, early: flo
 def test_redis_tells_the_right_wait(
     redis_server: str, pauses: list[int], limit: Limit, early: float
 ) -> None:
-    """After the wait that Redis tells an event may happen; at a moment before it may not."""
+    """An event is allowed after the wait that Redis reports, and not a moment earlier."""
     apart = [pause / 8 + 1e-4 for pause in pauses]
     _in_redis(redis_server, lambda setting: _check_waits(setting, apart, limit, early))
 
 
 @pytest.mark.parametrize("wait", [0.125, 1.0, 59.875])
 async def test_in_memory_the_edge_belongs_to_the_next_window(wait: float) -> None:
-    """An event exactly 60 seconds ago is outside, and Retry-After of whole seconds is enough."""
+    """An event exactly 60 seconds ago does not count, so a Retry-After in seconds is exact."""
     setting: list[Setting] = []
     setting.append(Setting(MemoryRateLimiter(lambda: setting[0].now)))
     await setting[0].enter(limit=Limit(1, 60))
@@ -300,7 +300,7 @@ async def test_in_memory_the_edge_belongs_to_the_next_window(wait: float) -> Non
 
 
 async def test_waits_are_told_however_old_the_clock_is() -> None:
-    """A clock that has run for less than twice the window tells the same times as any other."""
+    """A clock younger than two windows reports the same waits as an older one."""
     now = [100.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
     assert await rate_limiter.count("a", Limit(1, 60)) == Usage(Limit(1, 60), 0, 60.0)
@@ -336,7 +336,7 @@ async def test_nothing_has_changed_when_it_starts() -> None:
 
 
 def test_an_address_signs_up_twenty_tenants_an_hour() -> None:
-    """The limit of new tenants is 20 in 3,600 seconds, and a minute has 60."""
+    """An address can create 20 tenants in 3,600 seconds."""
     assert Limit(20, 3600) == SIGN_UPS
     assert MINUTE == 60
 

@@ -1,4 +1,4 @@
-"""Reads of the accounts database wait for no writer, and cannot write."""
+"""Reads of the accounts database do not wait for writers, and cannot write."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ READS: dict[str, Callable[[AsyncEngine, TenantId], Awaitable[Any]]] = {
 async def test_a_read_waits_for_no_writer(
     world: World, read: Callable[[AsyncEngine, TenantId], Awaitable[Any]]
 ) -> None:
-    """While a transaction holds SQLite's write lock, everything can be read."""
+    """While a transaction holds SQLite's write lock, reads succeed."""
     async with transaction(world.engine):
         await read(world.engine, world.tenant.id)
 

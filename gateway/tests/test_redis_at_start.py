@@ -91,7 +91,7 @@ async def test_a_wrong_password_is_not_out_of_reach(redis_server: str, tmp_path:
 
 
 async def test_rules_that_lack_a_command_are_named(redis_server: str) -> None:
-    """A user that may not do all that requests do is refused at the start."""
+    """A Redis user without a required command is refused at the start."""
     async with Redis.from_url(f"redis://{redis_server}") as administrator:
         for rule in ("+@all -lpush", "+@all -evalsha -eval"):
             words = ("ACL", "SETUSER", "lacking", "reset", "on", "nopass", "~*", *rule.split())

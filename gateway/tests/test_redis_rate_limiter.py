@@ -87,7 +87,7 @@ async def test_a_change_is_heard_by_every_gateway(gateways: Gateways) -> None:
 async def test_a_server_that_forgot_makes_nothing_old_valid(
     rate_limiter: RedisRateLimiter, server: redis.Redis, announced: int
 ) -> None:
-    """After everything in Redis is lost no number of changes of before is ever right again."""
+    """After a data loss in Redis no earlier number of changes becomes current again."""
     seen = {await rate_limiter.changes()}
     for _ in range(announced):
         await rate_limiter.announce_change()
@@ -130,7 +130,7 @@ async def test_who_keeps_the_number_of_changes_keeps_nothing_for_long(
 async def test_a_change_is_announced_to_a_server_that_forgot(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """An announcement is another number also where nothing was counted yet."""
+    """An announcement changes the number also before the first count."""
     before = await rate_limiter.changes()
     server.flushall()
     await rate_limiter.announce_change()
@@ -140,7 +140,7 @@ async def test_a_change_is_announced_to_a_server_that_forgot(
 async def test_a_window_in_the_future_shuts_nobody_out(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """Times that a gateway with another idea of the time left behind are dropped."""
+    """Times in the future, from a gateway with another clock, are dropped."""
     seconds, _ = server.time()
     server.lpush("pqkeep:window:a", *[(seconds + 86_400) * 1_000_000] * 5)
     assert [await rate_limiter.enter("a", LIMIT) for _ in range(5)] == 5 * [None]
@@ -150,7 +150,7 @@ async def test_a_window_in_the_future_shuts_nobody_out(
 async def test_a_window_takes_no_more_room_than_its_limit(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """A window holds as many times as its limit at most, and is gone a while after its last one."""
+    """A window stores at most as many times as its limit, and expires after its last event."""
     for limit in (Limit(50, 60), LIMIT, LIMIT):
         for _ in range(60):
             await rate_limiter.enter("a", limit)
@@ -183,7 +183,7 @@ async def test_a_full_server_counts_nothing_wrongly(
 async def test_a_server_that_forgot_the_scripts(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:
-    """A server that was started again, and has never heard of the scripts, learns them."""
+    """A restarted server without the scripts gets them again."""
     await rate_limiter.enter("a", LIMIT)
     server.script_flush()
     assert await rate_limiter.enter("a", LIMIT) is None
@@ -264,7 +264,7 @@ def _password_file(folder: Path, password: str) -> Path:
 
 
 async def test_the_password_is_in_a_file(redis_server: str, locked: None, tmp_path: Path) -> None:
-    """With the password from its file the server is reached, with rights to pqkeep's keys only."""
+    """The gateway connects with the password from its file, and rights for pqkeep's keys only."""
     file = _password_file(tmp_path, PASSWORD)
     rate_limiter = RedisRateLimiter(f"redis://pqkeep@{redis_server}", file, lambda: 1_000.0)
     assert await rate_limiter.enter("a", LIMIT, await rate_limiter.changes()) is None
@@ -275,7 +275,7 @@ async def test_the_password_is_in_a_file(redis_server: str, locked: None, tmp_pa
 async def test_a_wrong_password_is_unavailable_and_unseen(
     redis_server: str, locked: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With another password nothing is admitted, and no log or representation shows it."""
+    """With a wrong password requests are refused, and neither logs nor reprs contain it."""
     file = _password_file(tmp_path, PASSWORD + "x")
     rate_limiter = RedisRateLimiter(f"redis://pqkeep@{redis_server}", file, lambda: 1_000.0)
     await _ask_everything(rate_limiter)

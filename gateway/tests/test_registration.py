@@ -1,4 +1,4 @@
-"""Signing up, on either database: a token creates one tenant, in time."""
+"""Sign-ups, on either database: a token creates one tenant before it expires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_a_registration_is_completed_once(world: World) -> None:
-    """Of 32 confirmations at once exactly one creates a tenant and its owner."""
+    """Of 32 concurrent confirmations exactly one creates a tenant with its owner."""
     rounds = FEW_ROUNDS
     for number in range(rounds):
         token = await world.registration_token(f"{number}@example.com")

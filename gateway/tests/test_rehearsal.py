@@ -49,7 +49,7 @@ async def test_a_rehearsal_tells_what_is_wrong(world: World) -> None:
 
 
 async def test_a_rehearsal_counts_nothing(world: World) -> None:
-    """Rehearsals use no limit of invitations up."""
+    """Rehearsals do not count against the limit of invitations."""
     world = world.restarted(has_limits=True)
     owner = await world.person()
     for _ in range(INVITATIONS_PER_TENANT.events + 1):
@@ -77,7 +77,7 @@ async def test_the_key_service_is_asked_look_ups_only(world: World) -> None:
 
 
 async def test_only_the_task_that_rehearses_rehearses(world: World) -> None:
-    """While one request is rehearsed, another one at the same time is carried out."""
+    """During a rehearsal a concurrent request is executed."""
     owner = await world.person()
 
     async def slow() -> None:

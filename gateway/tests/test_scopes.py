@@ -65,7 +65,7 @@ def test_a_scope_of_one_operation_allows_that_one(name: str) -> None:
 
 @pytest.mark.parametrize("group", Group)
 def test_a_group_is_its_operations(group: Group) -> None:
-    """A scope that names a group allows the operations of the group, and no other."""
+    """A group in a scope allows exactly the group's operations."""
     named = scopes(Scope(operations=(group.value,)))
     assert {operation for operation in OPERATIONS.values() if named.may_call(operation)} == GROUPS[
         group
@@ -73,7 +73,7 @@ def test_a_group_is_its_operations(group: Group) -> None:
 
 
 def test_no_group_is_called_like_an_operation() -> None:
-    """A name in a scope has one meaning."""
+    """No group has the name of an operation."""
     assert not {group.value for group in Group} & OPERATIONS.keys()
 
 
@@ -99,7 +99,7 @@ def test_star_and_a_missing_list_are_all() -> None:
 
 
 def test_keyrings_are_named_or_begin_so() -> None:
-    """A pattern is a whole name, or a beginning and a star."""
+    """A keyring pattern is a complete name, or a prefix and a star."""
     named = scopes(Scope(keyrings=(CARDS, "log*")))
     allowed = {
         name: named.allow(Operation.ENCRYPT, name, KYBER)
@@ -110,7 +110,7 @@ def test_keyrings_are_named_or_begin_so() -> None:
 
 
 def test_algorithms_are_named() -> None:
-    """A scope with algorithms allows these, and nothing that concerns all of them."""
+    """A scope with algorithms allows only these, and no operation on all algorithms."""
     named = scopes(Scope(algorithms=(KYBER,)))
     assert named.allow(Operation.ENCRYPT, CARDS, KYBER)
     assert not named.allow(Operation.ENCRYPT, CARDS, X_WING)
@@ -179,7 +179,7 @@ def test_algorithms_outside_of_scope_are_left_out() -> None:
 
 
 def test_a_principal_names_its_api_key() -> None:
-    """The audit log's name of an API key has its version, and its name if it has one."""
+    """The audit log's principal contains the API key's version, and its name if there is one."""
     assert str(with_limits(UNLIMITED)) == "api-key:3/worker"
 
 
@@ -256,7 +256,7 @@ _OF_CARDS = Scope(operations=("use",), keyrings=("payments.c*", "default"), algo
     ],
 )
 def test_one_scope_covers_what_is_within_it(other: Scope, is_covered: bool) -> None:  # noqa: FBT001 - a case
-    """An operation, a keyring or an algorithm more than it has is not covered."""
+    """A scope covers another one unless that has one more operation, keyring or algorithm."""
     assert scopes(_OF_CARDS).cover(scopes(other)) is is_covered
     assert scopes(_OF_CARDS).cover(scopes(_OF_CARDS, other)) is is_covered
 
@@ -274,7 +274,7 @@ def test_scopes_cover_together() -> None:
 
 @given(_SCOPES)
 def test_stored_scopes_mean_the_same(stated: Scopes) -> None:
-    """Scopes that were stored and read again are as they were stated, and allow the same."""
+    """Scopes that were stored and read again are unchanged."""
     read = scopes_in(scopes_text(stated.stated))
     assert read.stated == stated.stated
     assert _allowed(read) == _allowed(stated)
@@ -366,7 +366,7 @@ def test_a_limit_that_is_not_named_is_kept(own: ApiKeyLimits, asked: ApiKeyLimit
     ],
 )
 def test_each_limit_is_compared(own: ApiKeyLimits, asked: ApiKeyLimits, field: str) -> None:
-    """Going beyond one limit is refused by its name; an API key without it may set any."""
+    """An API key cannot create one beyond its own limits, and the refusal names the limit."""
     with pytest.raises(BeyondOwnLimitsError) as refused:
         own.check_covers(asked)
     assert refused.value.field == field
@@ -427,7 +427,7 @@ def test_stored_networks_are_those_that_were_given(texts: list[str]) -> None:
 
 
 def test_two_halves_cover_the_whole() -> None:
-    """A network is covered by networks that have all its addresses together."""
+    """A network is covered by several networks that together contain it."""
     halves = Networks(["10.128.0.0/9", "10.0.0.0/9"])
     assert halves.covers(Networks(["10.0.0.0/8"]))
     assert not halves.covers(Networks(["10.0.0.0/8", "2001:db8::/32"]))
@@ -438,13 +438,13 @@ def test_two_halves_cover_the_whole() -> None:
 
 @pytest.mark.parametrize("name", ["a", "Payments.worker-2_x", "9" * 64])
 def test_names_that_are_taken(name: str) -> None:
-    """Letters, digits, dots, underscores and hyphens."""
+    """A name may have letters, digits, dots, underscores and hyphens."""
     assert NAME.read({"name": name}) == name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a\n", "é", "a" * 65, 7, ["a"]])
 def test_names_that_are_refused(name: object) -> None:
-    """Nothing that could be read as another principal, and nothing that is not printed."""
+    """A name like another principal's, or with unprintable characters, is refused."""
     with pytest.raises(FieldError):
         NAME.read({"name": name})
 

@@ -1,4 +1,4 @@
-"""Authenticators, recovery codes and challenges, on either database: single-use stays single-use."""
+"""Authenticators, recovery codes and challenges, on either database: each works only once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_code_is_accepted_once(world: World, drift: int) -> None:
 
 @pytest.mark.parametrize("drift", [-60, 60])
 async def test_a_code_of_another_time_is_refused(world: World, drift: int) -> None:
-    """A code of two steps ago or ahead is wrong."""
+    """A code of two or more steps before or after now is refused."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     with pytest.raises(WrongCodeError):
@@ -48,7 +48,7 @@ async def test_a_code_of_another_time_is_refused(world: World, drift: int) -> No
 
 
 async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> None:
-    """Once a step was accepted, earlier ones are not, even if they were never used."""
+    """After an accepted step the codes of earlier steps are refused, even if unused."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     await world.sign_in.answer_challenge(
@@ -61,7 +61,9 @@ async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> Non
 
 
 async def test_the_authenticator_in_force_is_the_one_that_was_confirmed(world: World) -> None:
-    """Of a confirmation and a new enrollment at once one succeeds: no unproven secret is in force."""
+    """Of a concurrent confirmation and enrollment one succeeds, so every active secret is
+    confirmed.
+    """
     for round_ in range(ROUNDS):
         person = await world.person(f"{round_}@example.com")
         totp = TOTP((await world.factors.enroll(person)).secret)

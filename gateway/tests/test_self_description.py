@@ -111,7 +111,7 @@ def test_reads_what_it_documents(row: KeyOperation) -> None:
 
 @REQUIRED
 def test_what_is_required_is_required(row: KeyOperation, name: str) -> None:
-    """Without a required field an operation is refused, and the field is named."""
+    """Without a required field an operation is refused, and the error names the field."""
     values = example(row)
     del values[name]
     with pytest.raises(FieldError) as refused:

@@ -1,4 +1,4 @@
-"""Sessions, on either database: tokens are single-use and expire."""
+"""Sessions, on either database: tokens can be used once, and expire."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_tabs_that_refresh_at_once_get_the_same_tokens(world: World) -> No
 async def test_only_the_same_client_gets_its_answer_again(
     *, world: World, seconds: float, user_agent: bytes, address: str, is_same: bool
 ) -> None:
-    """A token that was exchanged ends the session, but for the same client within ten seconds."""
+    """A used token ends the session, except for the same client within ten seconds."""
     old = await world.join()
     at = replace(ATTRIBUTION, source_address="2001:db8:0:1::1")
     new = await world.sessions.refresh(old.refresh, BROWSER, at)
@@ -135,7 +135,7 @@ async def test_a_session_ends_after_thirty_days(world: World) -> None:
 
 
 async def test_a_shorter_lifetime_holds_for_sessions_that_have_begun(world: World) -> None:
-    """After the setting was lowered, a session that is older is refreshed no more."""
+    """After the setting was lowered, a session that is too old cannot be refreshed."""
     tokens = await world.join()
     world.now += 2 * 86_400
     shorter = Sessions(
@@ -176,7 +176,7 @@ async def test_a_change_of_second_factors_ends_other_sessions(world: World, chan
 
 @pytest.mark.threat("stolen-access-cookie")
 async def test_tokens_expire(world: World) -> None:
-    """An access token is accepted for 15 minutes, a refresh token for 7 days: not a moment more."""
+    """An access token is valid for exactly 15 minutes, and a refresh token for 7 days."""
     began = world.now
     tokens = await world.join()
     world.now = began + 15 * 60 - MOMENT
@@ -191,7 +191,7 @@ async def test_tokens_expire(world: World) -> None:
 
 
 async def test_a_refreshed_access_token_has_its_own_expiry(world: World) -> None:
-    """A refreshed access token is accepted for 15 minutes, and the earlier one no more."""
+    """A refreshed access token is valid for 15 minutes; the earlier one is refused."""
     old = await world.join()
     world.now += 10 * 60
     new = await world.sessions.refresh(old.refresh, BROWSER, ATTRIBUTION)
@@ -219,7 +219,7 @@ async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -
 async def test_a_new_second_factor_stops_a_sign_in_that_has_begun(
     world: World, factor: str
 ) -> None:
-    """A sign-in that began before a code was needed begins no session without one."""
+    """A sign-in that began before a second factor was added cannot finish without it."""
     person = await world.person()
     before = await world.account()
     if factor == "app":
@@ -254,7 +254,7 @@ async def test_one_more_session_than_a_person_may_have_ends_the_least_used(world
 
 
 async def test_however_many_sessions_there_are_they_end(world: World) -> None:
-    """More sessions than a statement on a server may have parameters end at once."""
+    """More sessions than an SQL statement may have parameters end at once."""
     await world.join()
     account = await world.account()
     async with world.engine.begin() as connection:

@@ -52,7 +52,7 @@ class FakeKeyService:
     def call(
         self, request: Request[Any], _: Attribution, placement: Placement | None, then: Then[Any]
     ) -> None:
-        """Take a request."""
+        """Handle a request."""
         if self.refuses is not None:
             then(KeyServiceError(self.refuses))
         else:
@@ -61,7 +61,7 @@ class FakeKeyService:
 
 
 class Setting:
-    """An installation with three shards, of which the settings name some."""
+    """An installation with three shards, some of which are in the settings."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -97,7 +97,7 @@ class Setting:
 
 @pytest.fixture
 async def setting(engine: AsyncEngine) -> Setting:
-    """Three shards without tenants."""
+    """Three shards without a tenant."""
     made = Setting(engine)
     await made.directory.add(NAMES, date_of(1_800_000_000))
     return made
@@ -123,7 +123,7 @@ async def test_a_new_tenant_is_put_where_the_fewest_are(setting: Setting) -> Non
 
 
 async def test_the_operator_names_a_shard(setting: Setting) -> None:
-    """A named shard is taken; an unknown one and a draining one are refused."""
+    """The operator can choose a shard, except an unknown or draining one."""
     assert (await setting.add("c")).shard == "c"
     with pytest.raises(ShardNotFoundError):
         await setting.add("d")
@@ -134,7 +134,7 @@ async def test_the_operator_names_a_shard(setting: Setting) -> None:
 
 
 async def test_without_a_shard_for_it_no_tenant_is_created(setting: Setting) -> None:
-    """Where every shard is drained a creation is refused, and nothing is stored."""
+    """If all shards are draining, a new tenant is refused, and nothing is stored."""
     for name in NAMES:
         await setting.drain(name)
     with pytest.raises(UnavailableError):
@@ -167,7 +167,7 @@ async def test_a_request_goes_where_its_tenant_was_admitted(setting: Setting) ->
 
 
 async def test_a_moving_tenant_is_refused(setting: Setting) -> None:
-    """While a tenant moves its requests are refused; then they go to the other shard."""
+    """During a tenant's move its requests are refused; then they go to the new shard."""
     tenant = (await setting.add("b")).id
     await setting.move(tenant, "b", "moving")
     with pytest.raises(KeyServiceError) as refused:
@@ -191,7 +191,7 @@ async def test_a_shard_without_settings_is_refused(setting: Setting) -> None:
 
 
 async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None:
-    """A placement that is moving, or that its shard has refused, is not remembered."""
+    """A placement that is moving, or that its shard refused, is not cached."""
     tenant = (await setting.add("b")).id
     here = Placement("b")
     assert setting.departures.is_current(tenant, here)
@@ -267,7 +267,7 @@ async def test_a_shard_that_is_gone_delays_no_others_events(setting: Setting) ->
 
 
 async def test_a_shard_is_removed_when_nothing_needs_it(setting: Setting) -> None:
-    """Drained, without tenants and waiting events, and without records or where these are left."""
+    """A shard is removed if it is drained, and has no tenants, pending events or needed records."""
     directory, tenant = setting.directory, (await setting.add("b")).id
 
     async def remove(*, leaves_records: bool = False) -> int:

@@ -19,7 +19,7 @@ COSTLIER = PasswordHasher(2, 16, 1)
 
 
 async def test_failures_are_recorded_for_any_address(world: World) -> None:
-    """A failed sign-in is recorded whether an account has the address or not."""
+    """A failed sign-in is recorded with or without an account for the address."""
     await world.join()
     for email in (EMAIL, f"{uuid4()}@example.com"):
         with pytest.raises(WrongPasswordError):
@@ -28,7 +28,7 @@ async def test_failures_are_recorded_for_any_address(world: World) -> None:
 
 
 async def test_a_changed_password_ends_every_session(world: World) -> None:
-    """After a change of password no earlier token is accepted."""
+    """A change of the password invalidates all earlier tokens."""
     tokens = [await world.join()]
     tokens += [await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(3)]
     person = await world.sessions.find(tokens[0].access, HERE)
@@ -50,7 +50,7 @@ async def test_a_changed_password_is_reported_by_mail(world: World) -> None:
 
 
 async def test_an_outdated_hash_is_replaced_at_the_next_sign_in(world: World) -> None:
-    """Where new hashes cost more, a correct password is rehashed, and a wrong one is not."""
+    """If the costs were raised, a correct password is rehashed, and a wrong one is not."""
     costlier = world.restarted(hasher=COSTLIER)
     await world.join()
     before = await world.account()
@@ -66,7 +66,7 @@ async def test_an_outdated_hash_is_replaced_at_the_next_sign_in(world: World) ->
 
 
 async def test_a_challenged_account_is_rehashed_too(world: World) -> None:
-    """With a second factor the hash is replaced after the correct password, before the code."""
+    """With a second factor the hash is replaced after the password, before the code."""
     costlier = world.restarted(hasher=COSTLIER)
     totp, _ = await world.enroll(await world.person())
     world.now += 300
@@ -79,7 +79,7 @@ async def test_a_challenged_account_is_rehashed_too(world: World) -> None:
 
 
 async def test_concurrent_sign_ins_rehash_once(world: World) -> None:
-    """A sign-in succeeds while another one replaces the hash."""
+    """A sign-in succeeds while a concurrent one replaces the hash."""
     costlier = world.restarted(hasher=COSTLIER)
     await world.join()
     attempts = [costlier.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(8)]

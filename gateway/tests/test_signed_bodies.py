@@ -19,7 +19,7 @@ STRANGER, SENDER = "192.0.2.1", "198.51.100.1"
 
 
 class Sender:
-    """A request's body, which can be held back."""
+    """A request's body, whose end can be delayed."""
 
     def __init__(self, *, is_held: bool = False) -> None:
         self.was_read = asyncio.Event()
@@ -35,7 +35,7 @@ class Sender:
 
 
 class Setting:
-    """Bodies to read, on a clock that the test moves."""
+    """Bodies to read, and a clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -47,7 +47,7 @@ class Setting:
         source: str = STRANGER,
         headers: Mapping[bytes, bytes] = SIGNED,
     ) -> SignedBody:
-        """Read one."""
+        """Read a body."""
         return await self.bodies.read(HEADER, headers, (sender or Sender()).receive, source)
 
     async def refusal(self, source: str = STRANGER) -> ApiError:
@@ -99,7 +99,7 @@ async def test_verified_bodies_cost_no_budget(setting: Setting) -> None:
 
 
 async def test_bodies_at_once_are_bounded(setting: Setting) -> None:
-    """While as many bodies as may be are being read, the next is 503, unread and not counted."""
+    """A body above the limit of concurrent ones is refused with 503, unread and not counted."""
     held = [Sender(is_held=True) for _ in range(MAX_AT_ONCE)]
     sources = [f"192.0.2.{number % 32}" for number in range(MAX_AT_ONCE)]
     reading = [
@@ -116,7 +116,7 @@ async def test_bodies_at_once_are_bounded(setting: Setting) -> None:
 
 
 async def test_a_body_that_says_it_is_too_large_is_not_read(setting: Setting) -> None:
-    """Content-Length decides before the first byte."""
+    """A Content-Length above the limit is refused before the first byte."""
     sender = Sender()
     headers = {**SIGNED, b"content-length": b"%d" % (MAX_SIGNED + 1)}
     with pytest.raises(ApiError, match="too large"):

@@ -159,7 +159,7 @@ class OpenTelemetry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 MAX_MEMORY_KIB, MAX_PASSES, MAX_LANES = 1024 * 1024, 16, 16
-"""The most that a password may cost: what settings can ask for, and what a stored hash can."""
+"""The greatest cost of a password hash, in the settings and in a stored hash."""
 
 
 class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -89,7 +89,7 @@ class RemoteHost:
                     server_hostname=self.name,
                 )
         except TimeoutError:
-            raise TimeoutError(f"no answer within {HANDSHAKE_SECONDS:.0f} seconds") from None
+            raise TimeoutError(f"no response within {HANDSHAKE_SECONDS:.0f} seconds") from None
         return connection
 
 

@@ -170,7 +170,7 @@ pqkeep at {here}
 Replies to this address are not read.
 """
 _WAS_IT_YOU = """
-If this was not you, somebody else has access to your account: set a new password
+If this was not you, another person has access to your account: set a new password
 at once, and tell the administrators of your organization.
 """
 _TEMPLATES: Mapping[MailKind, _Template] = {
@@ -212,7 +212,7 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "To finish signing in to pqkeep at {here}, enter\n\n"
         "    {code}\n\n"
         "The code works once, until {until}. Do not share it. If you are not\n"
-        "signing in, somebody knows your password: set a new one.\n",
+        "signing in, another person knows your password: set a new one.\n",
     ),
     MailKind.PASSWORD_CHANGED: _Template(
         "Your password for pqkeep was changed",
@@ -235,15 +235,15 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "{here} was used instead of your authenticator app.\n" + _WAS_IT_YOU,
     ),
     MailKind.DESTRUCTION_SCHEDULED: _Template(
-        "Keys of your organization on pqkeep are going to be destroyed",
+        "Keys of your organization on pqkeep will be destroyed",
         "You are an owner of an organization on pqkeep at {here}.\n"
-        "At {at} this was set:\n\n"
+        "At {at} this was scheduled:\n\n"
         "    {about}.\n\n"
-        "What was encrypted under a key that is destroyed can never be read again, not\n"
-        "even with a backup. Until then it can be cancelled: a key on its page of the\n"
-        "portal, a keyring's days by changing the keyring, and the deletion of a whole\n"
-        "organization by the operator of the service. If nobody of you wanted this, cancel\n"
-        "it now, and look into the audit log.\n",
+        "Data encrypted with a destroyed key can never be read again, not even with a\n"
+        "backup. Until then the destruction can be cancelled: of a key on its page of the\n"
+        "portal, of a keyring's old keys by changing the keyring, and of a whole\n"
+        "organization by the operator of the service. If none of you intended this, cancel\n"
+        "it now, and check the audit log.\n",
     ),
 }
 

@@ -652,7 +652,7 @@ def _management(
 
 
 _PROBED, _PROBES = "readiness", Limit(64, 1)
-"""A window of the rate limits that is entered to find out whether one can be."""
+"""A rate limit window that the readiness check enters to test the rate limits."""
 
 
 async def _count_probe(rate_limiter: RateLimiter) -> None:

@@ -215,10 +215,10 @@ def endpoints(access: KeyAccess, audit_delivery: AuditDelivery) -> tuple[Endpoin
 
 _DESCRIPTION = """Do what `{name}` does, for up to {most} items at once.
 
-The results are in the items' order; each has the item's `reference`, and `data` or `error`, as
-`{name}` answers. An item that is refused leaves the others as they are. A field beside `items`
-counts for all of them, and may not be in one of them too. Each item counts as a request, against
-the rate limit and the month's allowance: if not all of them fit, nothing is done."""
+The results have the order of the items. Each contains the item's `reference`, and `data` or `error`
+as in the response of `{name}`. A refused item does not affect the others. A field beside `items`
+applies to all items, and must not be in an item too. Each item counts as a request against the rate
+limit and the monthly quota. If they do not have room for all items, nothing is done."""
 
 
 async def _ask(access: KeyAccess, call: ApiCall, waiting: Sequence[ItemCall]) -> tuple[None, int]:

@@ -312,7 +312,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.ALGORITHM_MISMATCH: (
         Code.INVALID_001,
-        "the ciphertext was made with another algorithm's key",
+        "the ciphertext is for a key of another algorithm",
         "algorithm",
     ),
     ErrorKind.TOO_LARGE: (
@@ -552,9 +552,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], ErrorResponse] = {
     BilledElsewhereError: ErrorResponse(Code.CONFLICT_001, "the subscription is billed elsewhere"),
     PaymentProviderError: ErrorResponse(Code.BAD_GATEWAY_001, "the payment provider refused"),
     PaymentTimeoutError: ErrorResponse(
-        Code.TIMEOUT_001, "the payment provider did not answer in time"
+        Code.TIMEOUT_001, "the payment provider did not respond in time"
     ),
-    InvalidNoticeError: ErrorResponse(Code.UNPROCESSABLE, "the event is not understood"),
+    InvalidNoticeError: ErrorResponse(Code.UNPROCESSABLE, "the event has an unknown form"),
 }
 """The error for each exception of the rules, at every endpoint."""
 

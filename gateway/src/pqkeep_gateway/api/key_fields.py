@@ -407,7 +407,7 @@ def check_salt(salt: bytes | None, mode: Mode) -> None:
 
 
 def _another_algorithm_s(name: str) -> FieldError:
-    return FieldError("algorithm", Problem.MALFORMED, f"{name} is another algorithm's")
+    return FieldError("algorithm", Problem.MALFORMED, f"{name} is for another algorithm")
 
 
 def shortened(field: Field[bytes]) -> Base64:

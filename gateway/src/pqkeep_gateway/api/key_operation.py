@@ -84,8 +84,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 LONG_LISTS, LONG_LISTS_IN_ALL = 2, 6
-"""Lists of more keys than fit on a page that a tenant, and all, may have made at once: one of 10,000
-public keys takes some 75 MB while it is made."""
+"""The concurrent lists longer than one page, per tenant and in total. A list of 10,000 public keys
+needs some 75 MB."""
 MAX_NAME = 128
 """Characters of the policy names in a record."""
 

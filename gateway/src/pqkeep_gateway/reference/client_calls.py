@@ -156,7 +156,7 @@ CALLS: Mapping[str, ClientCall] = {
     ),
     "list_api_keys": ClientCall(
         "api_keys.list",
-        "for each in {}:\n    print(each.version, each.key_last4)",
+        "for key in {}:\n    print(key.version, key.key_last4)",
         _TENANT,
         _same("details"),
     ),

@@ -185,7 +185,7 @@ def time_of(stored: int) -> datetime:
 
 def _problem(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     return str(getattr(error, "orig", None) or error) or type(error).__name__
 
 
@@ -253,8 +253,8 @@ PRAGMAS = (
     "PRAGMA busy_timeout = 5000",
 )
 TRIES, PAUSE = 50, 0.1
-"""Of a pragma, and seconds between them: of several that open a new file, one makes it a WAL's, for
-which the others are not made to wait."""
+"""The attempts of a pragma, and the seconds between them. When several processes open a new file,
+one switches it to WAL, and SQLite does not make the others wait."""
 
 
 class _Files:

@@ -155,7 +155,7 @@ async def add_user(connection: AsyncConnection, user: User, password_hash: str |
 async def save_password(
     connection: AsyncConnection, user: UserId, email: str, password_hash: str
 ) -> None:
-    """Store a new password, and end whatever the old one, or mail sent before, gives access to."""
+    """Store a new password, and end sessions, sign-ins and resets that depend on the old one."""
     update = sa.update(USERS).where(USERS.c.id == user).values(password_hash=password_hash)
     await connection.execute(update)
     await end_sessions(connection, SESSIONS.c.user_id == user)

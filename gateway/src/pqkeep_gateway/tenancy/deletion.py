@@ -57,7 +57,8 @@ class Deletions:
         self._audit_delivery = audit_delivery
         self._clock = clock
         self._cancelled: set[TenantId] = set()
-        """Seen as cancelled by the comparison before: a request that cancels is done by the next."""
+        """The tenants whose destruction the last comparison found cancelled. If the next one finds
+        the same, the deletion is cancelled here too: a cancelling request has finished by then."""
         self._answering: set[int] = set()
         """The indexes of key services that responded to the last request."""
 
@@ -175,7 +176,7 @@ class Deletions:
             await self._audit_delivery.deliver()
 
     async def _keep(self, tenant: TenantId) -> None:
-        """Let a tenant stay because its key service does: the operator has cancelled it there."""
+        """Cancel a deletion that the operator cancelled at the key service."""
         cancelled = event(GATEWAY, tenant, AuditEvent.CANCEL_TENANT_DELETION)
         with suppress(NoDeletionError):
             await self._store.cancel(tenant, cancelled)
