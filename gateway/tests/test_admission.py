@@ -445,7 +445,7 @@ async def test_a_tenant_that_moves_is_asked_about_until_it_has_arrived(
     here, there, moving = Placement(), Placement("b"), Placement(is_moving=True)
     assert await placement() == here
     move(moving)
-    assert await placement() == here  # nobody has said so
+    assert await placement() == here  # no announcement yet
     admissions.departures.add(tenant, here.shard)
     assert await placement() == moving
     move(there)

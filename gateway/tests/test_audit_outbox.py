@@ -51,7 +51,7 @@ CLOCK = 1_769_860_800.0
 
 
 async def _nobody_to_tell() -> None:
-    """Stand for gateways without caches."""
+    """Announce nothing, because the tests have no caches."""
 
 
 @pytest.fixture
@@ -323,14 +323,14 @@ async def test_an_action_that_is_not_done_has_no_event(
     for _ in range(plans.read()[Tier.FREE].api_keys):
         await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
-    nobody = TenantId(uuid4())
+    stranger = TenantId(uuid4())
     change = TenantChange(tier=Tier.GROWTH)
     with pytest.raises(NameTakenError):
         await tenants.create("one", Tier.FREE, ATTRIBUTION)
     with pytest.raises(QuotaReachedError):
         await api_keys.create(tenant, ATTRIBUTION)
     with pytest.raises(TenantNotFoundError):
-        await tenants.change(nobody, change, ATTRIBUTION)
+        await tenants.change(stranger, change, ATTRIBUTION)
     assert log.operations == before
     assert await waiting(outbox) == []
 

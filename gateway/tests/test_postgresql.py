@@ -140,18 +140,18 @@ async def test_a_server_that_hangs_is_unavailable(
 ) -> None:
     """With a hanging server all callers get UnavailableError within the time limit."""
     tenants = SqlTenants(engine)
-    nobody = TenantId(uuid4())
+    stranger = TenantId(uuid4())
     with pytest.raises(TenantNotFoundError):
-        await tenants.get(nobody)
-    asked = (tenants.get(nobody) for _ in range(POOL_SIZE))
+        await tenants.get(stranger)
+    asked = (tenants.get(stranger) for _ in range(POOL_SIZE))
     await asyncio.gather(*asked, return_exceptions=True)
     async with asyncio.timeout(MOST_SECONDS):
         with postgres_server.frozen(name):
-            asked = (tenants.get(nobody) for _ in range(2 * POOL_SIZE))
+            asked = (tenants.get(stranger) for _ in range(2 * POOL_SIZE))
             heard = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(error) for error in heard} == {UnavailableError}
     with pytest.raises(TenantNotFoundError):
-        await tenants.get(nobody)
+        await tenants.get(stranger)
 
 
 async def test_a_restarted_server_is_used_again(

@@ -61,9 +61,7 @@ async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> Non
 
 
 async def test_the_authenticator_in_force_is_the_one_that_was_confirmed(world: World) -> None:
-    """Of a concurrent confirmation and enrollment one succeeds, so every active secret is
-    confirmed.
-    """
+    """Of a concurrent confirmation and enrollment one succeeds, so active secrets are confirmed."""
     for round_ in range(ROUNDS):
         person = await world.person(f"{round_}@example.com")
         totp = TOTP((await world.factors.enroll(person)).secret)

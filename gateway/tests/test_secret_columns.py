@@ -66,7 +66,7 @@ MACS = frozenset(
 )
 """32 bytes each, over the digest and its owner: see test_moved_rows.py."""
 BOUND = {
-    "tenants.name_key": "a name is nobody's secret",
+    "tenants.name_key": "a name is not secret",
     "spent_refresh_tokens.digest": "it gives nothing: it only ends a session",
     "used_sign_ins.digest": "it gives nothing: it only refuses a second use",
     "known_networks.digest": "derived from the account",

@@ -148,10 +148,10 @@ async def test_a_request_goes_to_its_tenants_shard(setting: Setting) -> None:
     for tenant in placed.values():
         await setting.ask(tenant)
     await setting.ask(INSTALLATION)
-    nobody = TenantId(uuid4())
-    await setting.ask(nobody)
+    stranger = TenantId(uuid4())
+    await setting.ask(stranger)
     assert {name: service.asked for name, service in setting.services.items()} == {
-        "default": [placed["default"], INSTALLATION, nobody],
+        "default": [placed["default"], INSTALLATION, stranger],
         "b": [placed["b"]],
         "c": [placed["c"]],
     }
@@ -215,7 +215,7 @@ async def test_a_move_is_noticed_by_the_request_that_meets_it(setting: Setting) 
     assert not setting.departures.is_current(tenant, before)
     setting.services["c"].refuses = ErrorKind.TENANT_MOVED
     with pytest.raises(KeyServiceError):
-        await setting.ask(tenant, Placement("c"))  # it is not there, and nobody knows where it is
+        await setting.ask(tenant, Placement("c"))  # neither there nor in any known shard
     with pytest.raises(KeyServiceError):
         await setting.ask(tenant, before)  # and is not looked for a third time
 

@@ -76,7 +76,7 @@ class FakeProvider:
         )
 
     async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Mapping[str, object]:
-        """Return the claims, fresh unless they are set otherwise."""
+        """Return the claims, with current times unless the test sets them."""
         now = self.world.now
         fresh = {"iss": ISSUER, "aud": "pqkeep", "exp": now + 60, "iat": now, "nonce": self.nonce}
         return {**fresh, **self.claims}
@@ -134,7 +134,7 @@ class Sso:
     async def step_up(
         self, person: SessionPrincipal, cookie: str | None = None
     ) -> SteppedUp | None:
-        """Step up by the browser's cookie, or by another."""
+        """Step up with the browser's cookie or another one."""
         shown = self.cookie if cookie is None else cookie
         return await self.world.step_up.issue_after_reauthentication(person, shown, ATTRIBUTION)
 
@@ -208,7 +208,7 @@ async def test_a_new_person_becomes_a_member_and_is_signed_in(sso: Sso) -> None:
 
 @ON_BOTH
 async def test_a_member_is_linked_by_a_verified_address(sso: Sso) -> None:
-    """The first sign-in links the member with the address; later ones need no address."""
+    """The first sign-in links a member by the verified address; later ones need no address."""
     sso.provider = replace(sso.provider, creates_members=False, email_domains=frozenset())
     member = await sso.world.person()
     await sso.world.join(email=OTHER_EMAIL)
@@ -227,7 +227,7 @@ async def test_an_unverified_address_links_nobody(sso: Sso) -> None:
 
 
 async def test_an_address_of_another_domain_is_refused(sso: Sso) -> None:
-    """The provider is believed about its own domains only, at every sign-in."""
+    """At every sign-in an address outside the provider's domains is refused."""
     await sso.person()
     sso.fake.claims["email"] = "ada@example.net"
     assert await sso.refusal() is Refusal.EMAIL
@@ -247,7 +247,7 @@ async def test_nobody_of_another_tenant_is_signed_in(sso: Sso) -> None:
 
 
 async def test_members_are_made_only_where_the_operator_says_so(sso: Sso) -> None:
-    """Without create_members a stranger is refused, and nothing is stored of them."""
+    """Without create_members an unknown person is refused, and nothing is stored."""
     sso.provider = replace(sso.provider, creates_members=False)
     assert await sso.refusal() is Refusal.NO_MEMBER
     assert await sso.world.users.find_by_email(EMAIL) is None
@@ -256,14 +256,14 @@ async def test_members_are_made_only_where_the_operator_says_so(sso: Sso) -> Non
 @pytest.mark.threat("hostile-identity-provider")
 @ON_BOTH
 async def test_an_address_given_to_somebody_else_signs_them_in_nowhere(sso: Sso) -> None:
-    """A member's address at the provider, with another subject, is another person."""
+    """A member's address with another subject is refused as another person."""
     await sso.person()
     sso.fake.claims["sub"] = "subject-2"
     assert await sso.refusal() is Refusal.OTHER_IDENTITY
 
 
 async def test_each_sign_in_brings_the_role_up_to_date(sso: Sso) -> None:
-    """A change of groups is a change of role, in the log with the provider's name."""
+    """A change of groups changes the role at the next sign-in; the log names the provider."""
     await sso.person()
     sso.fake.claims["groups"] = ["keys", "staff"]
     assert (await sso.person()).role is Role.ADMIN
@@ -274,7 +274,7 @@ async def test_each_sign_in_brings_the_role_up_to_date(sso: Sso) -> None:
 
 @ON_BOTH
 async def test_who_is_in_no_group_any_more_is_signed_out(sso: Sso) -> None:
-    """They are refused, and all their sessions end; their membership stays."""
+    """A member without a group is refused and all sessions end; the membership stays."""
     person = await sso.person()
     again = await sso.person()
     sso.fake.claims["groups"] = ["<script>alert(1)</script>"]
@@ -376,7 +376,7 @@ async def test_a_token_of_another_sign_in_is_refused(sso: Sso) -> None:
 
 @ON_BOTH
 async def test_starts_store_nothing(sso: Sso) -> None:
-    """However many sign-ins are begun, the database does not grow; used states are removed."""
+    """Begun sign-ins store nothing, and used states are deleted."""
     for _ in range(50):
         await sso.begin()
     assert await count(sso.world) == 0
@@ -387,7 +387,7 @@ async def test_starts_store_nothing(sso: Sso) -> None:
 
 
 async def count(world: World) -> int:
-    """Return how many used states are stored."""
+    """Return the number of stored used states."""
     async with world.engine.connect() as connection:
         return len((await connection.execute(USED_SIGN_INS.select())).all())
 
@@ -435,7 +435,7 @@ async def test_a_reauthentication_is_good_for_five_minutes(sso: Sso) -> None:
 
 @pytest.mark.parametrize("age", [None, 61])
 async def test_a_provider_that_did_not_ask_again_steps_nobody_up(sso: Sso, age: int | None) -> None:
-    """Without auth_time, or with an old one, the session may not step up."""
+    """Without a recent auth_time the session cannot step up."""
     person = await sso.person()
     if age is not None:
         sso.fake.claims["auth_time"] = sso.world.now - age
@@ -468,7 +468,7 @@ async def test_with_an_app_the_app_steps_up(sso: Sso) -> None:
 
 
 async def test_a_change_of_factors_ends_a_reauthentication(sso: Sso) -> None:
-    """Like a step-up token, it does not outlive the factors with which it was proven."""
+    """A reauthentication ends with a change of factors, like a step-up token."""
     person = await sso.person()
     sso.fake.claims["auth_time"] = sso.world.now
     await sso.arrive(person)

@@ -73,7 +73,7 @@ def test_what_is_wrong_stops_the_start(
 
 
 def test_providers_have_different_names(tmp_path: Path) -> None:
-    """Two of the same name are refused; two of the same tenant are not."""
+    """Two providers with one name are refused; two for one tenant are accepted."""
     assert len(read(tmp_path, PROVIDER, {**PROVIDER, "name": '"b"'}).single_sign_on) == 2
     with pytest.raises(ConfigError, match="same name"):
         read(tmp_path, PROVIDER, PROVIDER)
@@ -88,7 +88,7 @@ def test_providers_need_the_public_address(tmp_path: Path) -> None:
 
 
 def test_the_cookie_is_of_this_host_alone() -> None:
-    """Over TLS no other host of the domain, and no page over HTTP, can have set it."""
+    """Over TLS the cookie cannot come from another host of the domain or a page over HTTP."""
     cookie = Cookies().at_provider("value", timedelta(minutes=10))
     assert cookie == (
         "__Host-pqkeep_sso=value; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure"

@@ -1,4 +1,4 @@
-"""Delivery to a real mail server: encrypted or not at all; errors are temporary or permanent."""
+"""Delivery to a real mail server: always encrypted, with temporary and permanent errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.fixtures.mail_server import MailServer
 
 TO = "ada@example.com"
-PASSWORD = "only the horse knows"  # noqa: S105 - nobody's
+PASSWORD = "only the horse knows"  # noqa: S105 - a test password
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
@@ -36,7 +36,7 @@ async def hung_up() -> AsyncIterator[None]:
 
 @pytest.fixture
 def password_file(tmp_path: Path) -> Path:
-    """A file with the right password, for us alone."""
+    """A password file with the correct permissions."""
     path = tmp_path / "password"
     path.write_text(PASSWORD + "\n")
     path.chmod(0o600)
@@ -52,7 +52,7 @@ def plain(mail_server: MailServer) -> MailServer:
 
 @pytest.fixture
 def encrypted(mail_server: MailServer, certificate: Certificate) -> MailServer:
-    """A server that takes nothing without encryption and the password."""
+    """A server that requires encryption and the password."""
     mail_server.tls = certificate.context
     mail_server.password = PASSWORD.encode()
     mail_server.start()
@@ -60,7 +60,7 @@ def encrypted(mail_server: MailServer, certificate: Certificate) -> MailServer:
 
 
 def mailer(server: MailServer, seconds: float = SECONDS, **settings: Any) -> SmtpMailer:
-    """Return a mailer for a server, and for messages that may take so long."""
+    """Return a mailer for a server, with a time limit."""
     named = {"host": "127.0.0.1", "port": server.port, "sender": "pqkeep@example.org", **settings}
     return SmtpMailer(Smtp(**named), seconds)
 
@@ -77,7 +77,7 @@ async def send(mailer: SmtpMailer, pepper: Pepper) -> OutgoingMail:
 async def test_mail_is_delivered_encrypted(
     encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
 ) -> None:
-    """By STARTTLS, which is the default, with the certificate believed and the password right."""
+    """Mail is delivered by STARTTLS, the default, with a trusted certificate and the password."""
     user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     mail = await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
     (message,) = encrypted.messages
@@ -100,7 +100,7 @@ async def test_encrypted_from_the_first_byte(
 async def test_what_cannot_be_encrypted_is_not_sent(
     plain: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
-    """A server that does not offer STARTTLS learns neither password nor recipient nor text."""
+    """A server without STARTTLS gets neither the password nor the recipient nor the text."""
     user: dict[str, Any] = {"user": "pqkeep", "password_file": password_file}
     for security in ("starttls", "tls"):
         with pytest.raises(MailDeferredError):
@@ -159,20 +159,20 @@ async def test_a_server_that_is_away(mail_server: MailServer, pepper: Pepper) ->
 
 
 async def test_a_server_that_says_nothing(pepper: Pepper, mail_server: MailServer) -> None:
-    """A server that takes the connection and is silent is given up in time."""
+    """A server that accepts a connection and sends nothing is given up at the time limit."""
     with socket.create_server(("127.0.0.1", mail_server.port)), pytest.raises(MailDeferredError):
         await send(mailer(mail_server, security="none", seconds=1), pepper)
 
 
 @pytest.mark.parametrize("sender", ["", "pqkeep", "pqkeep <a@b.example>", "a@b.example\r\nBcc: c"])
 def test_a_sender_is_an_address(mail_server: MailServer, sender: str) -> None:
-    """A sender that is no address stops the start."""
+    """A sender that is not an address stops the start."""
     with pytest.raises(ConfigError, match="sender"):
         mailer(mail_server, sender=sender)
 
 
 def test_a_password_that_others_can_read(mail_server: MailServer, password_file: Path) -> None:
-    """A password file that others can read stops the start, and the password stays unsaid."""
+    """A password file that others can read stops the start, and the password is not shown."""
     password_file.chmod(0o644)
     with pytest.raises(ConfigError, match="other users have access") as refused:
         mailer(mail_server, user="pqkeep", password_file=password_file)
@@ -188,6 +188,6 @@ def test_certificates_that_are_not_there(mail_server: MailServer, tmp_path: Path
 
 
 def test_the_password_is_shown_nowhere(mail_server: MailServer, password_file: Path) -> None:
-    """Neither the mailer's repr nor its settings' has the password."""
+    """The reprs of the mailer and its settings do not contain the password."""
     configured = mailer(mail_server, user="pqkeep", password_file=password_file)
     assert PASSWORD not in repr(configured) + repr(vars(configured)["_settings"])

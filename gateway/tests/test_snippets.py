@@ -25,7 +25,7 @@ def words(snippet: str) -> list[str]:
 
 
 def literals(snippet: str) -> list[object]:
-    """Return all constants of a program."""
+    """Return all constants in a program."""
     return [node.value for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Constant)]
 
 
@@ -33,7 +33,7 @@ def literals(snippet: str) -> list[object]:
 @example(HOSTILE)
 @settings(max_examples=60)
 def test_values_stay_values(text: str) -> None:
-    """A value of a body is one word for the shell and one literal for Python, unchanged."""
+    """A value in a body is one quoted word for the shell and one literal for Python, unchanged."""
     row, values = ROWS["create_tenant"], {"name": text}
     command = words(curl(row, values))
     assert json.loads(command[command.index("-d") + 1]) == values
@@ -47,7 +47,7 @@ def test_values_stay_values(text: str) -> None:
 @example(HOSTILE)
 @settings(max_examples=60)
 def test_values_of_addresses_stay_values(text: str) -> None:
-    """A value of a path or a query has no character that a shell, curl or a URL would read."""
+    """A path or query value contains no character that a shell, curl or a URL would interpret."""
     row = ROWS["get_key"]
     url = words(curl(row, {"key_version": text, "algorithm": text}))[1]
     assert not set(url.removeprefix("$PQKEEP_URL")) & set("$`\"'\\!{}[]#@; ")
@@ -58,7 +58,7 @@ def test_values_of_addresses_stay_values(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "\u202e", "\x9b"])
 def test_nothing_unprintable(text: str) -> None:
-    """A character that steers a terminal is escaped in both languages."""
+    """Control characters for terminals are escaped in both languages."""
     values = {"name": text}
     program = python(ROWS["create_tenant"], values)
     assert program is not None
@@ -79,7 +79,7 @@ def test_binary_values_are_bytes(data: bytes) -> None:
 
 
 def test_unknown_fields_are_refused() -> None:
-    """A value of a field that the operation does not have is a mistake, not left out."""
+    """A value for an unknown field is an error, and is not ignored."""
     for snippet in (curl, python):
         with pytest.raises(ValueError, match="has no field colour"):
             snippet(ROWS["encrypt"], {"colour": "red"})

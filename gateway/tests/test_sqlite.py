@@ -16,7 +16,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 @pytest.fixture(autouse=True)
 async def _threads_end() -> AsyncIterator[None]:
-    """Keep the event loop until aiosqlite's threads have ended: a failed one reports to it."""
+    """Keep the event loop until aiosqlite's threads have ended, because they report to it."""
     yield
     for thread in threading.enumerate():
         if thread.name.endswith("(_connection_worker_thread)"):
@@ -39,13 +39,13 @@ def no_database(database_path: Path) -> Path:
 
 
 async def test_a_file_that_is_no_database_is_refused(no_database: Path) -> None:
-    """The refusal names the file."""
+    """The error names the file."""
     with pytest.raises(ConfigError, match=str(no_database)):
         await open_database(str(no_database))
 
 
 async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    """The refusal names the path."""
+    """The error names the path."""
     with pytest.raises(ConfigError, match="nowhere"):
         await open_database(str(tmp_path / "nowhere" / "accounts.sqlite3"))
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 def had_no_effect(error: Exception) -> bool:
-    """Return whether an action certainly failed without effect."""
+    """Return whether a failed action is known to have had no effect."""
     return isinstance(error, WrongCodeError)
 
 
@@ -62,7 +62,7 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
 
 
 async def test_a_failure_without_effect_returns_the_token(world: World) -> None:
-    """After an action that failed the token acts again, once."""
+    """After an action that failed without effect, the token can be used once more."""
     person = await world.person()
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
 
@@ -99,7 +99,7 @@ def _request(key: bytes, request: bytes) -> Idempotency:
 async def test_a_repeated_request_is_accepted_with_its_used_token(
     world: World, outcome: str
 ) -> None:
-    """A token that a request with an Idempotency-Key used up is accepted from that request only."""
+    """A used token is accepted again only for the same request with its Idempotency-Key."""
     person = await world.person()
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
     first, calls = _request(b"a", b"1"), 0
@@ -132,7 +132,7 @@ async def test_a_repeated_request_is_accepted_with_its_used_token(
 
 
 async def test_a_repetition_that_fails_does_not_return_the_token(world: World) -> None:
-    """A used token stays used up, also if the repeated request fails without effect."""
+    """A used token stays used, also if the repeated request fails without effect."""
     person = await world.person()
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
 
@@ -151,7 +151,7 @@ async def test_a_repetition_that_fails_does_not_return_the_token(world: World) -
 
 
 async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
-    """While a request acts, its repetition with the same token is refused."""
+    """While a request is in progress, its repetition with the same token is refused."""
     person = await world.person()
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
     request = _request(b"a", b"1")
@@ -175,7 +175,7 @@ async def test_a_wrong_password_is_no_step_up(world: World) -> None:
 
 
 async def test_a_wrong_code_is_no_step_up(world: World) -> None:
-    """With an authenticator neither another code nor the password gives a token."""
+    """With an authenticator, a wrong code and the password alone are refused."""
     person = await world.person()
     totp, _ = await world.enroll(person)
     for wrong in (totp.at(int(world.now) - 3600), PASSWORD):
@@ -197,7 +197,7 @@ async def test_a_token_of_another_kind_is_no_step_up(world: World) -> None:
 
 
 async def test_a_step_up_token_expires(world: World) -> None:
-    """A token is accepted for 300 seconds, and only from its user."""
+    """A token is valid for 300 seconds, and only for its user."""
     person = await world.person()
     token, other_token = [
         (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token for _ in range(2)
@@ -217,7 +217,7 @@ async def test_a_step_up_token_expires(world: World) -> None:
 
 
 async def test_a_new_second_factor_ends_step_ups_by_the_password(world: World) -> None:
-    """A token that was proved before a second factor was added is of no use afterwards."""
+    """A token from before a new second factor is refused."""
     person = await world.person()
     token = (await world.step_up.issue(person, PASSWORD, ATTRIBUTION)).token
     await world.enroll(person)
@@ -287,7 +287,7 @@ async def test_nothing_else_is_a_proof(world: World) -> None:
 
 @pytest.mark.parametrize("end", ["sign-out", "password", "factor", "removal"])
 async def test_what_ends_a_session_or_its_factors_ends_a_proof(world: World, end: str) -> None:
-    """After a sign-out, a new password, a new second factor or a removal a proof covers nothing."""
+    """A sign-out, a new password, a new second factor or a removal ends a proof."""
     person = await world.person()
     proof = await _proof(world, person)
     if end == "sign-out":
@@ -316,7 +316,7 @@ async def test_a_session_that_ended_gets_no_proof(world: World) -> None:
 async def test_a_used_code_says_when_the_next_one_works(
     world: World, drift: int, second: int, wait: int
 ) -> None:
-    """The wait is the time until the step after the last accepted one, or after the present one."""
+    """The reported wait ends with the step after the last accepted one or the current one."""
     world.now = 1_800_000_000.0
     person = await world.person()
     totp, _ = await world.enroll(person)

@@ -97,7 +97,7 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
 
 
 def _referring_to(*names: str) -> set[str]:
-    """Return the tables with a foreign key to one of these."""
+    """Return the tables with a foreign key to one of the given tables."""
     return {
         table.name
         for table in METADATA.tables.values()

@@ -17,7 +17,7 @@ from pqkeep_gateway.storage.team import (
 from pqkeep_protocol.keys import TenantId
 
 NEW = (*Role, None)
-"""What somebody can become; None: nobody."""
+"""The new roles of a member; None: removed from the team."""
 
 
 def _person(role: Role = Role.OWNER) -> SessionPrincipal:

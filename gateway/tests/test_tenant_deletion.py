@@ -1,4 +1,4 @@
-"""A suspended tenant is deleted once the key service has destroyed its keys: people and API keys end."""
+"""A suspended tenant's people and API keys are deleted once its keys are destroyed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RESUME = TenantChange(status=TenantStatus.ACTIVE)
 
 @dataclass
 class FakeKeys:
-    """A key service that destroys tenants' keys, not before a least delay is over; it can fail."""
+    """A key service that destroys tenants' keys after a minimum delay, and can fail."""
 
     world: World
     least_days: int = 7
@@ -97,12 +97,12 @@ class FakeKeys:
 
     @property
     def open(self) -> set[TenantId]:
-        """The tenants whose keys it is to destroy."""
+        """The tenants with a scheduled destruction."""
         return {tenant for tenant, found in self.destructions.items() if found.is_open}
 
     @property
     def now(self) -> datetime:
-        """The time by its clock, which is the gateway's."""
+        """The time of its clock, which is the gateway's."""
         return datetime.fromtimestamp(self.world.now, UTC)
 
     def look(self, state: DestructionState = DestructionState.COMPLETED) -> None:
@@ -192,7 +192,7 @@ async def test_a_deletion_is_cancelled(world: World, keys: FakeKeys) -> None:
 
 
 async def test_the_key_service_decides_when(world: World, keys: FakeKeys) -> None:
-    """Where it waits longer the tenant shows its time, also if that changes later, as by a restore."""
+    """The tenant shows the key service's time, also if it changes after a restore."""
     keys.least_days = 30
     found = await scheduled(world, keys, days=1)
     shown = await world.stored_tenants.get(world.tenant.id)
@@ -297,7 +297,7 @@ async def test_owners_are_told_once_the_key_service_is(world: World, keys: FakeK
 
 
 async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -> None:
-    """Once its keys are destroyed, people, sessions, API keys and invitations go; records stay."""
+    """With its keys, people, sessions, API keys and invitations are deleted; records stay."""
     tokens = await world.join()
     await world.enroll(await world.principal(tokens))
     await world.invite(OTHER_EMAIL, Role.VIEWER)
@@ -326,7 +326,7 @@ async def test_everything_of_it_ends_at_its_time(world: World, keys: FakeKeys) -
 
 
 async def test_a_cancellation_at_the_key_service_holds(world: World, keys: FakeKeys) -> None:
-    """What its operator cancelled there is scheduled by no gateway again, until an operator asks anew."""
+    """A deletion that was cancelled at the key service is not scheduled again by a gateway."""
     found = await scheduled(world, keys, 30)
     await keys.execute(CancelDestruction(tenant=world.tenant.id), ATTRIBUTION)
     for gateway in (found, deletions(world, keys)):
@@ -341,7 +341,7 @@ async def test_a_cancellation_at_the_key_service_holds(world: World, keys: FakeK
 
 
 async def test_a_deletion_that_has_begun_is_not_cancelled(world: World, keys: FakeKeys) -> None:
-    """While keys are being destroyed the tenant is deleting; the next start ends it, once."""
+    """During the destruction a tenant cannot be cancelled; after a restart it ends once."""
     await scheduled(world, keys)
     world.now += 7 * DAY
     keys.look(DestructionState.BEGUN)
@@ -362,7 +362,7 @@ async def test_a_deletion_that_has_begun_is_not_cancelled(world: World, keys: Fa
 
 
 async def test_gateways_that_delete_at_once_do_it_once(world: World, keys: FakeKeys) -> None:
-    """Of several gateways that find the tenant without keys, one ends it."""
+    """If several gateways find the tenant without keys, one deletes it."""
     await scheduled(world, keys)
     await world.api_keys.create(world.tenant, ATTRIBUTION)
     world.now += 7 * DAY
@@ -374,7 +374,7 @@ async def test_gateways_that_delete_at_once_do_it_once(world: World, keys: FakeK
 
 
 async def test_a_cancellation_at_its_time_is_all_or_nothing(world: World, keys: FakeKeys) -> None:
-    """Of a deletion and its cancellation at the same moment one happens, and the other does nothing."""
+    """Of a concurrent deletion and cancellation exactly one takes effect."""
 
     async def look() -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Names of tenants: any script's, in one form, and no two that look the same."""
+"""Names of tenants: in any script, normalised, and without look-alikes."""
 
 import unicodedata
 
@@ -62,7 +62,7 @@ def test_names_of_any_script(name: str) -> None:
     ],
 )
 def test_texts_that_are_no_names(text: str) -> None:
-    """Nothing visible, too much, and control, bidirectional, private or unassigned characters."""
+    """Empty, too long, and with control, bidirectional, private or unassigned characters."""
     with pytest.raises(ValueError):  # noqa: PT011 - without a message: nothing of the text is in it
         normalized_name(text)
 
@@ -84,7 +84,7 @@ def test_marks_without_end_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_name_that_is_long_before_nfc() -> None:
-    """Four code points that are one in NFC count as one, and spaces around a name not at all."""
+    """The length is counted after NFC and without surrounding spaces."""
     given = "\u03b1\u0313\u0300\u0345" * MAX_NAME
     assert normalized_name(f"{' ' * 2000}{given}\u3000") == "\u1f82" * MAX_NAME
 
@@ -101,12 +101,12 @@ def test_a_name_that_is_long_before_nfc() -> None:
     ],
 )
 def test_names_that_are_the_same(one: str, other: str) -> None:
-    """Case, composition, joiners and spaces make no other name."""
+    """Names that differ only in case, composition, joiners or spaces are equal."""
     assert name_key(normalized_name(one)) == name_key(normalized_name(other))
 
 
 def test_names_that_differ() -> None:
-    """Another letter, and a space within a word, make another name."""
+    """Names that differ in a letter or a space within a word are different."""
     assert len({name_key(name) for name in ("Acme", "Acne", "Ac me", "Acmé")}) == 4
 
 

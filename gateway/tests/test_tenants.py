@@ -32,7 +32,7 @@ ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 
 
 async def test_a_tenant_comes_back_as_it_was(engine: AsyncEngine) -> None:
-    """Every field of a tenant is stored, with all entitlements, its times to the microsecond."""
+    """A tenant is read as it was stored: all entitlements, and times to the microsecond."""
     tenants = SqlTenants(engine)
     for tier, subscription, granted in product(Tier, Subscription, (None, 1, 1_000_000)):
         tenant = replace(new_tenant(), entitlements=Entitlements(tier, subscription, granted))
@@ -57,7 +57,7 @@ async def test_a_name_is_taken_once(engine: AsyncEngine) -> None:
 
 
 async def test_tenants_are_listed_oldest_first(engine: AsyncEngine) -> None:
-    """Every tenant is listed, by the time it was created."""
+    """Tenants are listed by their time of creation."""
     tenants = SqlTenants(engine)
     listed = [replace(new_tenant(), created_at=NOW - n * OVERLAP) for n in range(5)]
     for tenant in listed:
@@ -86,7 +86,7 @@ async def test_tenants_are_listed_page_by_page(engine: AsyncEngine) -> None:
 
 
 async def test_a_change_of_no_tenant(engine: AsyncEngine) -> None:
-    """A tenant that is not there cannot be changed."""
+    """A change of an unknown tenant is refused."""
     with pytest.raises(TenantNotFoundError):
         await SqlTenants(engine).save_change(
             new_tenant().id, TenantChange(tier=Tier.STARTER), NOW, ()
@@ -112,7 +112,7 @@ async def test_a_change_undoes_no_other(world: World, order: tuple[int, ...]) ->
 
 
 async def test_a_tenant_s_own_rate_limit_can_be_taken_back(engine: AsyncEngine) -> None:
-    """Asking for the plan's rate limit removes the tenant's own, and nothing else does."""
+    """Only a request for the plan's rate limit removes the tenant's own."""
     tenant = new_tenant()
     store = SqlTenants(engine)
     await add_tenant(engine, tenant)
@@ -124,7 +124,7 @@ async def test_a_tenant_s_own_rate_limit_can_be_taken_back(engine: AsyncEngine) 
 
 
 async def test_changes_are_announced_after_they_are_stored(world: World) -> None:
-    """When a change is announced it can be read already; without a change nothing is announced."""
+    """A change is announced after it is stored; without a change nothing is announced."""
     tenant = world.tenant
     seen: list[Tenant] = []
 

@@ -1,4 +1,4 @@
-"""TLS of the gateway's own server: groups, handshakes, certificates, and how a connection ends."""
+"""TLS of the gateway's server: groups, handshakes, certificates, and closing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECONDS = 60.0
 
 
 def server_hello(group: int, *, share: int) -> bytes:
-    """Return the beginning of a server's flight, as RFC 8446 has it."""
+    """Return the beginning of a server's flight (RFC 8446)."""
     key_share = group.to_bytes(2) + (share.to_bytes(2) + bytes(share) if share else b"")
     extensions = b"\0\x2b\0\2\3\4" + b"\0\x33" + len(key_share).to_bytes(2) + key_share
     body = b"\3\3" + bytes(32) + b"\x20" + bytes(32) + b"\x13\2\0"
@@ -106,7 +106,7 @@ def test_the_group_after_a_retry(certificate: Certificate, tmp_path: Path) -> No
 def test_a_classical_client_is_refused_where_post_quantum_is_required(
     certificate: Certificate,
 ) -> None:
-    """It gets the alert for no common group before anything else, and is not counted."""
+    """A classical client gets the alert for no common group at once, and is not counted."""
     client = certificate.client()
     client.set_ecdh_curve("prime256v1")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -192,7 +192,7 @@ async def large(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def serve(server: Server, app: ASGIApp, client: Callable[[], Awaitable[None]]) -> None:
-    """Let a client talk to a running server."""
+    """Connect a client to a running server."""
 
     async def run() -> None:
         async with server.serving(app):
@@ -231,7 +231,7 @@ def test_a_request_over_tls(certificate: Certificate, tls: TlsServer) -> None:
 
 
 def test_no_connection_is_resumed(certificate: Certificate, tls: TlsServer) -> None:
-    """Nothing follows a handshake: no ticket, with which a later one could do without it."""
+    """The server sends no session ticket after the handshake."""
     session = tls.session()
     talk(session, certificate.client(), GET)
     assert session.is_established
@@ -259,7 +259,7 @@ def test_a_long_answer_over_tls(certificate: Certificate, tls: TlsServer) -> Non
 
 
 def test_a_handshake_and_a_request_byte_by_byte(certificate: Certificate) -> None:
-    """However the client's bytes are cut, the same arrives."""
+    """A handshake and a request that arrive in single bytes are handled as usual."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = certificate.client().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     session = TlsSession(certificate.context, Counter())
@@ -313,7 +313,7 @@ def test_a_client_that_ends_its_side_is_hung_up_on(
 
 
 def test_plain_http_is_closed_without_a_reset(tls: TlsServer) -> None:
-    """A plain request, however much follows it, ends with an orderly close and is counted."""
+    """A plain HTTP request of any size ends with an orderly close, and is counted."""
     server = Server(tls)
 
     async def do() -> None:
@@ -365,7 +365,7 @@ def test_an_answer_before_the_body_is_read_after_it(
 def test_a_connection_counts_from_before_its_handshake(
     certificate: Certificate, tls: TlsServer
 ) -> None:
-    """An address that opens too many loses the oldest, though it has sent nothing."""
+    """Connections without a handshake count: an address with too many loses the oldest."""
     server = Server(tls, per_address=2)
 
     async def do() -> None:
@@ -383,7 +383,7 @@ def test_a_connection_counts_from_before_its_handshake(
 def test_a_connection_without_room_is_closed_unanswered(
     certificate: Certificate, tls: TlsServer
 ) -> None:
-    """Where all others of an address are busy, a new one is closed before its handshake."""
+    """If all connections of an address are busy, a new one is closed before its handshake."""
     server = Server(tls, per_address=1)
     began, done = asyncio.Event(), asyncio.Event()
 
@@ -405,7 +405,7 @@ def test_a_connection_without_room_is_closed_unanswered(
 
 
 def tls_group(tls: TlsServer) -> bytes:
-    """Return the only group that was agreed on."""
+    """Return the negotiated group, of which there must be one."""
     (group,) = tls.handshakes
     return group.encode()
 
@@ -417,7 +417,7 @@ class Updates:
         self._secret = secret
 
     def next(self) -> bytes:
-        """Return a record with KeyUpdate, and change the keys that the next one is sent with."""
+        """Return a record with KeyUpdate, and switch to the next sending keys."""
         key, iv = self._derived(b"key", 32), self._derived(b"iv", 12)
         content = b"\x18\0\0\1\1" + b"\x16"
         header = b"\x17\3\3" + (len(content) + 16).to_bytes(2)
@@ -537,7 +537,7 @@ def test_an_expired_certificate_does_not_replace_another(tmp_path: Path) -> None
 
 
 def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
-    """After a reload a connection that was open goes on, and the next one sees the new one."""
+    """After a reload open connections continue, and new ones use the new certificate."""
     old = new_certificate(tmp_path)
     trusts_old = old.client()
     tls = TlsServer(old.path, old.key, require_post_quantum=False)
@@ -559,7 +559,7 @@ def test_a_new_certificate_is_for_new_connections(tmp_path: Path) -> None:
 
 @pytest.mark.threat("network-observer")
 def test_post_quantum_is_refused_where_openssl_has_none(certificate: Certificate) -> None:
-    """It can be required with OpenSSL 3.5 or later; an older one is named in the refusal."""
+    """Post-quantum TLS requires OpenSSL 3.5 or later; the error names an older version."""
 
     def start() -> TlsServer:
         return TlsServer(certificate.path, certificate.key, require_post_quantum=True)

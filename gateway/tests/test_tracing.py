@@ -67,7 +67,7 @@ def attributes(span: Span) -> dict[str, str | int]:
 
 
 async def test_a_request_is_a_part_of_its_caller_s_trace() -> None:
-    """Its span has the caller's as its parent, and the call of the key service is in it."""
+    """A request's span has the caller's span as parent, and contains the key service's call."""
     collector = await spans_of({"traceparent": f"00-{TRACE}-{PARENT}-01"})
     call, request = collector.spans
     assert request.trace_id.hex() == call.trace_id.hex() == TRACE
@@ -84,7 +84,7 @@ async def test_a_request_is_a_part_of_its_caller_s_trace() -> None:
 
 
 async def test_a_refusal_is_an_error_by_its_kind() -> None:
-    """The call's span has the kind; the request's, which is 503, is an error, too."""
+    """The call's span has the kind of error, and the request's span with 503 is an error too."""
     call, request = (await spans_of({}, ErrorKind.UNAVAILABLE)).spans
     assert attributes(call)["error.type"] == "unavailable"
     assert call.status.code == request.status.code == Status.STATUS_CODE_ERROR
@@ -108,7 +108,7 @@ async def test_nobody_has_more_sent_than_the_settings() -> None:
 
 
 async def test_a_span_has_nothing_of_a_request() -> None:
-    """No body, query, header, cookie or attribution is in anything that is sent."""
+    """Spans contain no body, query, header, cookie or attribution."""
     headers = {"x-api-key": CANARY, "tracestate": f"a={CANARY}", "baggage": f"a={CANARY}"}
     collector = await spans_of(headers | {"traceparent": f"00-{TRACE}-{PARENT}-01"})
     assert collector.received

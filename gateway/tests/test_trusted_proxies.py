@@ -12,7 +12,7 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "fd00::/8"])
 
 
 def client_of(*headers: str, peer: str = PROXY, proxies: TrustedProxies = PROXIES) -> str:
-    """Return the client's address of a request with some headers."""
+    """Return the client's address for a request with given headers."""
     pairs = (header.encode("latin-1").split(b": ", 1) for header in headers)
     client = proxies.client_of(peer, [(b"host", b"x"), *((name, value) for name, value in pairs)])
     assert client.is_known
@@ -30,8 +30,8 @@ def test_strangers_choose_no_address(peer: str, header: str) -> None:
 @pytest.mark.parametrize("peer", [PROXY, OTHER_PROXY, CLIENT])
 def test_without_trusted_proxies_every_peer_is_a_client(peer: str) -> None:
     """Without trusted proxies, headers have no effect."""
-    nobody = TrustedProxies([])
-    assert client_of(f"x-forwarded-for: {INVENTED}", peer=peer, proxies=nobody) == peer
+    no_proxies = TrustedProxies([])
+    assert client_of(f"x-forwarded-for: {INVENTED}", peer=peer, proxies=no_proxies) == peer
 
 
 @pytest.mark.parametrize("peer", [PROXY, OTHER_PROXY, "::ffff:10.0.0.1"])
@@ -69,7 +69,7 @@ def test_an_address_is_canonical() -> None:
 
 
 def test_a_request_of_a_proxy_s_own_network_has_its_address() -> None:
-    """Where every address is trusted, the client is the farthest."""
+    """If all addresses are trusted, the client is the most distant one."""
     assert client_of("x-forwarded-for: 10.0.0.9, 10.0.0.8") == "10.0.0.9"
 
 
@@ -115,7 +115,7 @@ def test_without_headers_it_is_the_proxy_itself() -> None:
 
 @given(st.text(st.characters(max_codepoint=255)), st.sampled_from(["x-forwarded-for", "forwarded"]))
 def test_nothing_that_is_sent_is_an_error(text: str, name: str) -> None:
-    """Every header leads to an address."""
+    """Any header value yields an address."""
     headers = [(name.encode(), text.encode("latin-1"))]
     assert PROXIES.client_of(PROXY, headers).address
 
@@ -135,6 +135,6 @@ def test_a_client_cannot_choose_what_its_proxy_adds(*, invented: str, is_new: bo
 
 @pytest.mark.parametrize("network", ["10.0.0.1/8", "10.0.0.0/33", "proxy.example.org", ""])
 def test_what_is_no_network_is_refused(network: str) -> None:
-    """A network with bits beyond its prefix, and a name, raise ValueError."""
+    """A network with bits beyond its prefix, or a name, raises ValueError."""
     with pytest.raises(ValueError, match=r"host bits|does not appear"):
         TrustedProxies([network])

@@ -1,4 +1,4 @@
-"""Bodies that were refused are thrown away in turns."""
+"""Bodies of refused requests are discarded in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every store and service of the gateway on one database, with cheap passwords and a settable clock."""
+"""All stores and services of the gateway on one database, with cheap passwords and a clock."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class FakeAuditLog:
 
 
 class Everywhere:
-    """A PlacementDirectory that has every tenant in the shard ``default``."""
+    """A PlacementDirectory with every tenant in the shard ``default``."""
 
     async def find(self, tenant: TenantId) -> Placement:
         return PLACED_HERE
@@ -130,7 +130,7 @@ class Everywhere:
 
 
 class Called:
-    """A TenantKeyService over a fake that has ``execute`` only."""
+    """A TenantKeyService over a fake that has only ``execute``."""
 
     def __init__(self, service: KeyService) -> None:
         self._service = service
@@ -158,7 +158,7 @@ class Called:
 
 
 def one_shard(service: KeyService) -> Shards:
-    """Return the shards of an installation that has one."""
+    """Return the shards of an installation with one shard."""
     return Shards({DEFAULT_SHARD: Called(service)}, Everywhere(), Departures())
 
 
@@ -194,7 +194,7 @@ class SettableClock:
 
 
 class World:
-    """The gateway without HTTP, and one tenant without people."""
+    """All services of the gateway without HTTP, and one tenant without people."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class World:
         has_limits: bool = False,
         has_passwords: bool = True,
     ) -> World:
-        """Return the same installation with other settings."""
+        """Return the same installation with changed settings."""
         return World(
             self.engine,
             self.pepper,
@@ -347,7 +347,7 @@ class World:
         return required.value.token
 
     async def email_code(self, challenge: str) -> str:
-        """Have a code sent; return it."""
+        """Request a code; return it from the mail."""
         await self.codes.send(challenge, ATTRIBUTION)
         return mailed_code(await self.mail(MailKind.CODE), self.pepper)
 
@@ -377,7 +377,7 @@ class World:
 
 
 def new_tenant(name: str = "", tier: Tier = Tier.FREE) -> Tenant:
-    """Return a tenant that is not stored."""
+    """Return a tenant without storing it."""
     now = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
     tenant = TenantId(uuid4())
     return Tenant(tenant, name or str(tenant), Entitlements(tier), TenantStatus.ACTIVE, now, now)
@@ -390,7 +390,7 @@ async def add_tenant(engine: AsyncEngine, tenant: Tenant) -> Tenant:
 
 
 async def count_successes(attempts: Sequence[Awaitable[Any]], *refusals: type[Exception]) -> int:
-    """Return how many concurrent attempts succeed; the others raise one of these."""
+    """Return how many concurrent attempts succeed; the others must raise one of the errors."""
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     for outcome in outcomes:
         assert not isinstance(outcome, BaseException) or isinstance(outcome, refusals), outcome

@@ -72,7 +72,7 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     host: str
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """0: 587, or with "tls" 465, or with "none" 25."""
+    """The port. 0 means 587, or 465 with "tls", or 25 with "none"."""
     security: Literal["starttls", "tls", "none"] = "starttls"
     """The encryption of the connection. If the server does not support it, no mail is sent. "none"
     is only for a server on this machine."""

@@ -134,7 +134,7 @@ def _tls(settings: Config) -> TlsServer | None:
 
 
 class _Runs(Protocol):
-    """Works until it is cancelled."""
+    """A task that runs until it is cancelled."""
 
     async def run(self) -> None: ...
 

@@ -154,7 +154,7 @@ class _Grant:
 
     @property
     def patterns(self) -> frozenset[str]:
-        """Its keyrings as stated."""
+        """The scope's keyring patterns, as the request stated them."""
         return self.keyrings | {beginning + ALL for beginning in self.beginnings}
 
 

@@ -106,7 +106,7 @@ class ItemCall:
             self._read(common, item, known)
             self._call = structs.replace(call, values=self.values)
             self.question = cast("Ask", self._endpoint.ask)(self._call)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this item's alone
+        except Exception as error:  # noqa: BLE001 - an error of this item only
             self._fail(error)
 
     def _read(self, common: Mapping[str, object], item: object, known: AbstractSet[str]) -> None:
@@ -133,7 +133,7 @@ class ItemCall:
             outcome = KeyServiceError(ErrorKind.BAD_RESPONSE)
         try:
             response = cast("Respond", self._endpoint.response)(self._call, self.question, outcome)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this item's alone
+        except Exception as error:  # noqa: BLE001 - an error of this item only
             self._fail(error)
         else:
             self.response = cast("Data", response)

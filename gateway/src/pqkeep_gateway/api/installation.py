@@ -155,7 +155,7 @@ _EXAMPLE = InstallationData(
         PartData(
             name="mail_server",
             ready=False,
-            reason="the last message could not be delivered, and is tried again",
+            reason="the last message could not be delivered; the delivery will be retried",
         ),
     ),
     shards=(

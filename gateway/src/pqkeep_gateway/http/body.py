@@ -46,7 +46,7 @@ class JsonBody:
         _check_length(headers, self.at_most)
 
     def check_size(self, size: int) -> None:
-        """Raise ApiError if so many bytes are too many."""
+        """Raise ApiError if the size exceeds the limit."""
         if size > self.at_most:
             raise invalid(TOO_LARGE)
 

@@ -16,7 +16,7 @@ _ENDS = {0: "", 1: "[AEIMQUYcgkosw048]=", 2: "[AQgw]=="}
 
 
 def base64_size(size: int) -> int:
-    """Return the characters of so many bytes in base64."""
+    """Return the length of the base64 encoding of so many bytes."""
     return -(-size // 3) * 4
 
 
