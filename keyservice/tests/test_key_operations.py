@@ -162,7 +162,7 @@ async def test_a_kem_ciphertext_of_another_size_is_refused(size: int, caller: Ca
 
 
 async def test_signatures(caller: Caller) -> None:
-    """A signature verifies with its version, also after a rotation, and never repeats."""
+    """A signature verifies with its version, also after a rotation. Two signatures differ."""
     await caller.ask(caller.generate(SIGNATURE))
     first, second = [await caller.ask(caller.sign()) for _ in range(2)]
     assert first.version == V1

@@ -54,7 +54,7 @@ def new_entry(versions: KeyVersions) -> KeyEntry:
 
 
 def generate(versions: KeyVersions) -> KeyVersions:
-    """Add a key where none is active."""
+    """Add a key if no version is active."""
     return versions.with_first(new_entry(versions))
 
 

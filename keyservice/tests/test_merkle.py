@@ -118,7 +118,7 @@ def test_an_inclusion_proof_leads_to_the_root(size: int, data: st.DataObject) ->
 
 @given(st.integers(2, 600), st.data())
 def test_a_consistency_proof_joins_two_trees(second: int, data: st.DataObject) -> None:
-    """The proof for any two sizes is valid, and not for another earlier root."""
+    """The proof for any two sizes is valid, and invalid with a changed earlier root."""
     first = data.draw(st.integers(1, second - 1))
     proof = consistency_proof(first, second, subtree)
     roots = tree_hash(LEAVES[:first]), tree_hash(LEAVES[:second])

@@ -26,7 +26,7 @@ def thread() -> Iterator[Threads]:
 
 
 async def test_results_and_errors_come_back(thread: Threads) -> None:
-    """Each caller gets its function's result or error, and the thread works on."""
+    """Each caller gets its function's result or error, and the thread keeps running."""
     assert await thread.run(lambda: 1) == 1
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)

@@ -44,7 +44,7 @@ async def lines_after(keys: KeyService, after: int, size: int, limit: int) -> li
 
 
 async def test_pages_grow_the_tree_that_is_signed(store: KeyStore, keys: KeyService) -> None:
-    """From any record on, the earlier subtrees and the pages lead to the log's root."""
+    """The subtrees before any record and the pages after it give the log's root."""
     await store.commit([(USUAL, None)] * SIZE)
     _, tree = await store.frontier()
     for after in (0, 1, 2, 255, 256, 257, SIZE - 1, SIZE):

@@ -86,7 +86,7 @@ class Writers(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        """End one of them."""
+        """Stop one key service."""
         number = data.draw(st.integers(0, len(self.writers) - 1))
         self._leave(number)
         self.writers[number].closed()

@@ -22,7 +22,7 @@ _MODULES: Mapping[Algorithm, ModuleType] = {
 
 
 class Pqcrypto:
-    """The package's SLH-DSA."""
+    """SLH-DSA by the package pqcrypto."""
 
     def generate(self, algorithm: Algorithm) -> bytes:
         """Return a new private key (4n bytes)."""

@@ -2,8 +2,8 @@
 
 A lock alone is not enough. A paused process keeps its session, and so its lock. Therefore the
 session regularly writes the time until which it is protected into the one row of ``service_epoch``.
-A standby ends a session with an expired time, unless the server is executing a statement for it:
-then the disk is slow, and the process is alive. All times are the database server's.
+A standby ends a session with an expired time, except while the server executes a statement for it:
+the process is alive then, and only the disk is slow. All times are the database server's.
 
 Each writing transaction locks that row, and requires its epoch to be the current one. So a late
 write of an earlier session cannot be committed, even without the lock.

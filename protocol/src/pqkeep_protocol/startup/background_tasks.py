@@ -1,7 +1,6 @@
 """Tasks that run as long as their process. If one fails, the process ends and is restarted.
 
-Otherwise the process would go on without, for example, its connection checks, and nobody would
-notice.
+Otherwise the process would go on without, for example, its connection checks, unnoticed.
 """
 
 import asyncio

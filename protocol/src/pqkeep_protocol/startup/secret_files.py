@@ -1,8 +1,8 @@
 """Reads secret files: root keys, the pepper, passwords, credentials, recovery keys.
 
-Type, owner and mode are checked on the open descriptor, and the same descriptor is read. So nobody
-can swap the file between check and read. Symbolic links are followed, because Kubernetes mounts
-secrets as links. The target must pass the same checks.
+Type, owner and mode are checked on the open descriptor, and the same descriptor is read, so the
+file cannot be swapped between check and read. Symbolic links are followed, because Kubernetes
+mounts secrets as links. The target must pass the same checks.
 
 The mode must be 0400 or 0600. A file of root may have 0440 or 0640, as Kubernetes mounts it for
 ``fsGroup``, if the process is in the file's group and the system's user database has no other user
