@@ -99,5 +99,5 @@ def test_none(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
 
 def test_unknown_profile() -> None:
     """A profile that there is not makes no client."""
-    with pytest.raises(ConfigurationError, match=r"there is: cnsa-2\.0"):
+    with pytest.raises(ConfigurationError, match=r"unknown: use cnsa-2\.0"):
         Client("http://127.0.0.1", "key", compliance_profile="cnsa-1.0")

@@ -69,7 +69,7 @@ def test_environment(
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
     assert connect().keys.list() == ()
     monkeypatch.setenv("PQKEEP_API_KEY", idle_api_key)
-    with pytest.raises(ConfigurationError, match="not both"):
+    with pytest.raises(ConfigurationError, match="are both set"):
         connect()
 
 
@@ -177,7 +177,7 @@ def test_somebody_elses_profiles(write_profiles: Write) -> None:
     """A profile file of somebody else is refused."""
     path = write_profiles(profile("default", NOWHERE, f'api_key = "{NEVER_MADE}"'))
     os.chown(path, 65534, 65534)
-    with pytest.raises(ConfigurationError, match="yours"):
+    with pytest.raises(ConfigurationError, match="belong to you"):
         Client()
 
 
@@ -190,9 +190,9 @@ def test_a_profile_is_taken_alone() -> None:
 
 def test_nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without an address, or without an API key, there is no client."""
-    with pytest.raises(ConfigurationError, match=r"no profile: .*config\.toml does not exist"):
+    with pytest.raises(ConfigurationError, match=r"the profile file .*config\.toml does not exist"):
         Client()
-    with pytest.raises(ConfigurationError, match="no API key"):
+    with pytest.raises(ConfigurationError, match="the API key is missing"):
         Client(NOWHERE)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(tmp_path / "lost"))
     with pytest.raises(ConfigurationError, match="the API key's file"):
@@ -212,7 +212,7 @@ def test_a_key_file_of_root_that_a_group_may_read(
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(file))
     Client(NOWHERE).close()
     os.chown(file, 54_321, 54_321)
-    with pytest.raises(ConfigurationError, match="must be yours"):
+    with pytest.raises(ConfigurationError, match="must belong to you"):
         Client(NOWHERE)
 
 
@@ -225,7 +225,7 @@ def test_a_key_file_that_others_may_read(
     file.write_text("pqk_any")
     file.chmod(mode)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(file))
-    with pytest.raises(ConfigurationError, match="must be yours, and its mode 0600"):
+    with pytest.raises(ConfigurationError, match="must belong to you and have mode 0600"):
         Client(NOWHERE)
 
 
@@ -304,7 +304,7 @@ def test_a_key_file_without_text(
     """A file that is empty, or in another encoding, has no API key."""
     key_file.write_bytes(content)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
-    with pytest.raises(ConfigurationError, match=r"holds none|is empty"):
+    with pytest.raises(ConfigurationError, match=r"has no API key|is empty"):
         Client(NOWHERE)
 
 
@@ -375,19 +375,19 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("socks5://127.0.0.1:1080", "a proxy by socks5, which needs the package socksio"),
-        ("socks5h://ada:secret@127.0.0.1:1080", "a proxy by socks5h, which needs"),
-        ("SOCKS5://127.0.0.1:1080", "a proxy by socks5, which needs"),
-        ("socks4://127.0.0.1:1080", "a proxy by socks4: only http"),
-        ("socks://127.0.0.1:1080", "a proxy by socks: only http"),
-        ("ftp://127.0.0.1", "a proxy by ftp: only http"),
-        ("<secret>://127.0.0.1", "a proxy by another scheme: only http"),
-        ("http://", "it has no host, or a wrong port"),
-        ("http://proxy.example:port", "it has no host, or a wrong port"),
-        ("http://proxy.example:99999", "it has no host, or a wrong port"),
-        ("http://ada:secret@:3128", "it has no host, or a wrong port"),
-        ("http://[::1", "it has no host, or a wrong port"),
-        ("proxy example", "it has no host, or a wrong port"),
+        ("socks5://127.0.0.1:1080", "a proxy with socks5, which needs the package socksio"),
+        ("socks5h://ada:secret@127.0.0.1:1080", "a proxy with socks5h, which needs"),
+        ("SOCKS5://127.0.0.1:1080", "a proxy with socks5, which needs"),
+        ("socks4://127.0.0.1:1080", "a proxy with socks4: only http"),
+        ("socks://127.0.0.1:1080", "a proxy with socks: only http"),
+        ("ftp://127.0.0.1", "a proxy with ftp: only http"),
+        ("<secret>://127.0.0.1", "a proxy with another scheme: only http"),
+        ("http://", "the host is missing, or the port is wrong"),
+        ("http://proxy.example:port", "the host is missing, or the port is wrong"),
+        ("http://proxy.example:99999", "the host is missing, or the port is wrong"),
+        ("http://ada:secret@:3128", "the host is missing, or the port is wrong"),
+        ("http://[::1", "the host is missing, or the port is wrong"),
+        ("proxy example", "the host is missing, or the port is wrong"),
     ],
 )
 def test_a_proxy_that_is_none_is_named(
@@ -449,7 +449,7 @@ def test_no_proxy_comes_first(
     if is_bypassed:
         Client(url, NEVER_MADE).close()
     else:
-        with pytest.raises(ConfigurationError, match="HTTPS_PROXY names a proxy by socks4"):
+        with pytest.raises(ConfigurationError, match="HTTPS_PROXY has a proxy with socks4"):
             Client(url, NEVER_MADE)
 
 
@@ -587,10 +587,10 @@ def test_ca_file(
 @pytest.mark.parametrize(
     ("variable", "content", "said"),
     [
-        ("SSL_CERT_FILE", None, "which cannot be read: No such file"),
-        ("SSL_CERT_FILE", "", "which has no certificate in PEM"),
-        ("SSL_CERT_DIR", None, "which is no directory"),
-        ("SSL_CERT_DIR", "a file", "which is no directory"),
+        ("SSL_CERT_FILE", None, "cannot be read: No such file"),
+        ("SSL_CERT_FILE", "", "has no PEM certificate"),
+        ("SSL_CERT_DIR", None, "is not a directory"),
+        ("SSL_CERT_DIR", "a file", "is not a directory"),
     ],
 )
 def test_trust_that_is_not_there(
@@ -602,7 +602,7 @@ def test_trust_that_is_not_there(
         path.write_text(content)
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv(variable, str(path))
-    with pytest.raises(ConfigurationError, match=f"^{variable} names {path}, {said}"):
+    with pytest.raises(ConfigurationError, match=f"^{variable}: {path} {said}"):
         Client("https://pqkeep.example", NEVER_MADE)
     Client(NOWHERE, NEVER_MADE).close()
 
@@ -616,14 +616,14 @@ def test_trust_of_other_programs_is_said_to_be_theirs(
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     with (
         FaultProxy(base_url, tls) as proxy,
-        pytest.raises(ConnectionFailedError, match="REQUESTS_CA_BUNDLE is for other programs"),
+        pytest.raises(ConnectionFailedError, match="pqkeep does not use REQUESTS_CA_BUNDLE"),
     ):
         connect(proxy.url, NEVER_MADE).keys.list()
 
 
 def test_a_service_without_tls(connect: Connect, base_url: str) -> None:
     """An https:// address where plain HTTP answers is said to be that."""
-    with pytest.raises(ConnectionFailedError, match=r"does not speak TLS: is it http://\?"):
+    with pytest.raises(ConnectionFailedError, match=r"does not speak TLS: try http://"):
         connect(base_url.replace("http://", "https://"), NEVER_MADE).keys.list()
 
 
@@ -638,7 +638,7 @@ def test_a_certificate_of_another_time(
     year = dt.datetime.now(dt.UTC).year
     with (
         FaultProxy(base_url, tls) as proxy,
-        pytest.raises(ConnectionFailedError, match=f"by this machine's clock it is {year}-"),
+        pytest.raises(ConnectionFailedError, match=f"this machine's clock shows {year}-"),
     ):
         connect(proxy.url, NEVER_MADE, ca_file=path).keys.list()
 
@@ -657,8 +657,8 @@ def test_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     ("content", "problem"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("", "has no certificate in PEM"),
-        ("no certificate", "has no certificate in PEM"),
+        ("", "has no PEM certificate"),
+        ("no certificate", "has no PEM certificate"),
     ],
 )
 def test_impossible_ca_files(tmp_path: Path, content: str | None, problem: str) -> None:

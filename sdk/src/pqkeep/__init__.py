@@ -7,10 +7,9 @@
         sealed = client.kem.encrypt(b"a secret")
         opened = client.kem.decrypt(sealed.ciphertext, key_version=sealed.key_version)
 
-It knows the service's HTTP API and nothing else. Bytes go in and come out; algorithms are named
-as the API names them. Every failure is a PqkeepError (see pqkeep.errors). What may be answered when
-asked again is asked again, and no change is made twice. AsyncClient has the same methods, to be
-awaited.
+It uses only the service's HTTP API. Data is bytes, and algorithms have the API's names. Every failure
+is a PqkeepError (see pqkeep.errors). Requests that may succeed later are retried, and no change is
+made twice. AsyncClient has the same methods as coroutines.
 """
 
 from typing import TYPE_CHECKING
@@ -91,7 +90,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> type:
-        """Load a client when it is asked for: httpx2 takes longer than everything else."""
+        """Import a client on first use: httpx2 takes longer to import than everything else."""
         if name == "Client":
             from pqkeep.client import Client  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Runs descriptions of calls, awaiting the answers, on asyncio."""
+"""Runs described calls on asyncio."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -17,10 +17,10 @@ R = TypeVar("R")
 
 
 class AsyncTransport:
-    """A pool of connections to one service, with one credential. Tasks of one loop may share it."""
+    """A pool of connections to one service with one credential. Tasks of one loop may share it."""
 
     def __init__(self, settings: Settings) -> None:
-        """Connect to nothing yet. Raises ConfigurationError."""
+        """Make the pool without connecting. Raises ConfigurationError."""
         self._settings = settings
         proxy = settings.proxy()
         self._http = httpx2.AsyncClient(
@@ -32,7 +32,7 @@ class AsyncTransport:
         )
 
     async def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
-        """Run one call, again where that may help. Raises PqkeepError."""
+        """Run one call, with retries. Raises PqkeepError."""
         call = await asyncio.to_thread(describe) if reads_file else describe()
         exchange = Exchange(call, self._settings)
         while True:
@@ -60,7 +60,7 @@ class AsyncTransport:
         return tuple([member async for member in self.members(describe, is_collected=True)])
 
     async def many(self, calls: Iterable[Call[Sequence[R]]]) -> AsyncIterator[R]:
-        """Yield the results of calls that have several each, call by call."""
+        """Yield all results of batch calls, in order."""
         for call in calls:
             for result in await self.run(partial(_itself, call)):
                 yield result

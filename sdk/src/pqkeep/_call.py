@@ -1,6 +1,6 @@
-"""One operation of the service, described: what goes out, and how to read what comes back.
+"""Descriptions of calls: the request, and a function that reads the response.
 
-A description does nothing. The transports run it, the one waiting, the other awaiting.
+A description does nothing by itself. The two transports run it, blocking or on asyncio.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from pqkeep.errors import MalformedResponseError
 API = "/api/v1"
 
 Query = Mapping[str, str | int | None]
-"""What goes behind the path; None leaves a field out."""
+"""The query of a URL. A field that is None is left out."""
 
 ResponseForm = Literal["envelope", "json", "text"]
 
 Place = int | str
-"""Of a page in a list: the service says which one comes next."""
+"""The position of a page in a list, given by the service."""
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -27,25 +27,25 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[R_co]):
-    """One request, and the reading of its answer."""
+    """One request, and how to read its response."""
 
     method: str
     path: str
     read: Callable[[Data], R_co]
     query: Query | None = None
     body: Mapping[str, object] | None = field(default=None, repr=False)
-    """None leaves a field out here too."""
+    """The JSON body. A field that is None is left out."""
     content: bytes | None = field(default=None, repr=False)
-    """A body that is JSON already, instead of one."""
+    """A body that is already encoded as JSON, instead of ``body``."""
     changes: bool = False
-    """Whether it changes anything, and must therefore have its effect once."""
+    """True if the call changes something, so that it must take effect only once."""
     form: ResponseForm = "envelope"
-    """In the envelope the fields are under ``data``. A text is the field ``text``."""
+    """The form of the response. In the envelope, fields are under ``data``. Plain text is the field ``text``."""
     destination: Path | None = None
-    """Where an answer of JSON lines goes. What is read is its last line then."""
+    """The file for a response of JSON lines. Only the last line is read then."""
 
     def result(self, data: Data) -> R_co:
-        """Read an answer. Raises MalformedResponseError for one about another key than was asked for."""
+        """Read a response. Raises MalformedResponseError if it is about another key."""
         asked: Mapping[str, object] = self.body or self.query or {}
         target = json_object(asked.get("to"))
         if target is not None:  # re-encryption: to another version of the same key, where it is {}
@@ -54,7 +54,7 @@ class Call(Generic[R_co]):
             wanted = asked.get(name)
             if wanted is not None and data.differs(name, wanted):
                 raise MalformedResponseError(
-                    "the answer is about another key than was asked for",
+                    "the response is about another key than the request",
                     field=name,
                     request_id=data.request_id,
                 )
@@ -62,16 +62,16 @@ class Call(Generic[R_co]):
 
 
 _KEY_NAME = ("algorithm", "key_version", "keyring")
-"""Fields of a request that its answer repeats, if it has them."""
+"""Fields of a request that its response may repeat."""
 
 
 def get(path: str, read: Callable[[Data], R], query: Query | None = None) -> Call[R]:
-    """Describe a look at something."""
+    """Describe a GET request."""
     return Call(method="GET", path=API + path, read=read, query=query)
 
 
 def post(path: str, read: Callable[[Data], R], body: Mapping[str, object]) -> Call[R]:
-    """Describe an operation that leaves everything as it is."""
+    """Describe a POST request that changes nothing."""
     return Call(method="POST", path=API + path, read=read, body=body)
 
 
@@ -83,40 +83,40 @@ def change(
     method: str = "POST",
     query: Query | None = None,
 ) -> Call[R]:
-    """Describe an operation that changes something."""
+    """Describe a request that changes something."""
     return Call(method=method, path=API + path, read=read, query=query, body=body, changes=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[R_co]):
-    """A part of a list, and where to go on; None at the end."""
+    """A page of a list, and the position of the next page, None at the end."""
 
     items: tuple[R_co, ...]
     next: Place | None
 
 
 MOST_PAGES = 10_000
-"""Of a list that is held in memory, and of pages in a row that have nothing."""
+"""The most pages of a list in memory, and the most empty pages in a row."""
 
 
 class Course:
-    """The way through a list, page by page. One that never ends is refused.
+    """Goes through the pages of a list, and refuses a list that never ends.
 
-    One place is remembered, and another one each time that the way has become twice as long: a
-    circle comes back to it, whatever its length (Brent).
+    It remembers one position, and replaces it each time the number of pages has doubled. A cycle of
+    any length comes back to it (Brent's algorithm).
     """
 
     def __init__(self, *, is_collected: bool) -> None:
-        """Begin before the first page. What is collected may have so many pages."""
+        """Begin before the first page. A collected list has a limit on its pages."""
         self.place: Place | None = None
         self._is_collected = is_collected
         self._remembered: Place | None = None
         self._pages = self._empty = 0
 
     def goes_on(self, page: Page[object]) -> bool:
-        """Go to the page after this one; return whether there is one.
+        """Move on from a page. Return False if it was the last.
 
-        Raises MalformedResponseError where the pages go in a circle, or are too many.
+        Raises MalformedResponseError if the pages repeat or are too many.
         """
         self.place = page.next
         if page.next is None:
@@ -124,16 +124,16 @@ class Course:
         self._pages += 1
         self._empty = 0 if page.items else self._empty + 1
         if page.next == self._remembered:
-            raise MalformedResponseError("the pages of the list go in a circle", field="next")
+            raise MalformedResponseError("the pages of the list repeat", field="next")
         if self._pages.bit_count() == 1:
             self._remembered = page.next
         if MOST_PAGES in {self._empty, self._pages if self._is_collected else 0}:
             raise MalformedResponseError(
-                f"the list has more than {MOST_PAGES} pages, or as many without anything",
+                f"the list has more than {MOST_PAGES} pages, or that many empty pages in a row",
                 field="next",
             )
         return True
 
 
 Pages = Callable[[Place | None], Call[Page[R]]]
-"""Describes the call for the page from a place on; None is the start."""
+"""Returns the call for the page at a position. None is the first page."""

@@ -1,4 +1,4 @@
-"""Reading the fields of an answer. One that is missing or malformed is a MalformedResponseError."""
+"""Reads the fields of a response. Raises MalformedResponseError for a missing or malformed field."""
 
 import base64
 import json
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def json_object(value: object) -> dict[str, object] | None:
-    """Return a value of JSON if it is an object."""
+    """Return a JSON value if it is an object, else None."""
     return cast("dict[str, object]", value) if isinstance(value, dict) else None
 
 
 def strict_json(text: str | bytes | bytearray) -> object:
-    """Return the value of a text that is JSON. Raises ValueError, for a name that is there twice too."""
+    """Return the value of a JSON text. Raises ValueError, for example for a repeated name."""
     try:
         return cast("object", json.loads(text, object_pairs_hook=_object))
     except RecursionError:
@@ -29,27 +29,27 @@ def strict_json(text: str | bytes | bytearray) -> object:
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return values
 
 
 class Data:
-    """The ``data`` of an answer. Its repr shows nothing of it: there may be secrets inside."""
+    """The ``data`` of a response. Its repr hides the values, which may be secrets."""
 
     __slots__ = ("_request_id", "_values")
 
     def __init__(self, values: Mapping[str, object], request_id: str | None) -> None:
-        """Take the JSON object and the request that it answers."""
+        """Take the JSON object and the request id."""
         self._values = values
         self._request_id = request_id
 
     @property
     def request_id(self) -> str | None:
-        """The request that is answered."""
+        """The id of the request."""
         return self._request_id
 
     def has(self, name: str) -> bool:
-        """Return whether a field is there, and not null."""
+        """Return True if a field exists and is not null."""
         return self._values.get(name) is not None
 
     def names(self) -> tuple[str, ...]:
@@ -57,27 +57,27 @@ class Data:
         return tuple(self._values)
 
     def differs(self, name: str, value: object) -> bool:
-        """Return whether a field is there, and another than a value; an algorithm has two names."""
+        """Return True if a field exists and differs from a value. Both names of an algorithm are equal."""
         answered = self._values.get(name)
         if name == "algorithm" and isinstance(answered, str) and isinstance(value, str):
             return canonical(answered) != canonical(value)
         return answered is not None and answered != value
 
     def binary(self, name: str, *sizes: int) -> bytes:
-        """Return a field that is base64, of one of these sizes in bytes, or of any."""
+        """Return the bytes of a base64 field, with one of these sizes if any are named."""
         value = self._decoded(name, self._values.get(name))
         if sizes and len(value) not in sizes:
             raise self._malformed(name)
         return value
 
     def kem_ciphertext(self) -> bytes:
-        """Return the field ``kem_ciphertext``, of the size that the field ``algorithm`` says."""
+        """Return the field ``kem_ciphertext``, with the size of the field ``algorithm``."""
         known = PARAMETERS.get(self.text("algorithm"))
         size = None if known is None else known.ciphertext
         return self.binary("kem_ciphertext", *(() if size is None else (size,)))
 
     def binaries(self, name: str) -> tuple[bytes, ...]:
-        """Return a field that is a list of base64."""
+        """Return the bytes of a field that is a list of base64 texts."""
         return tuple(self._decoded(name, member) for member in self._members(name))
 
     def text(self, name: str) -> str:
@@ -85,7 +85,7 @@ class Data:
         return self._read(name, str)
 
     def text_or_none(self, name: str) -> str | None:
-        """Return a field that is a string, if it is there."""
+        """Return a field that is a string, or None."""
         return self.text(name) if self.has(name) else None
 
     def integer(self, name: str) -> int:
@@ -93,11 +93,11 @@ class Data:
         return self._read(name, int)
 
     def integer_or_none(self, name: str) -> int | None:
-        """Return a field that is an integer, if it is there."""
+        """Return a field that is an integer, or None."""
         return self.integer(name) if self.has(name) else None
 
     def place_or_none(self, name: str) -> int | str | None:
-        """Return where a list goes on, an integer or a string, if it does."""
+        """Return the position of the next page, an integer or a string, or None."""
         if not self.has(name):
             return None
         try:
@@ -106,7 +106,7 @@ class Data:
             return self.text(name)
 
     def flag(self, name: str) -> bool:
-        """Return a field that is true or false, and nothing that merely counts as such."""
+        """Return a field that is exactly true or false."""
         return self._read(name, bool)
 
     def time(self, name: str) -> datetime:
@@ -120,7 +120,7 @@ class Data:
         return time
 
     def time_or_none(self, name: str) -> datetime | None:
-        """Return a field that is a time, if it is there."""
+        """Return a field that is a time, or None."""
         return self.time(name) if self.has(name) else None
 
     def integers(self, name: str) -> dict[str, int]:
@@ -140,7 +140,7 @@ class Data:
         )
 
     def texts_or_none(self, name: str) -> tuple[str, ...] | None:
-        """Return a field that is a list of strings, if it is there."""
+        """Return a field that is a list of strings, or None."""
         if not self.has(name):
             return None
         members = self._members(name)
@@ -149,7 +149,7 @@ class Data:
         return tuple(cast("list[str]", members))
 
     def json_or_none(self, name: str) -> Mapping[str, object] | None:
-        """Return a field that is an object, as it is, if it is there."""
+        """Return a field that is an object, unchanged, or None."""
         if not self.has(name):
             return None
         values = json_object(self._values.get(name))
@@ -181,37 +181,43 @@ class Data:
             decoded = base64.b64decode(text, validate=True)
         except ValueError:
             raise self._malformed(name) from None
-        if base64.b64encode(decoded).decode("ascii") != text:  # other bits at the end than zero
+        if (
+            base64.b64encode(decoded).decode("ascii") != text
+        ):  # the unused bits at the end are not zero
             raise self._malformed(name)
         return decoded
 
     def _read(self, name: str, kind: type[T]) -> T:
         value = self._values.get(name)
-        if isinstance(value, kind) and type(value) is kind:  # True is an int, but no number
+        if (
+            isinstance(value, kind) and type(value) is kind
+        ):  # True is an int in Python, but not a number
             return value
         raise self._malformed(name)
 
     def _malformed(self, name: str) -> MalformedResponseError:
         return MalformedResponseError(
-            "the answer lacks a field, or it is malformed", field=name, request_id=self._request_id
+            "a field of the response is missing or malformed",
+            field=name,
+            request_id=self._request_id,
         )
 
 
 def encoded(data: bytes) -> str:
-    """Return bytes as the service reads them."""
+    """Return bytes as base64 text."""
     return base64.b64encode(data).decode("ascii")
 
 
 def encoded_or_none(data: bytes | None) -> str | None:
-    """Return bytes as the service reads them; None leaves them out."""
+    """Return bytes as base64 text, or None for None."""
     return None if data is None else encoded(data)
 
 
 def encoded_key(public_key: bytes | str) -> str:
-    """Return a public key as the service reads it: PEM as it is, bytes as base64."""
+    """Return a public key in the API's form: PEM unchanged, bytes as base64."""
     return public_key if isinstance(public_key, str) else encoded(public_key)
 
 
 def encoded_key_or_none(public_key: bytes | str | None) -> str | None:
-    """Return a public key as the service reads it; None leaves it out."""
+    """Return a public key in the API's form, or None for None."""
     return None if public_key is None else encoded_key(public_key)

@@ -1,11 +1,11 @@
-"""One call on its way: what all its attempts have in common, and what becomes of each.
+"""One call with all its attempts.
 
-httpx2's exceptions hold the request, and with it the API key and the plaintext; a JSON decoder's
-hold the answer. So ours are raised after theirs are gone, not while they are handled.
+httpx2's exceptions hold the request, and with it the API key and the plaintext. A JSON decoder's
+exceptions hold the response. So pqkeep raises its own exceptions after theirs are gone.
 
-Everything may be asked again: what changes something carries an Idempotency-Key. Worth it is what
-errors.RETRIED names. A pause doubles with each attempt, half of it at random, so that many clients
-do not come back at once; where the service says how long to wait, it is that and a little.
+Every request may be retried, because changes carry an Idempotency-Key. The errors in errors.RETRIED
+are retried. The pause doubles with each attempt, and half of it is random, so that clients do not
+retry at the same time. With Retry-After, the pause is a little longer than that.
 """
 
 import json
@@ -35,17 +35,17 @@ from pqkeep.errors import (
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 ATTEMPT_SECONDS = 15.0
-"""How long one attempt waits: the service answers within 10 seconds, if only that it cannot."""
+"""Seconds for one attempt. The service responds within 10 seconds, if only with an error."""
 CONNECT_SECONDS = 5.0
 
 _RANDOM = SystemRandom()
 
 
 class Attempts:
-    """Counts the attempts of one call, and keeps its deadline."""
+    """The attempts and the deadline of one call."""
 
     def __init__(self, seconds: float, retries: int) -> None:
-        """Begin now: so many seconds for everything, and so many attempts after the first."""
+        """Start the deadline. ``retries`` are attempts after the first."""
         self.ends = time.monotonic() + seconds
         """In monotonic time."""
         self._retries = retries
@@ -53,15 +53,15 @@ class Attempts:
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline is over."""
+        """True if the deadline has passed."""
         return time.monotonic() >= self.ends
 
     def left(self) -> float:
-        """Return how many seconds are left for the attempt that begins now."""
+        """Return the seconds for the next attempt."""
         return max(self.ends - time.monotonic(), 0.001)
 
     def pause_after(self, error: PqkeepError) -> float | None:
-        """Return for how many seconds to wait before the next attempt; None if there is none."""
+        """Return the seconds to wait before the next attempt, or None if there is none."""
         if not isinstance(error, RETRIED) or self._made >= self._retries:
             return None
         usual = min(FIRST_PAUSE * 2**self._made, LONGEST_PAUSE)
@@ -72,31 +72,31 @@ class Attempts:
 
 
 _UNTRUSTED = frozenset({18, 19, 20, 21})
-"""OpenSSL's numbers (X509_V_ERR_…) where a certificate leads to no authority that is trusted."""
+"""OpenSSL's numbers (X509_V_ERR_…) for a certificate without a trusted authority."""
 _OUT_OF_TIME = frozenset({9, 10})
-"""Where it is not valid yet, or not any more."""
+"""OpenSSL's numbers for a certificate that is not yet or no longer valid."""
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
-"""OpenSSL's words for an answer that is no TLS."""
+"""OpenSSL's words for a response without TLS."""
 
 _ENCODINGS = frozenset({"identity", "gzip"})
-"""Of answers. One piece becomes at most a thousand times as long by gzip, and by several or by
-another encoding as long as the other side likes."""
+"""Accepted encodings of responses. Gzip expands a piece at most a thousand times. Several encodings,
+or another one, could expand it without limit."""
 
 R = TypeVar("R")
 
 
 class Exchange(Generic[R]):
-    """A call, with the request id and the Idempotency-Key that all its attempts have."""
+    """A call, with the request id and the Idempotency-Key of all its attempts."""
 
     def __init__(self, call: Call[R], settings: Settings) -> None:
-        """Begin. A file may take as long as it takes; everything else has the client's timeout."""
+        """Begin. A file has no deadline. All other calls have the client's timeout."""
         self._call = call
         self._proxy = settings.proxy()
         self._request_id = str(uuid4())
         self._headers = {"X-Request-ID": self._request_id}
         self._content = call.content
         if call.destination is not None:
-            self._headers["Accept-Encoding"] = "gzip"  # files are long, and other answers are not
+            self._headers["Accept-Encoding"] = "gzip"  # only files are long
         if call.changes:
             self._headers["Idempotency-Key"] = str(uuid4())
         if call.body is not None:
@@ -107,7 +107,7 @@ class Exchange(Generic[R]):
         self.attempts = Attempts(seconds, settings.retries)
 
     def request(self, http: httpx2.Client | httpx2.AsyncClient) -> httpx2.Request:
-        """Return the request of the attempt that begins now. Raises InvalidRequestError."""
+        """Return the request of the next attempt. Raises InvalidRequestError."""
         left = self.attempts.left()
         try:
             return http.build_request(
@@ -127,7 +127,7 @@ class Exchange(Generic[R]):
         raise InvalidRequestError(wrong)
 
     def reader(self, response: httpx2.Response) -> ResponseReader[R]:
-        """Return what takes the answer in. Raises MalformedResponseError."""
+        """Return a receiver of the response. Raises MalformedResponseError."""
         if response.headers.get("Content-Encoding", "identity").strip().lower() not in _ENCODINGS:
             raise self._badly_encoded()
         if self._call.destination is not None and response.is_success:
@@ -140,18 +140,18 @@ class Exchange(Generic[R]):
         )
 
     def require_time(self) -> None:
-        """Raise DeadlineExceededError where the deadline is over."""
+        """Raise DeadlineExceededError if the deadline has passed."""
         if self.attempts.is_over:
             raise self.too_late()
 
     def too_late(self) -> PqkeepError:
-        """Return the error of an answer that did not come in time."""
+        """Return the error for a late response."""
         return DeadlineExceededError(
-            "the service did not answer in time", request_id=self._request_id
+            "the service did not respond in time", request_id=self._request_id
         )
 
     def failure(self, error: httpx2.HTTPError) -> PqkeepError:
-        """Return the error of an answer that did not come, or not whole."""
+        """Return the error for a missing or incomplete response."""
         if isinstance(error, httpx2.TimeoutException):
             return self.too_late()
         if isinstance(error, httpx2.DecodingError):
@@ -166,7 +166,7 @@ class Exchange(Generic[R]):
             advice = "" if cause is None else _advice(cause)
             message = f"{reached or 'the service'} cannot be reached: {error}{advice}"
         else:
-            message = "the connection broke before the answer was whole"
+            message = "the connection broke before the response was complete"
         return ConnectionFailedError(message, request_id=self._request_id)
 
     @property
@@ -175,13 +175,13 @@ class Exchange(Generic[R]):
 
     def _badly_encoded(self) -> PqkeepError:
         return MalformedResponseError(
-            "the answer is in no encoding that was asked for, or not in the one that it names",
+            "the Content-Encoding of the response is wrong or was not requested",
             request_id=self._request_id,
         )
 
 
 def _cause(error: BaseException) -> ssl.SSLError | None:
-    """Return what TLS says is wrong, if it is TLS that does."""
+    """Return the TLS error behind an exception, or None."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -189,24 +189,24 @@ def _cause(error: BaseException) -> ssl.SSLError | None:
 
 
 def _advice(cause: ssl.SSLError) -> str:
-    """Return what to do about a connection that TLS refuses."""
+    """Return advice on a TLS error, or an empty text."""
     if not isinstance(cause, ssl.SSLCertVerificationError):
         is_plain = cause.reason in _NO_TLS
-        return "; what answers there does not speak TLS: is it http://?" if is_plain else ""
+        return "; the server does not speak TLS: try http://" if is_plain else ""
     if cause.verify_code in _UNTRUSTED:
         other = other_trust()
-        ignored = f"; {other} is for other programs" if other else ""
+        ignored = f"; pqkeep does not use {other}" if other else ""
         return (
-            "; if the service's certificate has an authority of its own, name that: PQKEEP_CA_FILE,"
+            "; if the service's certificate has a private authority, name its file: PQKEEP_CA_FILE,"
             f" ca_file, or pqkeep login --ca-file{ignored}"
         )
     if cause.verify_code in _OUT_OF_TIME:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return f"; by this machine's clock it is {now}: if that is wrong, set the clock"
+        return f"; this machine's clock shows {now}: if that is wrong, set the clock"
     return ""
 
 
-_NO_TEXT = "a text is not Unicode: it has half of a surrogate pair"
+_NO_TEXT = "a text is not valid Unicode: it has half of a surrogate pair"
 
 
 def _encoded(body: Mapping[str, object]) -> bytes:

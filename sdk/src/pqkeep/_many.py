@@ -1,6 +1,6 @@
-"""Methods that make many of another method's calls, in as few requests as the service takes.
+"""Methods that combine many calls of another method into few requests.
 
-Each item's call is described as it is alone, and its answer is read as it is alone.
+The call and the result of an item are the same as those of a single call.
 """
 
 import json
@@ -13,7 +13,7 @@ from pqkeep._operation import Operation, Resource
 from pqkeep._transport import Transport
 from pqkeep.errors import OF_ITEMS, MalformedResponseError, PqkeepError
 
-if TYPE_CHECKING:  # it loads asyncio, which Client does without
+if TYPE_CHECKING:  # imports asyncio, which Client does not need
     from pqkeep._async_transport import AsyncTransport
 
 P = ParamSpec("P")
@@ -21,28 +21,28 @@ R = TypeVar("R")
 
 MAX_ITEMS = 128
 MAX_BODY = 4 * 1024 * 1024
-"""Bytes in a request."""
+"""The most bytes of a request."""
 _AROUND = 64
-"""Bytes in a request beside its items."""
+"""Bytes of a request without its items."""
 _BETWEEN = b", "
 
 Items = Iterable[Mapping[str, Any]]
-"""The arguments of each call, by name."""
+"""The arguments of the calls, by name."""
 
 
-_DOCSTRING = """Do so many times what the method without ``_many`` does, in few requests.
+_DOCSTRING = """Call the method without ``_many`` for many items, in few requests.
 
-Each item has its arguments, by name; arguments beside the items are those of all. Yields the results
-in order. That of an item which is refused is the exception that its call alone would raise. What
-refuses a whole request, or loses it, is raised.
+An item is a mapping of arguments by name. Further arguments apply to all items. Yields the results in
+order. The result of a refused item is the exception of its single call. An error of a whole request
+is raised.
 """
 
 
 class Many(Generic[R]):
-    """A method that makes many calls of an operation, and gives their results one by one."""
+    """A method that makes many calls of an operation, and yields their results one by one."""
 
     def __init__(self, operation: Operation[P, R]) -> None:
-        """Take the operation that is made many times."""
+        """Take the operation to repeat."""
         self._describe: Callable[..., Call[R]] = operation.describe
         self.__doc__ = _DOCSTRING
 
@@ -75,7 +75,7 @@ class Many(Generic[R]):
 
 
 def batches(calls: Iterable[Call[R]]) -> Iterator[Call[Sequence[R | PqkeepError]]]:
-    """Describe calls of one operation as batches: of at most 128 items and 4 MiB, in order."""
+    """Combine calls of one operation into batches of at most 128 items and 4 MiB, in order."""
     waiting: list[tuple[Call[R], bytes]] = []
     size = 0
     for call in calls:
@@ -96,7 +96,9 @@ def _batch(items: Sequence[tuple[Call[R], bytes]]) -> Call[Sequence[R | PqkeepEr
     def read(data: Data) -> Sequence[R | PqkeepError]:
         results = data.objects("results")
         if len(results) != len(calls):
-            raise MalformedResponseError("there is not a result for each item", field="results")
+            raise MalformedResponseError(
+                "the number of results differs from that of the items", field="results"
+            )
         return [_result(call, result) for call, result in zip(calls, results, strict=True)]
 
     first = calls[0]
@@ -118,5 +120,5 @@ def _result(call: Call[R], result: Data) -> R | PqkeepError:
 
 
 def _given(call: Call[Any]) -> dict[str, object]:
-    """Return the fields of a body that are not left out."""
+    """Return the fields of a body, without those that are None."""
     return {name: value for name, value in (call.body or {}).items() if value is not None}

@@ -1,8 +1,8 @@
-"""Methods that are written once: Client waits for what they do, AsyncClient awaits it.
+"""Methods that are written once for Client and AsyncClient.
 
-A resource's method returns a description. These decorators hand it to the resource's transport,
-whose type decides what callers see: a result, or something to await. The method's names, defaults
-and docstring stay.
+A resource's method returns a description of a call. These decorators pass it to the resource's
+transport. The transport's type decides between a result and an awaitable. Name, defaults and
+docstring of the method stay the same.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -23,7 +23,7 @@ from typing import (
 from pqkeep._call import Call, Pages
 from pqkeep._transport import Transport
 
-if TYPE_CHECKING:  # it loads asyncio, which Client does without
+if TYPE_CHECKING:  # imports asyncio, which Client does not need
     from pqkeep._async_transport import AsyncTransport
 
 P = ParamSpec("P")
@@ -32,11 +32,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Resource(Protocol[T_co]):
-    """What has such methods."""
+    """A class with such methods."""
 
     @property
     def _transport(self) -> T_co:
-        """Who runs what they describe."""
+        """The transport that runs the described calls."""
         ...
 
 
@@ -46,7 +46,7 @@ class Operation(Generic[P, R]):
     def __init__(
         self, describe: Callable[Concatenate[Any, P], Call[R]], *, reads_file: bool = False
     ) -> None:
-        """Take the method, and whether to keep it off an event loop."""
+        """Take the method. One that reads a file must not run on an event loop."""
         self._describe = self.describe = describe
         self._reads_file = reads_file
         self.__doc__ = describe.__doc__
@@ -69,12 +69,12 @@ class Operation(Generic[P, R]):
 
 
 def file_operation(describe: Callable[Concatenate[Any, P], Call[R]]) -> Operation[P, R]:
-    """Make a method of one that reads a file before it describes its call."""
+    """Decorate a method that reads a file before it describes its call."""
     return Operation(describe, reads_file=True)
 
 
 class Listing(Generic[P, R]):
-    """A method that describes a list's pages, and gives its members one by one."""
+    """A method that describes a list's pages and yields its members one by one."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Pages[R]]) -> None:
         """Take the method."""
@@ -97,7 +97,7 @@ class Listing(Generic[P, R]):
 
 
 class WholeListing(Generic[P, R]):
-    """A method that describes a list's pages, and gives all members at once."""
+    """A method that describes a list's pages and returns all members at once."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Pages[R]]) -> None:
         """Take the method."""

@@ -1,7 +1,7 @@
-"""What an answer means: a result, or an exception. It is taken in piece by piece.
+"""Reads a response piece by piece, and makes a result or an exception of it.
 
-An answer is held in memory, and a file of JSON lines goes to disk, where it has its name once its
-last line says that it is whole.
+An ordinary response stays in memory. JSON lines go to a file, which gets its name once the last line
+shows that it is complete.
 """
 
 import math
@@ -22,9 +22,9 @@ from pqkeep.new_files import new_file
 R = TypeVar("R")
 
 MAX_RESPONSE = 64 * 1024 * 1024
-"""Bytes of an answer in memory."""
+"""The most bytes of a response in memory."""
 LAST_LINE = 4096
-"""Bytes that the last line of a file has at most."""
+"""The most bytes of a file's last line."""
 _LONGEST_WAIT = 10**9 - 1
 """Seconds."""
 _LONGEST_SHOWN = 200
@@ -32,7 +32,7 @@ _REDIRECTS = range(300, 400)
 
 
 class InMemory(Generic[R]):
-    """An answer with its body in memory: data or an error in the envelope, or data without it."""
+    """A response with its body in memory: data or an error in the envelope, or plain data."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class InMemory(Generic[R]):
         *,
         form: ResponseForm = "envelope",
     ) -> None:
-        """Wait for the answer's body. An error is in the envelope always."""
+        """Expect a body of this form. An error is always in the envelope."""
         self._form = form
         self._response = response
         self._request_id = request_id
@@ -50,13 +50,13 @@ class InMemory(Generic[R]):
         self._body = bytearray()
 
     def take(self, piece: bytes) -> None:
-        """Take the next bytes. Raises MalformedResponseError where they are too many."""
+        """Take the next bytes. Raises MalformedResponseError if there are too many."""
         self._body += piece
         if len(self._body) > MAX_RESPONSE:
             raise self._malformed()
 
     def end(self) -> R:
-        """Return the result, now that it is whole. Raises PqkeepError where it is a refusal."""
+        """Return the result of the complete response. Raises PqkeepError for an error response."""
         if self._form == "text" and self._response.is_success:
             return self._read(Data({"text": self._text()}, self._request_id))
         envelope = _parsed(self._body)
@@ -80,13 +80,13 @@ class InMemory(Generic[R]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of what came."""
+        """Release the body."""
         self._body.clear()
 
     def _refusal(self, said: object) -> PqkeepError:
-        """Return the error of a refusal.
+        """Return the exception for an error response.
 
-        Proxies speak for a service that is away, in words of their own: the status is enough then.
+        If the body is not pqkeep's, for example a proxy's, the status decides.
         """
         error = json_object(said) or {}
         code = _text(error, "error_code")
@@ -96,7 +96,7 @@ class InMemory(Generic[R]):
             return self._malformed()
         form = _form_of(self._body, self._response)
         unsaid = (
-            f"what answers is not the service: {form}" if form else "the service gave no reason"
+            f"the response is not from pqkeep: {form}" if form else "the service gave no reason"
         )
         return BY_CODE.get(code or "", of_status)(
             _text(error, "message") or unsaid,
@@ -108,10 +108,10 @@ class InMemory(Generic[R]):
         )
 
     def _malformed(self) -> PqkeepError:
-        message = "the answer is not one of pqkeep's"
+        message = "the response is not from pqkeep"
         if self._response.status_code in _REDIRECTS:
             place = _place_in(self._response)
-            message = f"the address leads elsewhere{place}: if that is the service, use its address"
+            message = f"the address redirects{place}: if that is the service, use that address"
         elif form := _form_of(self._body, self._response):
             message = f"{message}: {form}"
         return MalformedResponseError(
@@ -122,19 +122,17 @@ class InMemory(Generic[R]):
 
 
 def _form_of(body: bytes | bytearray, response: httpx2.Response) -> str:
-    """Return what an answer is that is not JSON, as far as that can be told."""
+    """Return a description of a body that is not JSON, or an empty text."""
     start = bytes(body[:64]).lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
-        return "it is empty"
+        return "the body is empty"
     if start.startswith(b"<") or "html" in response.headers.get("Content-Type", ""):
-        return (
-            "it is a web page, from a proxy or a sign-in page on the way, or from another service"
-        )
+        return "it is a web page of a proxy, a sign-in page or another service"
     return ""
 
 
 def _place_in(response: httpx2.Response) -> str:
-    """Return where a redirect leads, without a password and a query that may be in it."""
+    """Return the target of a redirect without password and query, as ", to URL"."""
     try:
         url = response.request.url.join(response.headers.get("Location", ""))
         place = str(url.copy_with(userinfo=b"", query=None, fragment=None))
@@ -145,17 +143,17 @@ def _place_in(response: httpx2.Response) -> str:
 
 
 class Saved(Generic[R]):
-    """An answer of JSON lines, on its way to a file that only its owner can read."""
+    """A response of JSON lines, saved to a file that only its owner can read."""
 
     def __init__(self, destination: Path, request_id: str, read: Callable[[Data], R]) -> None:
-        """Take the file's name, which it has once the block ends and it is whole."""
+        """Take the name of the file. The file appears when the block ends and it is complete."""
         self._request_id = request_id
         self._read = read
         self._new_file = new_file(destination, replace=True)
         self._tail = b""
         self._line = b""
         self._ended = 0
-        """How many records the exports have that have ended: of each log there is one."""
+        """The number of records in the completed exports. Each log has one export."""
 
     def __enter__(self) -> Self:
         """Begin a file. Raises OSError."""
@@ -168,7 +166,7 @@ class Saved(Generic[R]):
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the file its name, or remove what is not whole. Raises OSError."""
+        """Give the file its name, or remove an incomplete file. Raises OSError."""
         self._new_file.__exit__(kind, failure, trace)
 
     def take(self, piece: bytes) -> None:
@@ -178,10 +176,10 @@ class Saved(Generic[R]):
         self._count(piece)
 
     def end(self) -> R:
-        """Return what the last line says. Raises MalformedResponseError if it is not the end."""
+        """Return the result in the last line. Raises MalformedResponseError if it is not an end line."""
         said = _parsed(self._tail.rstrip().rpartition(b"\n")[2])
         if said.get("type") != "end":
-            raise MalformedResponseError("the file has no end", request_id=self._request_id)
+            raise MalformedResponseError("the export has no end line", request_id=self._request_id)
         return self._read(Data({**said, "records": self._ended}, self._request_id))
 
     def _count(self, piece: bytes) -> None:
@@ -198,7 +196,7 @@ _END = b'\n{"type":"end"'
 
 
 ResponseReader = InMemory[R] | Saved[R]
-"""An answer that is coming in."""
+"""A response that is being received."""
 
 
 def _parsed(text: bytes | bytearray) -> Mapping[str, object]:
@@ -214,9 +212,9 @@ def _text(values: Mapping[str, object], name: str) -> str | None:
 
 
 def _seconds(headers: httpx2.Headers) -> int | None:
-    """Return for how many seconds Retry-After says to wait: a number, or a date (RFC 9110).
+    """Return the seconds in Retry-After, which is a number or a date (RFC 9110).
 
-    A date is compared with the answer's own, since this machine's clock may differ.
+    A date is compared with the response's own, because this machine's clock may be wrong.
     """
     header = headers.get("Retry-After", "").strip()
     if header.isascii() and header.isdigit():
@@ -232,7 +230,7 @@ def _seconds(headers: httpx2.Headers) -> int | None:
 
 
 def _time_in(header: str) -> float | None:
-    """Return a date of HTTP in seconds since 1970."""
+    """Return an HTTP date in seconds since 1970."""
     try:
         return parsedate_to_datetime(header).timestamp()
     except (ValueError, TypeError, OverflowError):

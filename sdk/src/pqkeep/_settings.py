@@ -1,6 +1,6 @@
-"""What a client is made with: arguments, else the environment, else a profile.
+"""A client's settings: from arguments, else the environment, else a profile.
 
-A profile is one installation, and taken whole: its credential goes to its own address only.
+A profile describes one installation. Its credential is sent only to its own address.
 """
 
 import importlib.util
@@ -33,19 +33,19 @@ _BASE_URL, _API_KEY = "the base URL", "the API key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One service, one credential, and how to talk to it."""
+    """The address of a service, a credential, and the options of requests."""
 
     url: str
     api_key: str = field(repr=False)
     ca_file: str | None
     compliance: ComplianceProfile | None
     timeout: float
-    """Seconds for a call with all its attempts."""
+    """Seconds for a call, with all its attempts."""
     retries: int
     allow_plain_http: bool
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant. Raises ConfigurationError."""
+        """Raise ConfigurationError for unusable settings."""
         url = httpx2.URL(self.url)
         if not self.is_encrypted and not (self.allow_plain_http or _is_loopback(url.host)):
             raise ConfigurationError(
@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether there is TLS. Only then are the environment's proxies used."""
+        """True if the address is https://. Only then are the environment's proxies used."""
         return httpx2.URL(self.url).scheme == "https"
 
     def proxy(self) -> "Proxy | None":
@@ -64,7 +64,7 @@ class Settings:
         return _proxy_for(httpx2.URL(self.url)) if self.is_encrypted else None
 
     def headers(self) -> dict[str, str]:
-        """Return what goes with every request."""
+        """Return the headers of every request."""
         headers = {
             "X-API-Key": self.api_key,
             "Accept": "application/json",
@@ -76,17 +76,15 @@ class Settings:
         return headers
 
     def tls(self) -> ssl.SSLContext:
-        """Return who is trusted: those of the CA file only, if there is one."""
+        """Return a TLS context. It trusts only the CA file if there is one."""
         if not self.is_encrypted:
-            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no certificate
         if self.ca_file is None:
             _check_trust()
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except ssl.SSLError:
-            raise ConfigurationError(
-                f"the CA file {self.ca_file} has no certificate in PEM"
-            ) from None
+            raise ConfigurationError(f"the CA file {self.ca_file} has no PEM certificate") from None
         except OSError as error:
             raise ConfigurationError(
                 f"the CA file {self.ca_file} cannot be read: {error.strerror}"
@@ -94,7 +92,7 @@ class Settings:
 
     @classmethod
     def of(cls, profile: Profile, timeout: float, retries: int) -> Self:
-        """Take a profile's settings, and no others. Raises ConfigurationError."""
+        """Return the settings of a profile alone. Raises ConfigurationError."""
         return cls(
             url=_address(profile.url, "the profile's url"),
             api_key=_checked_key(_profile_key(profile) or "", _API_KEY),
@@ -118,10 +116,10 @@ class Settings:
         retries: int,
         allow_plain_http: bool,
     ) -> Self:
-        """Find what was not given, unless it is a whole profile. Raises ConfigurationError."""
+        """Return the settings, with defaults for missing arguments. Raises ConfigurationError."""
         if isinstance(profile, Profile):
             if any((base_url, api_key, ca_file, compliance_profile, allow_plain_http)):
-                raise ConfigurationError("a profile that is given is taken whole, and alone")
+                raise ConfigurationError("a Profile object cannot be combined with other settings")
             return cls.of(profile, timeout, retries)
         url = None if base_url is None else _address(base_url, _BASE_URL)
         if url is None and (variable := environment("PQKEEP_URL")):
@@ -132,13 +130,15 @@ class Settings:
         if stored is not None:
             stored_url = _address(stored.url, "the profile's url")
             if key is None and url not in {None, stored_url}:
-                raise ConfigurationError("the profile's API key is for the profile's address only")
+                raise ConfigurationError(
+                    "the profile's API key cannot be used with another address: name an API key, too"
+                )
             url = stored_url if url is None else url
             if key is None and (stored_key := _profile_key(stored)) is not None:
                 key = _checked_key(stored_key, "the profile's API key")
         if url is None or key is None:
             raise ConfigurationError(
-                "there is no API key: give one, or set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE"
+                "the API key is missing: pass one, or set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE"
             )
         ca = ca_file or environment("PQKEEP_CA_FILE") or (stored.ca_file if stored else None)
         compliance = compliance_profile or (stored.compliance_profile if stored else None)
@@ -154,9 +154,9 @@ class Settings:
 
 
 def _address(given: str, source: str) -> str:
-    """Return a service's address without /api/v1. Raises ConfigurationError, which names the source."""
+    """Return a service's address without /api/v1. Raises ConfigurationError with the source's name."""
     text = given.strip(BLANK)
-    form = f"{source} must be https:// or http://, a host, and a path if there is one"
+    form = f"{source} must be https:// or http://, a host and an optional path"
     if any(character in QUOTES for character in text):
         raise ConfigurationError(f"{form}: it has quotation marks")
     if " " in text or not text.isprintable():
@@ -169,12 +169,12 @@ def _address(given: str, source: str) -> str:
         _require_port(url)
     except (httpx2.InvalidURL, ValueError):
         is_ipv6 = rest.partition("/")[0].count(":") > 1 and "[" not in rest
-        hint = "an IPv6 address needs brackets around it" if is_ipv6 else "host or port is wrong"
+        hint = "an IPv6 address needs brackets" if is_ipv6 else "host or port is wrong"
         raise ConfigurationError(f"{form}: {hint}") from None
     if not url.host:
         raise ConfigurationError(f"{form}: it has no host")
     if url.userinfo:
-        raise ConfigurationError(f"{form}: it has a user, which pqkeep does not know")
+        raise ConfigurationError(f"{form}: it has a user name, which pqkeep does not use")
     if "?" in text or "#" in text:
         raise ConfigurationError(f"{form}: it has a query or a fragment")
     return text.rstrip("/").removesuffix(_API).rstrip("/")
@@ -184,7 +184,7 @@ _NO_SCHEME = "it has no scheme; put https:// before it"
 
 
 def _checked_key(given: str, source: str) -> str:
-    """Return an API key as it is sent. Raises ConfigurationError, which shows nothing of it."""
+    """Return a checked API key. Raises ConfigurationError, which never shows the key."""
     key = given.strip(BLANK)
     wrong = wrong_in_api_key(key)
     if wrong:
@@ -194,14 +194,14 @@ def _checked_key(given: str, source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy, and the variable that names it."""
+    """A proxy, and the variable with its address."""
 
     url: str = field(repr=False)
     variable: str
 
 
 def _proxy_for(url: httpx2.URL) -> Proxy | None:
-    """Return the proxy that the environment names for an address, unless NO_PROXY has its host."""
+    """Return the environment's proxy for an address, or None, also if NO_PROXY has its host."""
     proxies = getproxies()
     scheme = next((scheme for scheme in (url.scheme, "all") if proxies.get(scheme)), None)
     if scheme is None or _is_bypassed(url, proxies.get("no", "")):
@@ -212,18 +212,18 @@ def _proxy_for(url: httpx2.URL) -> Proxy | None:
 
 
 def _proxy_url(text: str, variable: str) -> str:
-    """Return a proxy's address that the library takes. Raises ConfigurationError; shows no password."""
-    away = "; name another one, or put the service's host into NO_PROXY"
+    """Return a checked proxy address. Raises ConfigurationError, which never shows the password."""
+    away = "; name another proxy, or add the service's host to NO_PROXY"
     scheme, separator, _ = text.partition("://")
     scheme = scheme.lower() if separator else "http"
     if scheme not in (*_PROXIES, *_SOCKS):
         shown = scheme if _SCHEME.fullmatch(scheme) else "another scheme"
         raise ConfigurationError(
-            f"{variable} names a proxy by {shown}: only http, https, socks5 and socks5h are known{away}"
+            f"{variable} has a proxy with {shown}: only http, https, socks5 and socks5h work{away}"
         )
     if scheme in _SOCKS and importlib.util.find_spec("socksio") is None:
         raise ConfigurationError(
-            f"{variable} names a proxy by {scheme}, which needs the package socksio{away}"
+            f"{variable} has a proxy with {scheme}, which needs the package socksio{away}"
         )
     try:
         url = httpx2.URL(text if separator else f"http://{text}")
@@ -233,13 +233,13 @@ def _proxy_url(text: str, variable: str) -> str:
         is_whole = False
     if not is_whole:
         raise ConfigurationError(
-            f"{variable} names no proxy: it has no host, or a wrong port{away}"
+            f"{variable} is not the address of a proxy: the host is missing, or the port is wrong{away}"
         )
     return text if separator else f"http://{text}"
 
 
 def _is_bypassed(url: httpx2.URL, no_proxy: str) -> bool:
-    """Return whether NO_PROXY has a host: as curl reads it, and with ports too."""
+    """Return True if NO_PROXY has a host, by curl's rules, or host and port."""
     host, port = url.host.lower().rstrip("."), url.port or _PORTS[url.scheme]
     address = _address_in(host)
     return any(
@@ -257,7 +257,7 @@ def _bypasses(entry: str, host: str, port: int, address: IPv4Address | IPv6Addre
         try:
             return address in ip_network(entry.strip("[]"), strict=False)
         except ValueError:
-            pass  # it has a port, or is a name
+            pass  # an entry with a port, or a name
     name, colon, number = entry.rpartition(":")
     if colon and number.isascii() and number.isdigit():
         return int(number) == port and _bypasses(name, host, port, address)
@@ -273,7 +273,7 @@ def _address_in(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _check_trust() -> None:
-    """Refuse variables that name certificates which are not there: OpenSSL would trust nobody.
+    """Check the files in SSL_CERT_FILE and SSL_CERT_DIR: without them OpenSSL trusts no one.
 
     Raises ConfigurationError.
     """
@@ -282,24 +282,22 @@ def _check_trust() -> None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
         except ssl.SSLError:
-            raise ConfigurationError(
-                f"SSL_CERT_FILE names {file}, which has no certificate in PEM"
-            ) from None
+            raise ConfigurationError(f"SSL_CERT_FILE: {file} has no PEM certificate") from None
         except OSError as error:
             raise ConfigurationError(
-                f"SSL_CERT_FILE names {file}, which cannot be read: {error.strerror}"
+                f"SSL_CERT_FILE: {file} cannot be read: {error.strerror}"
             ) from None
     if directories and not file and not any(map(os.path.isdir, directories.split(os.pathsep))):
-        raise ConfigurationError(f"SSL_CERT_DIR names {directories}, which is no directory")
+        raise ConfigurationError(f"SSL_CERT_DIR: {directories} is not a directory")
 
 
 def other_trust(names: Sequence[str] = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")) -> str:
-    """Return the variable, if there is one, that names certificates for other programs only."""
+    """Return a set variable with certificates that only other programs use, or an empty text."""
     return next((name for name in names if os.environ.get(name)), "")
 
 
 def _require_port(url: httpx2.URL) -> None:
-    """Raise ValueError for a port that there cannot be."""
+    """Raise ValueError for an impossible port."""
     if url.port is not None and not 0 < url.port <= _MAX_PORT:
         raise ValueError
 
@@ -317,7 +315,7 @@ def _is_loopback(host: str) -> bool:
 def _environment_key() -> str | None:
     key, file = environment("PQKEEP_API_KEY"), environment("PQKEEP_API_KEY_FILE")
     if key and file:
-        raise ConfigurationError("set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE, not both")
+        raise ConfigurationError("PQKEEP_API_KEY and PQKEEP_API_KEY_FILE are both set: unset one")
     if file:
         return _checked_key(_key_in(file), "the API key in the file of PQKEEP_API_KEY_FILE")
     return _checked_key(key, "PQKEEP_API_KEY") if key else None
@@ -325,7 +323,7 @@ def _environment_key() -> str | None:
 
 def _profile_key(profile: Profile) -> str | None:
     if profile.api_key and profile.api_key_file:
-        raise ConfigurationError("a profile has api_key or api_key_file, not both")
+        raise ConfigurationError("the profile has both api_key and api_key_file: remove one")
     return _key_in(profile.api_key_file) if profile.api_key_file else profile.api_key
 
 
@@ -335,5 +333,5 @@ def _key_in(path: str) -> str:
     except OSError as error:
         refusal = ConfigurationError(f"the API key's file cannot be read: {error.strerror}")
     except (ValueError, RuntimeError):
-        refusal = ConfigurationError("the API key's file holds none")
+        refusal = ConfigurationError("the API key's file has no API key")
     raise refusal

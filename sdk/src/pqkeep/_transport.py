@@ -1,4 +1,4 @@
-"""Runs descriptions of calls, waiting for the answers."""
+"""Runs described calls and waits for their responses."""
 
 import math
 import ssl
@@ -85,10 +85,10 @@ class _TimedBackend(httpcore2.NetworkBackend):
 
 
 class Transport:
-    """A pool of connections to one service, with one credential. Threads may share it."""
+    """A pool of connections to one service with one credential. Threads may share it."""
 
     def __init__(self, settings: Settings) -> None:
-        """Connect to nothing yet. Raises ConfigurationError."""
+        """Make the pool without connecting. Raises ConfigurationError."""
         self._settings = settings
         proxy = settings.proxy()
         transport = httpx2.HTTPTransport(
@@ -104,7 +104,7 @@ class Transport:
         )
 
     def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
-        """Run one call, again where that may help. Raises PqkeepError."""
+        """Run one call, with retries. Raises PqkeepError."""
         exchange = Exchange(describe(), self._settings)
         while True:
             try:
@@ -130,7 +130,7 @@ class Transport:
         return tuple(self.members(describe, is_collected=True))
 
     def many(self, calls: Iterable[Call[Sequence[R]]]) -> Iterator[R]:
-        """Yield the results of calls that have several each, call by call."""
+        """Yield all results of batch calls, in order."""
         for call in calls:
             yield from self.run(partial(_itself, call))
 

@@ -1,6 +1,6 @@
-"""The algorithms: the service's names for them, and sizes and identifiers of what they make.
+"""The algorithms: their names in the API, sizes and identifiers.
 
-Methods take plain strings too, and answers have them: a service may know more than this client.
+Methods also take plain strings, and results have them: a service may know further algorithms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Algorithm(StrEnum):
-    """What keys are for."""
+    """The algorithms of keys."""
 
     ML_KEM_768 = "Kyber768"
     ML_KEM_1024 = "ML-KEM-1024"
@@ -24,7 +24,7 @@ class Algorithm(StrEnum):
 
 
 class HashAlgorithm(StrEnum):
-    """What hashes are made with before they are signed."""
+    """The hash algorithms of signed hashes."""
 
     SHA_256 = "SHA-256"
     SHA_384 = "SHA-384"
@@ -33,21 +33,21 @@ class HashAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Sizes are in bytes; None is what the algorithm has not, or not of one size."""
+    """Sizes are in bytes. None means that the algorithm has no such part, or no fixed size."""
 
     title: str
-    """The name in messages: that of the API, and that of the standard where it is another."""
+    """The name in messages: the API's, and the standard's if it differs."""
     identifier: str
     """The object identifier of its keys."""
     public_key: int
     seed: int
-    """The private key in the form that the service stores."""
+    """The size of the private key in the service's form."""
     expanded: int | None = None
-    """The expanded private key."""
+    """The size of the expanded private key."""
     ciphertext: int | None = None
-    """The KEM ciphertext."""
+    """The size of the KEM ciphertext."""
     signature: range = range(0)
-    """The sizes that a signature may have."""
+    """The possible sizes of a signature."""
     jwk: str | None = None
     """``alg`` of its JWK, and of JWS."""
 
@@ -119,7 +119,7 @@ PARAMETERS: Mapping[str, Parameters] = {
     Algorithm.SLH_DSA_SHA2_192S: _slh_dsa("SLH-DSA-SHA2-192s", 22, 24, 16224),
     Algorithm.SLH_DSA_SHA2_256S: _slh_dsa("SLH-DSA-SHA2-256s", 24, 32, 29792),
 }
-"""By the API's name. See docs/formats.md for who says what."""
+"""By the API's name. docs/formats.md has the sources."""
 
 BY_IDENTIFIER: Mapping[str, str] = {
     parameters.identifier: algorithm for algorithm, parameters in PARAMETERS.items()
@@ -165,7 +165,7 @@ OTHERS: Mapping[str, str] = {
         f"2.16.840.1.101.3.4.3.{35 + at}": f"HashSLH-DSA-{name}" for at, name in enumerate(_SLH_DSA)
     },
 }
-"""What is no algorithm of pqkeep, by object identifier."""
+"""Algorithms that pqkeep does not have, by object identifier."""
 FAMILIES: Sequence[tuple[str, str]] = (
     ("1.3.6.1.5.5.7.6.", "another composite algorithm"),
     ("2.16.840.1.114027.80.", "a composite algorithm of an earlier draft"),
@@ -173,7 +173,7 @@ FAMILIES: Sequence[tuple[str, str]] = (
     ("1.3.6.1.4.1.22554.5.6.", "Kyber as it was before ML-KEM (FIPS 203)"),
     ("1.3.9999.", "liboqs (an algorithm before its standard)"),
 )
-"""The same, by how the object identifier begins."""
+"""Algorithms that pqkeep does not have, by the beginning of the object identifier."""
 OTHER_SIGNATURES: Mapping[int, str] = {
     64: "Ed25519 or ECDSA",
     114: "Ed448",
@@ -186,7 +186,7 @@ OTHER_SIGNATURES: Mapping[int, str] = {
     35664: "SLH-DSA with 192f",
     49856: "SLH-DSA with 256f",
 }
-"""Algorithms that pqkeep has not, by the size of their signatures."""
+"""Algorithms that pqkeep does not have, by the size of their signatures."""
 _ALIASES: Mapping[str, str] = {
     "ML-KEM-768": Algorithm.ML_KEM_768.value,
     "ML-DSA-65": Algorithm.ML_DSA_65.value,
@@ -194,7 +194,7 @@ _ALIASES: Mapping[str, str] = {
 
 
 _SHORTEST_NAMED = 500
-"""Bytes: what is shorter has the length of too many things."""
+"""Bytes. Shorter data could be too many things."""
 _OTHER_LENGTHS: Mapping[int, str] = {
     768: "a KEM ciphertext of ML-KEM-512",
     800: "a public key of ML-KEM-512",
@@ -205,7 +205,7 @@ _OTHER_LENGTHS: Mapping[int, str] = {
 
 
 def of_length(size: int) -> Sequence[str]:
-    """Return what has so many bytes."""
+    """Return descriptions of the keys, ciphertexts and signatures of a size in bytes."""
     if size < _SHORTEST_NAMED:
         return ()
     found = [
@@ -227,18 +227,18 @@ def of_length(size: int) -> Sequence[str]:
 
 
 def canonical(algorithm: str) -> str:
-    """Return the API's name of an algorithm that is called by its standard's."""
+    """Return the API's name of an algorithm, given any of its names."""
     return _ALIASES.get(algorithm, algorithm)
 
 
 def title(algorithm: str) -> str:
-    """Return how messages call an algorithm."""
+    """Return an algorithm's name for messages."""
     known = PARAMETERS.get(algorithm)
     return algorithm if known is None else known.title
 
 
 def named(identifier: str) -> str:
-    """Return how messages call an algorithm by its object identifier."""
+    """Return an algorithm's name for messages, by its object identifier."""
     if identifier in BY_IDENTIFIER:
         return title(BY_IDENTIFIER[identifier])
     if identifier in OTHERS:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """Client for asyncio: the same methods, to be awaited. Tasks of one event loop may share it.
+    """The client for asyncio. Its methods are coroutines, otherwise those of Client.
 
-    Close it, or use it in an ``async with`` statement.
+    Tasks of one event loop may share it. Close it, or use it in an ``async with`` statement.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class AsyncClient:
         retries: int = RETRIES,
         allow_plain_http: bool = False,
     ) -> None:
-        """Take what Client takes."""
+        """Take the same arguments as Client."""
         settings = Settings.resolve(
             base_url=base_url,
             api_key=api_key,
@@ -67,7 +67,7 @@ class AsyncClient:
 
     @cached_property
     def local(self) -> "AsyncLocal":
-        """Encryption here, with keys that stay in the service: the extra ``pqkeep[local]``."""
+        """Local encryption with keys that stay in the service. Needs the extra ``pqkeep[local]``."""
         from pqkeep.local import AsyncLocal  # noqa: PLC0415 - it loads cryptography
 
         return AsyncLocal(self.kem, self.keys, self._rules)

@@ -1,4 +1,4 @@
-"""The client: one service, one credential, and the resources behind them."""
+"""The client of one service with one credential."""
 
 import os
 from functools import cached_property
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Talks to one pqkeep service with one credential. Threads may share it.
+    """A client of one pqkeep service with one credential. Threads may share it.
 
     Close it, or use it in a ``with`` statement.
     """
@@ -41,11 +41,11 @@ class Client:
     ) -> None:
         """Take the service's address, without ``/api/v1``, and an API key.
 
-        What is not given comes from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``,
-        ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from a profile (see pqkeep.profiles): the
-        one that is named. A ``Profile`` itself is taken whole, and nothing from elsewhere.
-        ``timeout`` is in seconds, for a call with all its attempts, of which ``retries`` may come
-        after the first. ``http://`` is for this machine, unless it is allowed.
+        Missing arguments come from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``,
+        ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from the named profile (see
+        pqkeep.profiles). A ``Profile`` object excludes all other sources.
+        ``timeout`` is in seconds, for a call with all its attempts. ``retries`` is the number of
+        attempts after the first. ``http://`` is refused for other machines, unless allowed.
 
         Raises ConfigurationError.
         """
@@ -76,7 +76,7 @@ class Client:
 
     @cached_property
     def local(self) -> "Local":
-        """Encryption here, with keys that stay in the service: the extra ``pqkeep[local]``."""
+        """Local encryption with keys that stay in the service. Needs the extra ``pqkeep[local]``."""
         from pqkeep.local import Local  # noqa: PLC0415 - it loads cryptography
 
         return Local(self.kem.decapsulate, self.keys.active, self._rules)

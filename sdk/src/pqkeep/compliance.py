@@ -1,7 +1,7 @@
-"""Compliance profiles: which algorithms a client uses, whatever the service would allow.
+"""Compliance profiles: they restrict the algorithms that a client uses.
 
-The service has no such gate; the profile's name goes with each request for the records of whoever
-stands in between. It is algorithm alignment, and certifies nothing.
+The service does not enforce them. The profile's name is sent with each request, for the logs of
+proxies. A profile aligns algorithms and certifies nothing.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,20 +13,20 @@ from pqkeep.errors import ComplianceError, ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComplianceProfile:
-    """The algorithms of a profile. None of them wraps keys."""
+    """The algorithms of a profile. No profile has one for key wrap."""
 
     name: str
     kem: str
     signature: str
     hashes: frozenset[str]
     cipher: str
-    """For encryption at home."""
+    """The algorithm of local encryption."""
 
     def require(self, named: str, allowed: Collection[str], what: str) -> str:
-        """Return an algorithm that is allowed. Raises ComplianceError for others."""
+        """Return the algorithm if it is allowed. Raises ComplianceError."""
         if named not in allowed:
             those = " and ".join(sorted(allowed))
-            raise ComplianceError(f"{self.name} has {those} for {what}", field="algorithm")
+            raise ComplianceError(f"{self.name} allows only {those} for {what}", field="algorithm")
         return named
 
 
@@ -42,56 +42,56 @@ PROFILES: Mapping[str, ComplianceProfile] = {
         ),
     )
 }
-"""The profiles that there are."""
+"""All profiles, by name."""
 
 
 def profile_named(name: str | None) -> ComplianceProfile | None:
-    """Return a profile; None has none. Raises ConfigurationError."""
+    """Return a profile by name, or None for None. Raises ConfigurationError."""
     if name is None:
         return None
     if name not in PROFILES:
         known = ", ".join(PROFILES)
-        raise ConfigurationError(f"there is no such compliance profile; there is: {known}")
+        raise ConfigurationError(f"the compliance profile is unknown: use {known}")
     return PROFILES[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a profile, or its absence, makes of the algorithms that a caller names.
+    """Chooses algorithms by a profile, or without one.
 
-    Each method returns what to send, and raises ComplianceError.
+    The methods return the algorithm to send, or None. They raise ComplianceError.
     """
 
     profile: ComplianceProfile | None = None
 
     def kem(self, named: str | None) -> str | None:
-        """Decide on the algorithm of an encryption or an encapsulation, or of their undoing."""
+        """Return the algorithm to encrypt, decrypt, encapsulate or decapsulate with."""
         if self.profile is None:
             return named
         pinned = self.profile.kem
         return self.profile.require(named or pinned, {pinned}, "KEM operations")
 
     def signature(self, named: str | None) -> str | None:
-        """Decide on the algorithm of a signature."""
+        """Return the algorithm of a signature."""
         if self.profile is None:
             return named
         pinned = self.profile.signature
         return self.profile.require(named or pinned, {pinned}, "signatures")
 
     def wrap(self, named: str | None) -> str | None:
-        """Decide on the algorithm that wraps a key."""
+        """Return the algorithm of key wrap."""
         if self.profile is not None:
-            raise ComplianceError(f"{self.profile.name} has no algorithm for key wrap")
+            raise ComplianceError(f"{self.profile.name} does not allow key wrap")
         return named
 
     def hash(self, named: str) -> str:
-        """Decide on the algorithm of a hash."""
+        """Return the algorithm of a hash."""
         if self.profile is None:
             return named
         return self.profile.require(named, self.profile.hashes, "hashes")
 
     def key(self, named: str) -> str:
-        """Decide on the algorithm of a key."""
+        """Return the algorithm of a key."""
         if self.profile is None:
             return named
         return self.profile.require(named, {self.profile.kem, self.profile.signature}, "keys")

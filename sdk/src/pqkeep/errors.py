@@ -1,4 +1,4 @@
-"""What can go wrong: one class for each condition that the service documents.
+"""The exceptions: one class for each documented condition.
 
     PqkeepError
     ├── ConfigurationError          address, credential, profile or CA file cannot be used
@@ -31,25 +31,25 @@
         ├── ConnectionFailedError   no connection, or one that broke during the response
         └── DeadlineExceededError   no response within the caller's timeout
 
-Marked errors are raised when retries have not helped.
+Errors marked as retried are raised when all retries have failed.
 """
 
 from collections.abc import Mapping
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra of this package, from its wheel's folder."""
+    """Return the command that installs an extra from the folder of this package's wheel."""
     from importlib.metadata import version  # noqa: PLC0415 - slow, and only for a message
 
     return f"pip install './pqkeep-{version('pqkeep')}-py3-none-any.whl[{extra}]'"
 
 
 class PqkeepError(Exception):
-    """The service refused, failed or could not be reached.
+    """An error of the service, the connection or the client.
 
-    ``error_code`` is stable, such as ``ERR_NOT_FOUND_001``; ``message`` is for people only.
-    ``request_id`` is in the service's audit log. ``retry_after`` is in seconds. What is not known
-    is None.
+    ``error_code`` is stable, such as ``ERR_NOT_FOUND_001``. ``message`` is only for people.
+    ``request_id`` is in the service's audit log. ``retry_after`` is in seconds. Unknown values are
+    None.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PqkeepError(Exception):
         request_id: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        """Keep what the service said."""
+        """Take the message and the fields of an error response."""
         super().__init__(message)
         self.message = message
         self.error_code = error_code
@@ -79,7 +79,7 @@ class PqkeepError(Exception):
 
 
 class ConfigurationError(PqkeepError):
-    """No client can be made of this: address, credential, profile or CA file. Nothing was sent."""
+    """The address, credential, profile or CA file cannot be used. Nothing was sent."""
 
 
 class ComplianceError(PqkeepError):
@@ -87,19 +87,19 @@ class ComplianceError(PqkeepError):
 
 
 class InvalidRequestError(PqkeepError):
-    """The request is wrong; ``field`` often says where."""
+    """The request is invalid. ``field`` often names the wrong field."""
 
 
 class EncryptionInputError(InvalidRequestError):
-    """Encrypt or encapsulate: a value is malformed, or too large."""
+    """Encrypt or encapsulate: a value is malformed or too large."""
 
 
 class DecryptionError(InvalidRequestError):
-    """Decrypt or decapsulate: malformed, or it does not open with this key."""
+    """Decrypt or decapsulate: the input is malformed, or is for another key."""
 
 
 class WrappingInputError(InvalidRequestError):
-    """Wrap: the symmetric key does not have 16, 24, 32, 48 or 64 bytes, or a value is malformed."""
+    """Wrap: the symmetric key must have 16, 24, 32, 48 or 64 bytes, or a value is malformed."""
 
 
 class UnwrappingInputError(InvalidRequestError):
@@ -107,7 +107,7 @@ class UnwrappingInputError(InvalidRequestError):
 
 
 class UnwrappingError(InvalidRequestError):
-    """Unwrap: the wrapped key was changed, or does not open with this key."""
+    """Unwrap: the wrapped key was changed, or is for another key."""
 
 
 class SignatureInputError(InvalidRequestError):
@@ -119,15 +119,15 @@ class MessageTooLargeError(InvalidRequestError):
 
 
 class HashAlgorithmError(InvalidRequestError):
-    """The hash algorithm is none of ``SHA-256``, ``SHA-384`` and ``SHA-512``."""
+    """The hash algorithm must be ``SHA-256``, ``SHA-384`` or ``SHA-512``."""
 
 
 class HashLengthError(InvalidRequestError):
-    """The hash does not have its algorithm's length: 32, 48 or 64 bytes."""
+    """The hash must have its algorithm's length: 32, 48 or 64 bytes."""
 
 
 class InvalidModeError(InvalidRequestError):
-    """The mode is neither ``standard`` nor ``deterministic``."""
+    """The mode must be ``standard`` or ``deterministic``."""
 
 
 class InvalidSaltError(InvalidRequestError):
@@ -137,12 +137,12 @@ class InvalidSaltError(InvalidRequestError):
 class UnreadableInputError(InvalidRequestError):
     """A key, a signature or an envelope is damaged, in an unknown form, or of another kind.
 
-    ``what`` is what it is, its form, algorithm and length, and ``next_step`` what to do.
+    ``what`` describes the input by form, algorithm and length. ``next_step`` says what to do.
     Nothing was sent.
     """
 
     def __init__(self, what: str, next_step: str) -> None:
-        """Keep both. Neither may quote the input."""
+        """Take both. Neither may quote the input."""
         super().__init__(f"the input is {what}: {next_step}")
         self.what = what
         self.next_step = next_step
@@ -153,31 +153,31 @@ class AuthenticationError(PqkeepError):
 
 
 class PermissionDeniedError(PqkeepError):
-    """The API key is good, but not for this; or its tenant is suspended."""
+    """The API key lacks the permission, or its tenant is suspended."""
 
 
 class PolicyDeniedError(PermissionDeniedError):
-    """The plan lacks the algorithm or the operation, or the month's allowance is used up."""
+    """The plan lacks the algorithm or the operation, or the month's quota is used up."""
 
 
 class NotFoundError(PqkeepError):
-    """No such thing, or the key's status does not allow the operation."""
+    """The object does not exist, or the key's status does not allow the operation."""
 
 
 class ConflictError(PqkeepError):
-    """It exists already, or has changed already."""
+    """The object exists already, or was changed meanwhile."""
 
 
 class RateLimitError(PqkeepError):
-    """Too many requests; ``retry_after`` says when the next may come."""
+    """Too many requests. ``retry_after`` is the time to wait."""
 
 
 class MalformedResponseError(PqkeepError):
-    """The answer is not one of pqkeep's. A change may have been made."""
+    """The response is not from pqkeep. A change may have been made."""
 
 
 class UnavailableError(PqkeepError):
-    """There is no answer now. A change may have been made, or not."""
+    """The service is not available now. A change may have been made."""
 
 
 class InternalError(UnavailableError):
@@ -185,23 +185,23 @@ class InternalError(UnavailableError):
 
 
 class BadGatewayError(UnavailableError):
-    """A part of the service gave no proper answer."""
+    """A part of the service sent an invalid response."""
 
 
 class OutOfServiceError(UnavailableError):
-    """A part of the service is away, or has too much to do."""
+    """A part of the service is down or overloaded."""
 
 
 class GatewayTimeoutError(UnavailableError):
-    """A part of the service did not answer in time."""
+    """A part of the service did not respond in time."""
 
 
 class ConnectionFailedError(UnavailableError):
-    """There is no connection, or it broke before the answer was whole."""
+    """The connection failed, or broke before the response was complete."""
 
 
 class DeadlineExceededError(UnavailableError):
-    """There was no answer in the time that the client was given."""
+    """The service did not respond within the client's timeout."""
 
 
 BY_CODE: Mapping[str, type[PqkeepError]] = {
@@ -219,7 +219,7 @@ BY_CODE: Mapping[str, type[PqkeepError]] = {
     "ERR_SIG_011": HashLengthError,
     "ERR_POLICY_001": PolicyDeniedError,
 }
-"""The class of an error with a code of its own."""
+"""The class of an error, by its code."""
 
 OF_ITEMS: Mapping[str, type[PqkeepError]] = {
     **BY_CODE,
@@ -234,7 +234,7 @@ OF_ITEMS: Mapping[str, type[PqkeepError]] = {
     "ERR_SERVICE_001": OutOfServiceError,
     "ERR_TIMEOUT_001": GatewayTimeoutError,
 }
-"""The class of an item's error in a batch, which has a code and no status."""
+"""The class of an item's error in a batch, by its code: an item has no status."""
 
 BY_STATUS: Mapping[int, type[PqkeepError]] = {
     400: InvalidRequestError,
@@ -250,7 +250,7 @@ BY_STATUS: Mapping[int, type[PqkeepError]] = {
     503: OutOfServiceError,
     504: GatewayTimeoutError,
 }
-"""The class of any other error answer. A status that is not here is a plain PqkeepError."""
+"""The class of any other error response, by its status. The default is PqkeepError."""
 
 RETRIED: tuple[type[PqkeepError], ...] = (RateLimitError, UnavailableError)
-"""What asking again may help against."""
+"""Errors that are retried."""

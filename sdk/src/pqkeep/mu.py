@@ -1,9 +1,9 @@
-"""What ML-DSA makes of a message and its context before it signs: 64 bytes.
+"""The mu of ML-DSA: 64 bytes, computed from public key, context and message before signing.
 
     mu = compute_mu(public_key, [b"a contract"], context=b"contracts")
     signed = client.signatures.sign_mu(mu)
 
-So a message of any size is signed without being sent, and any verifier of ML-DSA takes the signature.
+So a message of any size is signed without being sent. Any verifier of ML-DSA accepts the signature.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ LONGEST_CONTEXT = 255
 
 
 def compute_mu(public_key: bytes, message: Iterable[bytes], *, context: bytes = b"") -> bytes:
-    """Return the mu of a message, which comes in pieces (FIPS 204, algorithm 7, line 6).
+    """Return the mu of a message in pieces (FIPS 204, algorithm 7, line 6).
 
     Raises ValueError for a context of more than 255 bytes.
     """

@@ -1,8 +1,8 @@
-"""New files that have their name only once they are whole and on disk.
+"""New files that get their name only when they are complete and on disk.
 
-On Linux such a file has no name at all until then: whatever ends the process, nothing is left of
-it. Where the system or the file system cannot do that, it has another name beside the target, and
-is removed on every error; a process that is killed leaves it there.
+On Linux such a file has no name before: a killed process leaves nothing. On other systems and some
+file systems it has a temporary name beside the target. Errors remove it, but a killed process leaves
+it.
 """
 
 import errno
@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 PRIVATE = 0o600
-"""The mode of what only its owner may read."""
+"""The mode of a file that only its owner may read."""
 PUBLIC = 0o666
-"""The mode of what anybody may read whom the user's umask lets."""
+"""The mode of a file that others may read, subject to the umask."""
 _NAMELESS = getattr(os, "O_TMPFILE", None)
 _NAMED = os.O_CREAT | os.O_EXCL
 _DESCRIPTORS = Path("/proc/self/fd")
-"""From where the system gives a name to an open file; see O_TMPFILE in open(2)."""
+"""The path of open files that link(2) can name; see O_TMPFILE in open(2)."""
 _NOT_THERE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
-"""What open(2) says where it knows no files without a name."""
+"""The errors of open(2) on a system without nameless files."""
 
 
 @contextmanager
 def new_file(
     target: str | os.PathLike[str], *, replace: bool, mode: int = PRIVATE
 ) -> Generator[BinaryIO]:
-    """Open a new file for the length of a block. If the block fails, nothing is there.
+    """Open a new file for a block. If the block fails, no file is left.
 
-    Raises OSError, and FileExistsError unless ``replace``, before the block if it can.
+    Raises OSError, and FileExistsError unless ``replace``, before the block if possible.
     """
     path = Path(target)
     _refuse_existing(path, replace=replace)
@@ -71,7 +71,7 @@ def _open_nameless(folder: Path, mode: int) -> int | None:
 
 
 def _link(descriptor: int, path: Path) -> None:
-    # With a descriptor, which an absolute source does not use, this is linkat(2) and follows it.
+    # A descriptor, which an absolute source does not use, makes this linkat(2), which follows links.
     try:
         os.link(_DESCRIPTORS / str(descriptor), path, src_dir_fd=descriptor)
     except FileExistsError as error:
@@ -80,7 +80,7 @@ def _link(descriptor: int, path: Path) -> None:
 
 def _name(temporary: Path, path: Path) -> None:
     try:
-        os.link(temporary, path)  # unlike a rename, it replaces nothing
+        os.link(temporary, path)  # unlike a rename, link replaces nothing
     except FileExistsError as error:
         raise FileExistsError(error.errno, error.strerror, str(path)) from None
     except OSError:  # a file system without links

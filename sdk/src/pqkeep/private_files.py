@@ -1,8 +1,8 @@
-"""Reads files that nobody but their owner may read: the profile file, and files with an API key.
+"""Reads files that only their owner may read: the profile file and files of API keys.
 
-A file of root's may be readable for a group in which no user is but this process's: Kubernetes
-mounts secrets so (``fsGroup``). Owner and mode are checked on the open file, which is also what is read. What is no regular file, a
-pipe from a password manager for instance, has no readers but who opened it.
+A file of root may be readable for a group whose only user is that of this process: Kubernetes mounts
+secrets like this (``fsGroup``). Owner and mode are checked on the open file. Pipes, such as those of
+password managers, are not checked: only this process reads from them.
 """
 
 import os
@@ -18,20 +18,20 @@ from pqkeep.errors import ConfigurationError
 
 @contextmanager
 def open_private(path: Path) -> Generator[BinaryIO]:
-    """Open a file of this process's user with mode 0600 or less, or of root and its group with 0640.
+    """Open a file of this user with mode 0600 or less, or of root and this user's group with 0640.
 
-    Raises ConfigurationError for another one, and OSError.
+    Raises ConfigurationError for another owner or mode, and OSError.
     """
     with path.open("rb") as file:
         if os.name == "posix" and _is_shared(os.fstat(file.fileno())):
             raise ConfigurationError(
-                f"{path} must be yours, and its mode 0600: run chmod 0600 {shlex.quote(str(path))}"
+                f"{path} must belong to you and have mode 0600: run chmod 0600 {shlex.quote(str(path))}"
             )
         yield file
 
 
 def _is_shared(status: os.stat_result) -> bool:
-    """Return whether others can read or write a file."""
+    """Return True if other users can read or write a file."""
     if not stat.S_ISREG(status.st_mode):
         return False
     owner, others = status.st_uid, status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
@@ -41,7 +41,7 @@ def _is_shared(status: os.stat_result) -> bool:
 
 
 def _is_of_one_user(group: int) -> bool:
-    """Return whether this process's user is all there is in a group; for root, any one user."""
+    """Return True if a group has only this process's user, or for root only one user."""
     import grp  # noqa: PLC0415 - not there on Windows
     import pwd  # noqa: PLC0415 - not there on Windows
 
@@ -64,7 +64,7 @@ QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 
 
 def read_api_key(path: Path) -> str:
-    """Return what a private file holds, without blank lines and a byte-order mark around it.
+    """Return the API key in a private file, without blank lines and a byte-order mark.
 
     Raises ConfigurationError, OSError and UnicodeDecodeError.
     """

@@ -227,7 +227,7 @@ def test_a_key_that_was_not_asked_for(
     """A service that gives another algorithm's key, and says so or not, gets nothing encrypted."""
     key = tenant.keys.generate("Kyber768")
     for algorithm, status, sentence in (
-        ("Kyber768", 1, "the answer is about another key than was asked for"),
+        ("Kyber768", 1, "the response is about another key than the request"),
         ("ML-KEM-1024", 2, "the public key is none of ML-KEM-1024"),
     ):
         said = {
