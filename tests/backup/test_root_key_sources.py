@@ -123,7 +123,7 @@ def test_from_a_file_to_a_token_to_a_command_and_back(
                 assert files_with(secret, tmp_path) == []
             assert move(f'command = ["{program}"]') == []
             old = move('file = "root-4.key"')
-        assert old == [f"what {program} prints"]
+        assert old == [f"the output of {program}"]
         settings = layout.key_service_settings.read_text()
         assert settings.endswith('[root_keys.4]\nfile = "root-4.key"\n')
         outputs.check(tenant)

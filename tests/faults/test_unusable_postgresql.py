@@ -147,7 +147,7 @@ CASES = {
     "no right in the schema": Case(
         _as_provisioned,
         lambda server, stack: stack.enter_context(statement(server, REVOKE, GRANT)),
-        ("own the database", "OWNER TO"),
+        ("its tables", "OWNER TO"),
         is_permanent=True,
     ),
     **{
