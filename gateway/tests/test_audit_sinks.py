@@ -276,7 +276,7 @@ def test_a_collector_that_refuses_has_nothing() -> None:
     with collector(*statuses) as (address, requests):
         sink = HttpCollector(f"http://{address}", None, None)
         for status in statuses:
-            with pytest.raises(SinkError, match=f"answers {status}$"):
+            with pytest.raises(SinkError, match=f"has status {status}$"):
                 sink.send(RECORDS)
     assert len(requests) == len(statuses)
     with pytest.raises(ConnectionRefusedError):

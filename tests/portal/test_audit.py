@@ -49,11 +49,11 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     go_to(page, "/portal/audit?principal=api-key:77")
     expect(page.get_by_role("heading", name="No record matches")).to_be_visible()
     go_to(page, "/portal/audit?key_version=newest")
-    expect(page.get_by_text("A key version is a whole number, such as 3.")).to_be_visible()
+    expect(page.get_by_text("The key version must be a whole number, such as 3.")).to_be_visible()
     go_to(page, "/portal/audit?from=yesterday")
-    expect(page.get_by_text("A day is written as 2026-01-31.")).to_be_visible()
+    expect(page.get_by_text("Write the day as 2026-01-31.")).to_be_visible()
     go_to(page, "/portal/audit?outcome=nonsense&key_version=3")
-    expect(page.get_by_text("There is no such outcome")).to_be_visible()
+    expect(page.get_by_text("This outcome does not exist")).to_be_visible()
     expect(page.get_by_text("ERR_INVALID_001", exact=True)).to_be_visible()
     expect(page.get_by_label("Key version")).to_have_value("3")
 
@@ -108,12 +108,12 @@ def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
     get_page(viewer, "/portal/keys")
     listed = 'data-label="Operation">list-keys<'
     page = get_page(viewer, "/portal/audit?outcome=success").text
-    assert (listed in page, "Not shown: page views" in page) == (False, True)
-    assert "outcome=success" in page.partition('">Show them too')[0].rpartition('href="')[2]
+    assert (listed in page, "Page views are hidden" in page) == (False, True)
+    assert "outcome=success" in page.partition('">Show page views')[0].rpartition('href="')[2]
     page = get_page(viewer, "/portal/audit?outcome=success&views=all").text
-    assert (listed in page, "Page views are shown too" in page) == (True, True)
+    assert (listed in page, "Page views are included" in page) == (True, True)
     page = get_page(viewer, "/portal/audit?operation=list-keys").text
-    assert (listed in page, "since the filter asks for them" in page) == (True, True)
+    assert (listed in page, "because the filter selects them" in page) == (True, True)
 
 
 def test_records_are_said_in_words(installation: Installation) -> None:
@@ -191,7 +191,7 @@ def test_a_forged_answer_is_not_verified(visit_as: SignedIn, viewer: Caller, nam
 
     visitor.context.route("**/proof", forge)
     page = visitor.open(f"/portal/audit/{record_id}")
-    expect(page.get_by_text("it is not in the log as it is shown")).to_be_visible()
+    expect(page.get_by_text("not in the log as shown here")).to_be_visible()
 
 
 def test_another_tenants_record_is_not_there(

@@ -40,7 +40,7 @@ def test_an_owner_chooses_a_plan_and_cancels_it(
     page.get_by_role("button", name="Cancel the subscription").first.click()
     page.get_by_label(f"Type {name} to confirm").fill(name)
     page.keyboard.press("Enter")  # the first proof covers it
-    expect(page.get_by_text("until then everything goes on")).to_be_visible()
+    expect(page.get_by_text("Until then nothing changes")).to_be_visible()
 
 
 @pytest.mark.parametrize("url", ["https://pay.example.org/1", "javascript:alert(1)"])

@@ -91,7 +91,7 @@ def test_an_import_key_that_was_not_used_ends(
     expect(page.get_by_role("timer")).to_have_text("7 min left")
     page.clock.fast_forward(600_000)
     expect(page.get_by_role("timer")).to_have_text("ended")
-    expect(page.locator("[data-says]")).to_contain_text("It was not used in its time.")
+    expect(page.locator("[data-says]")).to_contain_text("The import key expired without an import.")
 
 
 def test_where_nothing_can_be_imported_the_page_says_so(installation: Installation) -> None:

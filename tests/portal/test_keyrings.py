@@ -41,7 +41,7 @@ def _fill(page: Page) -> None:
     page.get_by_role("button", name="Create a keyring").click()
     dialog = page.locator("#create")
     dialog.get_by_label("Name").fill(NAME)
-    dialog.get_by_label("What it is for").fill("Card numbers")
+    dialog.get_by_label("Description").fill("Card numbers")
     dialog.get_by_label("Labels").fill("team: payments\nurl: a:b")
     for purpose in ("sign", "verify"):
         dialog.get_by_label(purpose, exact=True).uncheck()
@@ -59,7 +59,7 @@ def test_a_change_of_something_else_takes_no_second_proof(
     change = page.get_by_role("button", name=f"Change {NAME}")
     change.click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("What it is for").fill("")
+    dialog.get_by_label("Description").fill("")
     dialog.get_by_role("button", name="Change it").click()
     expect(page.get_by_role("row", name=NAME)).not_to_contain_text("Card numbers")
     assert owner.get(f"/kms/keyrings/{NAME}")["archive_after_days"] == 400

@@ -76,7 +76,7 @@ def test_a_key_lives_and_is_archived_on_its_pages(
     row.get_by_role("link").click()
     page.get_by_role("button", name="Archive", exact=True).click()
     dialog = page.locator("#archive")
-    expect(dialog).to_contain_text("Data encrypted under it can never be read again")
+    expect(dialog).to_contain_text("Data encrypted with it can never be read again")
     expect(dialog).to_contain_text("It was never used.")
     name = dialog.get_by_label("Type X-Wing v1 to confirm")
     name.fill("X-Wing v2")
@@ -85,7 +85,7 @@ def test_a_key_lives_and_is_archived_on_its_pages(
     name.fill("X-Wing v1")
     page.keyboard.press("Enter")
     prove(page)
-    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 7 days")
+    expect(page.get_by_role("note")).to_contain_text("Its private key is destroyed in 7 days")
     page.get_by_role("button", name="Keep it").click()
     expect(page.get_by_text("X-Wing v1 stays, and can be used again.")).to_be_visible()
     expect(page.get_by_role("cell", name="cancel archive")).to_be_visible()
@@ -200,7 +200,7 @@ def test_filters_find_nothing_something_and_errors(world: World) -> None:
 
 def test_a_key_that_is_to_be_destroyed_is_not_said_to_work(world: World) -> None:
     """Retired, it verifies; once its destruction is scheduled, nothing is done with it."""
-    works, refused = "It verifies what it signed", "Every use of it is refused, unless it is kept"
+    works, refused = "It verifies old signatures", "Every use is refused, unless you keep it"
     page = get_page(world.person, "/portal/keys/Dilithium3/2").text
     assert (refused in page, works in page) == (True, False)
 

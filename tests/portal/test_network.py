@@ -48,7 +48,7 @@ def test_pages_can_be_read_without_javascript(
     page = visitor.open(f"{ROOT}/keys")
     without = page.locator("noscript .notice")
     expect(without).to_be_visible()
-    expect(without).to_contain_text("You can read these pages without JavaScript.")
+    expect(without).to_contain_text("Without JavaScript you can only read these pages.")
     expect(page.get_by_role("heading", name="Kyber768")).to_be_visible()
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("heading", name="Audit log")).to_be_visible()

@@ -100,22 +100,22 @@ def test_a_tenant_is_created_suspended_and_deleted(
     _prove(page, key)
     expect(page.get_by_role("region", name="Plan")).to_contain_text("77")
 
-    page.get_by_role("button", name="Suspend it").first.click()
+    page.get_by_role("button", name="Suspend the tenant").first.click()
     page.locator("#confirm-suspend").fill(name)
     page.keyboard.press("Enter")
     _prove(page, key)
-    page.get_by_role("button", name="Delete it").first.click()
-    page.get_by_label("After how many days").fill("3")
+    page.get_by_role("button", name="Delete the tenant").first.click()
+    page.get_by_label("Waiting time in days").fill("3")
     page.locator("#confirm-delete").fill(name)
     page.keyboard.press("Enter")
     _prove(page, key)
     expect(page.get_by_text("Its keys are destroyed in 3 days")).to_be_visible()
     page.get_by_role("button", name="Cancel the deletion").click()
     _prove(page, key)
-    page.get_by_role("button", name="Resume it").first.click()
+    page.get_by_role("button", name="Resume the tenant").first.click()
     page.locator("#resume").get_by_role("button", name="Resume it").click()
     _prove(page, key)
-    expect(page.get_by_role("button", name="Suspend it").first).to_be_visible()
+    expect(page.get_by_role("button", name="Suspend the tenant").first).to_be_visible()
 
 
 def test_whoever_is_signed_in_as_somebody_else_is_told_where_to_sign_in(

@@ -77,16 +77,16 @@ def test_a_destruction_needs_attention(installation: Installation) -> None:
     tenant.post("/kms/keys/generate", named, status=201)
     tenant.post("/kms/keys/rotate", named, status=201)
     owner = installation.person(tenant.tenant_id)
-    assert "is destroyed" not in get_page(owner, "/portal").text
+    assert "will be destroyed" not in get_page(owner, "/portal").text
     of_it = {**named, "key_version": 1}
     at = owner.post_proven("/kms/keys/archive", {**of_it, "delay_days": 9})["archive_at"]
     page = get_page(owner, "/portal").text
     when = f"{at[:10]} {at[11:16]} UTC"
-    assert f"Kyber768 v1 in payments is destroyed in 9 days, at {when}." in page
-    assert 'href="/portal/keys/Kyber768/1?keyring=payments">Look at it' in page
+    assert f"Kyber768 v1 in payments will be destroyed in 9 days, at {when}." in page
+    assert 'href="/portal/keys/Kyber768/1?keyring=payments">Open the key' in page
     assert owner.get("/kms/keys", scheduled="true", all_keyrings="true")["total"] == 1
     tenant.post("/kms/keys/archive/cancel", of_it)
-    assert "is destroyed" not in get_page(owner, "/portal").text
+    assert "will be destroyed" not in get_page(owner, "/portal").text
 
 
 DAYS_OLD = 200

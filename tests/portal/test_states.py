@@ -68,7 +68,7 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/api-keys": ("No API keys yet",),
     "/try": ("You need a key first",),
     "/audit": ("No records yet",),
-    "/team": ("Nobody matches", "No open invitations"),
+    "/team": ("No member matches", "No open invitations"),
     "/billing": ("No invoices yet",),
     "/keys/{algorithm}/{version}": ("There is no such key",),
     "/api-keys/{version}": ("There is no such API key",),

@@ -32,7 +32,7 @@ def _confirm(page: Page, code: str) -> None:
 
 def _invite(page: Page, email: str) -> None:
     """Fill the form in and send it."""
-    page.get_by_role("button", name="Invite somebody").click()
+    page.get_by_role("button", name="Invite a member").click()
     page.locator("#invite-email").fill(email)
     page.locator("#invite").get_by_role("button", name="Invite", exact=True).click()
 
@@ -84,7 +84,7 @@ def test_a_used_code_counts_down_to_the_next(
     _invite(page, "grace@example.com")
     _confirm(page, code)
     said = page.locator("#step-up .form-error")
-    expect(said).to_have_text(re.compile("used already. A new one works in [0-9]+ seconds?"))
+    expect(said).to_have_text(re.compile("used before. Use the next code in [0-9]+ seconds?"))
     first = said.text_content()
     expect(said).not_to_have_text(first or "")
     expect(page.locator("#step-up input[name=totp_code]")).to_have_value(code)

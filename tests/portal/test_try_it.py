@@ -69,7 +69,7 @@ def test_a_file_is_encrypted_and_decrypted(
         FilePayload(name="large", mimeType="application/octet-stream", buffer=bytes(most + 1))
     )
     expect(page.locator("#encrypt-plaintext-problem")).to_have_text(
-        "This file has more than 256 KiB."
+        "This file is larger than 256 KiB."
     )
     content = bytes(range(256)) * (most // 256)
     chooser.set_input_files(

@@ -111,7 +111,7 @@ def _sign_up(page: Page, installation: Installation, email: str, name: str) -> N
     """By a message to a page that takes a name and a password."""
     page.get_by_label("E-mail address").fill(email)
     page.get_by_role("button", name="Send the link").click()
-    expect(page.get_by_role("heading", name="Look into your mailbox")).to_be_visible()
+    expect(page.get_by_role("heading", name="Check your mailbox")).to_be_visible()
     go_to(page, _path(installation.mailbox.link(email, "registration")))
     page.get_by_label("Name of the organization").fill(name)
     _choose_password(page, "Create the organization")
@@ -172,7 +172,7 @@ def _retire_and_archive(page: Page, app: Authenticator) -> None:
     page.get_by_label("Type Kyber768 v1 to confirm").fill("Kyber768 v1")
     page.keyboard.press("Enter")
     _confirm(page, app)
-    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 7 days")
+    expect(page.get_by_role("note")).to_contain_text("Its private key is destroyed in 7 days")
 
 
 def _audit(page: Page, installation: Installation, email: str) -> None:
@@ -184,7 +184,7 @@ def _audit(page: Page, installation: Installation, email: str) -> None:
     row = records.get_by_role("row", name="schedule-archive").filter(has_text=email)
     row.get_by_role("link").click()
     verified = page.get_by_text("verified: it is in the log")
-    missing = page.get_by_text("No checkpoint covers it yet")
+    missing = page.get_by_text("No checkpoint covers this record yet")
     expect(verified.or_(missing)).to_be_visible()
     if missing.is_visible():
         installation.operator().post("/audit/checkpoints", status=201)
@@ -204,7 +204,7 @@ def _change_password(page: Page, app: Authenticator) -> None:
 
 def _invite(page: Page, app: Authenticator, email: str) -> None:
     page.get_by_role("link", name="Team").click()
-    page.get_by_role("button", name="Invite somebody").click()
+    page.get_by_role("button", name="Invite a member").click()
     page.locator("#invite-email").fill(email)
     page.get_by_label("Role").select_option("viewer")
     page.get_by_role("button", name="Invite", exact=True).click()

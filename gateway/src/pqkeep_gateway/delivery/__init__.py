@@ -1,1 +1,1 @@
-"""Where mail is delivered: a mail server, a folder, or nowhere."""
+"""Delivery of mail and of audit records to other systems."""

@@ -1,8 +1,8 @@
-"""The audit log as messages of syslog, RFC 5424: the record's JSON is the message.
+"""Copies of audit records: to syslog (RFC 5424), an HTTP collector, or a file.
 
-Over a stream the messages are counted (RFC 6587; with TLS RFC 5425), and a page is taken when the
-server has ended the connection after it, with TLS by close_notify: what only left this machine may be
-lost. Datagrams are not acknowledged.
+A syslog message is the record's JSON. Over a stream, messages have a length prefix (RFC 6587; with
+TLS RFC 5425). A page counts as delivered when the server has ended the connection after it, with TLS
+by close_notify, because sent data may still be lost. Datagrams are not acknowledged.
 """
 
 import fcntl
@@ -24,16 +24,16 @@ from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 STEP_SECONDS = 5.0
-"""For connecting, and for each step of sending."""
+"""The time to connect, and for each step of sending."""
 PAGE_SECONDS = 20.0
-"""For all that is done with a connection: a sink that answers byte by byte has no longer."""
+"""The time for a whole connection. It also bounds a sink that responds byte by byte."""
 
 
 @contextmanager
 def connected(
     address: tuple[str, int], tls: ssl.SSLContext | None, seconds: float = PAGE_SECONDS
 ) -> Iterator[socket.socket]:
-    """Yield a connection, an SSLSocket with TLS, that ends after so many seconds.
+    """Yield a connection that ends after this many seconds. With TLS it is an SSLSocket.
 
     Raises SinkError, OSError.
     """
@@ -47,7 +47,7 @@ def connected(
 
         def end() -> None:
             is_over.set()
-            with suppress(OSError):  # not SSLSocket's, which another thread uses
+            with suppress(OSError):  # SSLSocket.shutdown is not safe: another thread uses it
                 socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
         timer = Timer(seconds, end)
@@ -68,7 +68,7 @@ def connected(
 
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a client's TLS that trusts these authorities, or the system's. Raises ConfigError."""
+    """Return a TLS context that trusts these authorities, or the system's. Raises ConfigError."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # SSLError is one
@@ -81,14 +81,14 @@ PRIORITY = 13 * 8 + 6
 
 
 def message(record: StreamedRecord, host: str) -> bytes:
-    """Return a record as a message."""
+    """Return a record as a syslog message."""
     when = record.recorded_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     header = f"<{PRIORITY}>1 {when} {host} pqkeep - {record.operation} - "
     return header.encode() + record.line
 
 
 class DatagramSyslog:
-    """A Sink: UDP, or a Unix datagram socket such as /dev/log."""
+    """A Sink for UDP, or for a Unix datagram socket such as /dev/log."""
 
     def __init__(self, address: tuple[str, int] | str) -> None:
         self._address = address
@@ -102,7 +102,7 @@ class DatagramSyslog:
 
 
 class StreamSyslog:
-    """A Sink: TCP, or TLS over TCP, a connection for each page."""
+    """A Sink for TCP, with or without TLS. It opens a connection for each page."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class StreamSyslog:
                 return
             server.shutdown(socket.SHUT_WR)
             if server.recv(1):
-                raise SinkError("the server sends data, which syslog does not")
+                raise SinkError("the server sent data, so it is not a syslog server")
 
 
 def _end_tls(server: ssl.SSLSocket) -> None:
@@ -139,15 +139,17 @@ def _end_tls(server: ssl.SSLSocket) -> None:
             server.unwrap().close()
         except ssl.SSLWantReadError:
             if not waiting.poll(STEP_SECONDS * 1000):
-                raise TimeoutError("the server does not end the connection") from None
+                raise TimeoutError("the server did not close the connection") from None
         else:
             return
-    # Python 3.11.2 calls it a success where the connection ends without close_notify.
-    raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "the server ends the connection without close_notify")
+    # Python 3.11.2's unwrap() also succeeds when the connection ends without close_notify.
+    raise ssl.SSLEOFError(
+        ssl.SSL_ERROR_EOF, "the server closed the connection without close_notify"
+    )
 
 
 def _peek(server: ssl.SSLSocket) -> bytes | None:
-    """Return the next byte, which stays to be read; none at the end, and None while there is none."""
+    """Return the next byte without consuming it: empty at the end, None if nothing has arrived."""
     try:
         return socket.socket.recv(server, 1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -155,13 +157,13 @@ def _peek(server: ssl.SSLSocket) -> bytes | None:
 
 
 def _connected(address: tuple[str, int] | str) -> socket.socket:
-    """Return a datagram socket that is connected. Raises OSError."""
+    """Return a connected datagram socket. Raises OSError."""
     if isinstance(address, str):
         return _connect(socket.AF_UNIX, address)
     error: OSError = OSError("the host has no address")
-    for family, *_, found in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM):
+    for family, *_, resolved in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM):
         try:
-            return _connect(family, found)
+            return _connect(family, resolved)
         except OSError as problem:
             error = problem
     raise error
@@ -179,8 +181,8 @@ def _connect(family: int, address: str | tuple[object, ...]) -> socket.socket:
 
 
 def _host() -> str:
-    """Return this machine's name as a header may have it."""
-    name = "".join(each for each in socket.gethostname() if "!" <= each <= "~")
+    """Return this machine's name, up to 255 printable ASCII characters."""
+    name = "".join(letter for letter in socket.gethostname() if "!" <= letter <= "~")
     return name[:255] or "-"
 
 
@@ -188,7 +190,7 @@ _MAX_RESPONSE = 64 * 1024
 
 
 class HttpCollector:
-    """A Sink. Any status from 200 to 299 says that the collector has the page."""
+    """A Sink for HTTP. A status from 200 to 299 means that the collector has the page."""
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class HttpCollector:
         finally:
             connection.close()
         if response.status // 100 != 2:  # noqa: PLR2004 - successful
-            raise SinkError(f"the collector answers {response.status}")
+            raise SinkError(f"the collector's response has status {response.status}")
 
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
@@ -232,7 +234,7 @@ LOCK_SECONDS = 10.0
 
 
 class FileSink:
-    """A Sink. The file is opened again for each page, so that it can be renamed at any time."""
+    """A Sink for a file. It opens the file for each page, so the file can be renamed any time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -241,7 +243,7 @@ class FileSink:
         """Append the records, durably. Raises SinkError, OSError."""
         with os.fdopen(os.open(self._path, _FLAGS, 0o600), "r+b", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SinkError("the file is no regular file")
+                raise SinkError("the path is not a regular file")
             _lock(file.fileno())
             _remove_cut_line(file.fileno())
             for record in records:
@@ -250,9 +252,9 @@ class FileSink:
 
 
 def _lock(descriptor: int) -> None:
-    """Wait until nobody else writes: another shard's stream, of another gateway perhaps.
+    """Wait for the file's lock. Another shard's stream may hold it, perhaps of another gateway.
 
-    The lock ends with the descriptor. Raises SinkError.
+    The lock ends with the descriptor. Raises SinkError after LOCK_SECONDS.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -267,7 +269,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _remove_cut_line(descriptor: int) -> None:
-    """Remove what an interrupted write left behind the last complete line; it is sent again."""
+    """Remove an incomplete last line of an interrupted write. The record is sent again."""
     end = os.fstat(descriptor).st_size
     while end:
         start = max(0, end - 4096)

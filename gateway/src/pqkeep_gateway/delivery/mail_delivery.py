@@ -1,10 +1,10 @@
 """Delivers outgoing mail at least once.
 
-Mail is stored in the transaction of what it is about. A gateway claims mail before it delivers it,
-by one conditional UPDATE that postpones it beyond the longest delivery, so that no other gateway
-delivers it too; if the gateway stops meanwhile, the mail is due again. A gateway that was paused
-until its claim was nearly over leaves the mail to the others. Failed attempts are repeated with
-growing pauses until the mail expires.
+A mail is stored in the transaction of its cause. A gateway claims the mail before it delivers it. The
+claim is one conditional UPDATE, which postpones the mail beyond the longest delivery, so that no
+other gateway delivers it at the same time. If the gateway stops, the mail becomes due again. A
+gateway that was paused during its claim leaves the mail to the others. Failed attempts are repeated
+with growing pauses until the mail expires.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 POLL_SECONDS = 1.0
-"""Between two looks at the queue while something is written, or mail waits for another attempt."""
+"""The time between two polls of the queue while mail is written, or waits for another attempt."""
 IDLE_SECONDS = 5.0
-"""Between two looks otherwise: another gateway may have died with mail that is due."""
+"""The time between two polls otherwise: another gateway may have stopped with claimed mail."""
 BATCH_SIZE = 8
 OUTCOMES = frozenset({"delivered", "deferred", "rejected", "expired", "failed"})
-"""How an attempt can end."""
+"""The outcomes of an attempt."""
 NOT_FINISHED = frozenset({"deferred", "failed"})
-"""After which there is another one."""
+"""The outcomes after which the mail is tried again."""
 LEASE = timedelta(seconds=60)
-"""How long claimed mail is not due: longer than any mailer takes."""
+"""The duration of a claim. It is longer than any delivery."""
 FIRST_PAUSE = timedelta(seconds=2)
 LONGEST_PAUSE = timedelta(minutes=15)
 
@@ -44,11 +44,11 @@ class MailDisabledError(Exception):
 
 
 class MailDeferredError(Exception):
-    """Another attempt may succeed. The message is for the log, and contains no address."""
+    """Another attempt may succeed. The message is for the log; it contains no address."""
 
 
 class MailRejectedError(Exception):
-    """No attempt will succeed. The message is for the log, and contains no address."""
+    """No attempt will succeed. The message is for the log; it contains no address."""
 
 
 class Mailer(Protocol):
@@ -68,24 +68,24 @@ class Mailer(Protocol):
 
 
 class MailDelivery:
-    """Delivers what is due."""
+    """Delivers due mail."""
 
     def __init__(
         self, outbox: SqlMailOutbox, mailer: Mailer, pepper: Pepper, public_url: str, clock: Clock
     ) -> None:
-        """Take the portal's address, for links."""
+        """Take the portal's URL, for links."""
         self._outbox = outbox
         self._mailer = mailer
         self._pepper = pepper
         self._public_url = public_url
         self._clock = clock
         self.is_deferred = False
-        """Whether the last message that was attempted has to be attempted again."""
+        """Whether the last mail must be tried again."""
         self.attempts: Counter[str] = Counter()
-        """How many there were, by their outcome."""
+        """The number of attempts, by outcome."""
 
     async def run(self) -> None:
-        """Deliver what is due, until cancelled."""
+        """Deliver due mail, until cancelled."""
         commits = self._outbox.commits
 
         async def deliver() -> None:
@@ -97,13 +97,15 @@ class MailDelivery:
         await repeat(deliver, POLL_SECONDS)
 
     async def deliver(self) -> None:
-        """Attempt everything that is due once. Raises UnavailableError."""
+        """Try all due mail once. Raises UnavailableError."""
         while True:
             lease = self._now() + LEASE
             claimed = await self._outbox.claim(BATCH_SIZE, lease - LEASE, lease)
-            if not claimed or self._now() >= lease - LEASE / 2:  # paused: another may have them
+            if (
+                not claimed or self._now() >= lease - LEASE / 2
+            ):  # after a pause, another gateway may have claimed them
                 return
-            finished = await asyncio.gather(*(self._attempt(each) for each in claimed))
+            finished = await asyncio.gather(*(self._attempt(mail) for mail in claimed))
             for mail, is_finished in zip(claimed, finished, strict=True):
                 if is_finished:
                     await self._outbox.remove(mail)
@@ -112,9 +114,9 @@ class MailDelivery:
                     await self._outbox.postpone(mail, min(next_attempt, mail.expires_at))
 
     async def _attempt(self, mail: OutgoingMail) -> bool:
-        """Try to deliver one mail; return whether it needs no other attempt.
+        """Try to deliver one mail, and return whether it is finished.
 
-        No fault of one mail keeps others from being delivered.
+        A fault in one mail does not stop the others.
         """
         outcome = await self._outcome(mail)
         self.attempts[outcome] += 1
@@ -122,7 +124,7 @@ class MailDelivery:
         return not self.is_deferred
 
     async def _outcome(self, mail: OutgoingMail) -> str:
-        """Try to deliver one mail; return one of OUTCOMES."""
+        """Try to deliver one mail, and return one of OUTCOMES."""
         entry = _LOG.bind(mail=str(mail.id), kind=str(mail.kind))
         if mail.expires_at <= self._now():
             entry.error("mail not delivered", error="it expired")
@@ -150,7 +152,7 @@ class MailDelivery:
 
 
 def pause_after(attempts: int) -> timedelta:
-    """Return the pause after so many attempts: 2 seconds, 4, 8 … 15 minutes."""
+    """Return the pause after this many attempts: 2, 4, 8 seconds, up to 15 minutes."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(attempts - 1, 16)))
 
 
@@ -158,7 +160,7 @@ SENDER = "pqkeep@localhost"
 
 
 class Mailbox:
-    """A Mailer. A message that is delivered twice is one file."""
+    """A Mailer that writes files. A message delivered twice is one file."""
 
     def __init__(self, folder: Path) -> None:
         """Create the folder if it does not exist. Raises ConfigError."""
@@ -190,7 +192,7 @@ class Mailbox:
 
 
 class DisabledMailer:
-    """A Mailer that discards everything. Requests that need mail are refused before."""
+    """A Mailer that discards mail. Requests that need mail are refused earlier."""
 
     @property
     def sender(self) -> str:

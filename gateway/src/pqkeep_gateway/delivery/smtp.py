@@ -1,7 +1,7 @@
 """Delivery by a mail server, over SMTP.
 
-The connection is encrypted and the server's certificate verified before anything is sent; only a
-server on this machine is used without. The TLS is Python's own: the gateway has no cryptography.
+The connection is encrypted, and the server's certificate is verified first. Only a server on this
+machine may be used without TLS. TLS is Python's own: the gateway has no cryptography library.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 SECONDS = 10.0
-"""For the whole delivery of one message."""
+"""The time to deliver one message."""
 _PERMANENT = 500
-"""Reply codes from here on are permanent errors (RFC 5321, section 4.2.1)."""
+"""The smallest reply code of a permanent error (RFC 5321, section 4.2.1)."""
 
 
 class SmtpMailer:
@@ -37,7 +37,7 @@ class SmtpMailer:
         Raises ConfigError.
         """
         if not is_email(settings.sender):
-            raise ConfigError("smtp: the sender is no e-mail address")
+            raise ConfigError("smtp: the sender is not an e-mail address")
         self._settings = settings
         self._seconds = seconds
         self._password = _password(settings)

@@ -1,4 +1,4 @@
-"""Serves pages: who is looking, what they may see, and what browsers may do with it."""
+"""Serves the portal's pages: access, redirects, errors, and headers for browsers."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -74,11 +74,11 @@ class Entry:
 
 
 def navigation(caller: Caller, pages: Iterable[Page]) -> tuple[Entry, ...]:
-    """Return the pages that are listed for a caller."""
+    """Return the navigation entries for a caller."""
     return tuple(
-        Entry(each.title, each.path, ROOT + each.path, each.icon)
-        for each in pages
-        if each.is_listed and each.admits(caller)
+        Entry(page.title, page.path, ROOT + page.path, page.icon)
+        for page in pages
+        if page.is_listed and page.admits(caller)
     )
 
 
@@ -101,7 +101,7 @@ HEADERS: Mapping[str, str] = {
 }
 _HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
 MAX_QUERY = 2048
-"""Bytes of a page's query that are read."""
+"""Bytes. A longer query is cut."""
 
 
 def portal(
@@ -111,17 +111,17 @@ def portal(
     moved: tuple[str, str] | None = None,
     development: bool = False,
 ) -> Mapping[str, ASGIApp]:
-    """Return every page and file of the portal by its path; in development also the demo's.
+    """Return the portal's pages and files by path. Development adds the demo page.
 
-    ``moved`` is a host that pages are not served at, and the address where they are.
+    ``moved``: requests to this host are redirected to this URL.
     """
-    endpoints = {each.name: each for each in api}
+    endpoints = {endpoint.name: endpoint for endpoint in api}
     templates = Templates()
     rows = (*PAGES, DEMO) if development else PAGES
     return {
         **{
-            ROOT + each.path: PageResource(each, endpoints, pipeline, templates, moved)
-            for each in rows
+            ROOT + page.path: PageResource(page, endpoints, pipeline, templates, moved)
+            for page in rows
         },
         **assets.documents(),
         ROOT + "/{path:path}": PageResource(None, endpoints, pipeline, templates, moved),
@@ -170,7 +170,7 @@ class PageResource:
         attribution = Attribution(request_id, "", client.address)
         try:
             status, body, location = await self._answer(scope, headers, cookies, attribution)
-        except Exception:  # noqa: BLE001 - a fault of a page is answered, as those of the API are
+        except Exception:  # noqa: BLE001 - the response to a fault is the same as the API's
             _LOG.exception("page failed", request_id=request_id)
             await send_error(send, internal(), request_id)
             return
@@ -184,7 +184,7 @@ class PageResource:
         deleted = self._pipeline.cookies.deletions(
             cookies, headers.get(b"host", b""), scope["path"]
         )
-        sent += [(b"set-cookie", each.encode()) for each in deleted]
+        sent += [(b"set-cookie", cookie.encode()) for cookie in deleted]
         if location:
             sent.append((b"location", location.encode("ascii")))
         await send({"type": "http.response.start", "status": status, "headers": sent})
@@ -195,7 +195,7 @@ class PageResource:
     async def _answer(
         self, scope: Scope, headers: Headers, cookies: SentCookies, attribution: Attribution
     ) -> _Answer:
-        """Return a page, or where to go instead."""
+        """Return a page, or a redirect."""
         page = self._page
         if scope["method"] == "POST":
             return await self._take_form(headers)
@@ -214,25 +214,25 @@ class PageResource:
                 principal, usage = await self._pipeline.admit(
                     page.permission, headers, cookies.values, Client(attribution.source_address)
                 )
-            except Exception as raised:  # noqa: BLE001 - a fault is answered by a page too
+            except Exception as raised:  # noqa: BLE001 - the response to a fault is a page, too
                 return await self._refuse(raised, page, scope, attribution)
         attribution = attribution.by(str(principal))
         reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
         return await self._show(page, reader, scope)
 
     async def _take_form(self, headers: Headers) -> _Answer:
-        """Lead a form that no module has sent to the page that says so. Its body is never read.
+        """Redirect a form sent without JavaScript to a page that explains. Its body is never read.
 
-        The browser asks for that page by GET, so that it does not keep what was typed.
+        The browser loads that page by GET, so that it does not keep the typed values.
         """
         if self._pipeline.cookies.is_cross_site("POST", headers):
-            return await self._failed(forbidden("This form was sent by a page of another site."))
+            return await self._failed(forbidden("A page of another site sent this form."))
         return _Answer(HTTPStatus.SEE_OTHER, location=ROOT + NEEDS_JAVASCRIPT.path)
 
     async def _unknown(
         self, headers: Headers, cookies: SentCookies, attribution: Attribution
     ) -> _Answer:
-        """Return the page for an address that is none, in the frame of whoever has signed in."""
+        """Return the error page for an unknown path, with the signed-in visitor's navigation."""
         frame: Mapping[str, Any] = {}
         try:
             principal, usage = await self._pipeline.admit(
@@ -249,7 +249,7 @@ class PageResource:
         return await self._failed(not_found("There is no such page."), **frame)
 
     async def _show(self, page: Page, reader: Reader, scope: Scope) -> _Answer:
-        """Return the page for somebody who has been admitted."""
+        """Return the page for an admitted visitor."""
         if reader.principal.must_enroll and not page.during_enrollment:
             return _Answer(HTTPStatus.SEE_OTHER, location=f"{ROOT}/security/enroll")
         if reader.principal.caller is Credential.OPERATOR and not page.path:
@@ -273,7 +273,7 @@ class PageResource:
     async def _refuse(
         self, raised: Exception, page: Page, scope: Scope, attribution: Attribution
     ) -> _Answer:
-        """Return the page for whoever is not let in: most often, to sign in."""
+        """Return the redirect or error page for a refused visitor: most often, to sign in."""
         if isinstance(raised, UnknownCredentialError):
             where = OPERATOR_HOME + "/sign-in" if page.is_operators else "/resume"
             return _Answer(HTTPStatus.SEE_OTHER, location=_to(ROOT + where, _asked(scope)))
@@ -290,7 +290,7 @@ class PageResource:
         return _Answer(error.code.status, body)
 
     async def _frame(self, reader: Reader, page: Page | None) -> dict[str, Any]:
-        """Return what is around every page: who looks, their organization, where they may go.
+        """Return the frame's values: the visitor, their organization, and the navigation.
 
         Raises ApiError.
         """
@@ -302,10 +302,10 @@ class PageResource:
                 reader.section("list_step_up_methods"),
                 reader.section("get_tenant", tenant_id=str(reader.principal.tenant)),
             )
-            for each in sections:
-                if each.error is not None:
-                    raise each.error
-            me, step_up, tenant = (each.data for each in sections)
+            for section in sections:
+                if section.error is not None:
+                    raise section.error
+            me, step_up, tenant = (section.data for section in sections)
         return {
             "me": me,
             "step_up": step_up,
@@ -319,7 +319,7 @@ class PageResource:
     def _snippets(
         self, operation: str, values: Mapping[str, object] | None = None
     ) -> tuple[tuple[str, str | None], ...]:
-        """Return what a program says for an operation: for a shell, and in Python."""
+        """Return the code for an operation: a curl command, and Python."""
         row = self._endpoints[operation]
         return ("curl", curl(row, values or {})), ("Python", python(row, values or {}))
 
@@ -344,16 +344,16 @@ class PageResource:
 
 
 def _of_others(page: Page, caller: Caller) -> str:
-    """Say whose a page is that is not its visitor's."""
+    """Return the message for a page that the caller may not see."""
     if caller is Credential.OPERATOR:
-        return "You are signed in as an operator. This page is for the people of an organization."
+        return "You are signed in as an operator. This page is for an organization's members."
     if page.is_operators:
-        return "This page is for operators, who sign in with a credential of their own."
+        return "This page is for operators. They sign in with an operator credential."
     return "Your role does not include this page."
 
 
 def _asked(scope: Scope) -> str:
-    """Return the path and query of a request, without a query that no page would read."""
+    """Return a request's path and query, without a query longer than MAX_QUERY."""
     path, query = quote(scope["path"], safe="/"), scope["query_string"]
     if not 0 < len(query) <= MAX_QUERY:
         return path

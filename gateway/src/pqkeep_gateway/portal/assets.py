@@ -1,4 +1,4 @@
-"""Style sheets, modules and icons: served under a name that changes with their content."""
+"""Style sheets, modules and icons. Their URLs change with their content."""
 
 import gzip
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 def contents() -> Mapping[str, bytes]:
     """Return every file by its name."""
     folder = files(__package__).joinpath("static")
-    return {each.name: each.read_bytes() for each in sorted(folder.iterdir(), key=lambda f: f.name)}
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda f: f.name)}
 
 
 @cache
 def version() -> str:
-    """Return what names this set of files: modules import each other by relative names."""
+    """Return a digest of all files. One version for all, since modules import relative names."""
     digest = sha256()
     for name, content in contents().items():
         digest.update(b"%b\0%d\0%b" % (name.encode(), len(content), content))
@@ -37,7 +37,7 @@ def version() -> str:
 
 
 def url(name: str) -> str:
-    """Return the path of a file. Raises KeyError if there is none of the name."""
+    """Return a file's path. Raises KeyError if the file does not exist."""
     _ = contents()[name]
     return f"{PREFIX}/{version()}/{name}"
 

@@ -1,4 +1,4 @@
-"""Bar charts, as the positions and sizes that a template draws as SVG."""
+"""Bar charts: the positions and sizes for a template that draws SVG."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pqkeep_protocol.algorithms import USES, Operation
 WIDTH, HEIGHT = 720, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 16, 8, 24
 _GAP = 0.25
-"""Of a bar's place, what is left free."""
+"""The free part of a bar's place."""
 _STEPS = (1, 2, 5)
 _MAX_LABELS = 6
 
@@ -44,12 +44,12 @@ class BarChart:
     segments: tuple[Segment, ...]
     columns: tuple[Label, ...]
     lines: tuple[Label, ...]
-    """Horizontal lines, with the value that each stands for."""
+    """Horizontal lines, with their values."""
 
 
 def bar_chart(bars: Sequence[tuple[str, Mapping[str, int]]], series: Sequence[str]) -> BarChart:
-    """Return a chart of bars, each a label and a number for every series that it has."""
-    top = _ceiling(max((sum(each.values()) for _, each in bars), default=0))
+    """Return a chart of bars. A bar is a label, and numbers by series."""
+    top = _ceiling(max((sum(numbers.values()) for _, numbers in bars), default=0))
     scale = (HEIGHT - _TOP - _BOTTOM) / top
     place = (WIDTH - _LEFT - _RIGHT) / max(len(bars), 1)
     floor = HEIGHT - _BOTTOM
@@ -74,7 +74,7 @@ def bar_chart(bars: Sequence[tuple[str, Mapping[str, int]]], series: Sequence[st
 
 
 def _ceiling(number: int) -> int:
-    """Return the next of 2, 5, 10, 20, 50, …: what the highest line stands for."""
+    """Return the next of 2, 5, 10, 20, 50, …, as the value of the highest line."""
     power = 1
     while True:
         for step in _STEPS:
@@ -101,33 +101,33 @@ _LOOKUPS = {
     Operation.GET_KEYRING,
     Operation.LIST_KEYRINGS,
 }
-"""Operations that neither use nor change a key: pages do some of them by being looked at."""
+"""Operations that neither use nor change a key. Opening a page does some of them."""
 _FORMS = {"24h": "%H:%M", "30d": "%d %b"}
 Rows = Sequence[tuple[str, dict[str, int]]]
 
 
 def period_of(query: Mapping[str, str]) -> str:
-    """Return the period that a page's query names; the shorter one without any."""
+    """Return the period of a page's query. The default is the shorter one."""
     period = query.get("period", "24h")
     return period if period in PERIODS else "24h"
 
 
 def usage_rows(usage: Section, period: str) -> Rows:
-    """Return the numbers of each kind, by the time when a bucket began (UTC)."""
+    """Return the numbers by kind for each bucket, with the bucket's start (UTC)."""
     return [
-        (instant(each.start).strftime(_FORMS[period]), _by_kind(each))
-        for each in (usage.data.buckets if usage.data else ())
+        (instant(bucket.start).strftime(_FORMS[period]), _by_kind(bucket))
+        for bucket in (usage.data.buckets if usage.data else ())
     ]
 
 
 def usage_chart(rows: Rows) -> BarChart | None:
-    """Return the chart of some rows; None where there is nothing in them."""
-    return bar_chart(rows, KINDS) if any(sum(each.values()) for _, each in rows) else None
+    """Return the chart of these rows; None if all numbers are 0."""
+    return bar_chart(rows, KINDS) if any(sum(counts.values()) for _, counts in rows) else None
 
 
 def uses_and_changes(rows: Rows) -> int:
-    """Return how many operations with keys there were, without refusals and look-ups."""
-    return sum(number for _, each in rows for kind, number in each.items() if kind != KINDS[3])
+    """Return the number of key operations, without refusals and look-ups."""
+    return sum(number for _, counts in rows for kind, number in counts.items() if kind != KINDS[3])
 
 
 def _by_kind(bucket: Any) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""How the audit log's outcomes are said to people. The code itself stays beside the words."""
+"""Words for the audit log's outcomes. Pages show them together with the code."""
 
 from collections.abc import Mapping
 
@@ -14,28 +14,28 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     Outcome.COMPLETED: "completed",
     ErrorKind.KEY_NOT_FOUND: "no such key",
     ErrorKind.TARGET_NOT_FOUND: "no such target key",
-    ErrorKind.KEY_EXISTS: "a key is active already",
+    ErrorKind.KEY_EXISTS: "a key is already active",
     ErrorKind.KEYRING_NOT_FOUND: "no such keyring",
-    ErrorKind.KEYRING_EXISTS: "the keyring exists already",
-    ErrorKind.KEYRING_QUOTA_REACHED: "no more keyrings",
+    ErrorKind.KEYRING_EXISTS: "the keyring already exists",
+    ErrorKind.KEYRING_QUOTA_REACHED: "keyring quota used up",
     ErrorKind.SCOPE_DENIED: "not in the API key's scopes",
-    ErrorKind.PURPOSE_DENIED: "not what the keyring is for",
-    ErrorKind.TARGET_PURPOSE_DENIED: "not what the target is for",
-    ErrorKind.NO_PURPOSE: "no purpose for such a key",
+    ErrorKind.PURPOSE_DENIED: "not a use of the keyring",
+    ErrorKind.TARGET_PURPOSE_DENIED: "not a use of the target",
+    ErrorKind.NO_PURPOSE: "keyring has no use for it",
     ErrorKind.TENANT_MOVED: "in another shard",
-    ErrorKind.STANDBY: "standing by",
+    ErrorKind.STANDBY: "key service on standby",
     ErrorKind.IMPORT_KEY_NOT_FOUND: "no such import key",
-    ErrorKind.KEY_QUOTA_REACHED: "no more keys in the plan",
-    ErrorKind.VERSION_LIMIT_REACHED: "no more versions",
-    ErrorKind.KEY_STATUS: "not in the key's status",
+    ErrorKind.KEY_QUOTA_REACHED: "key quota used up",
+    ErrorKind.VERSION_LIMIT_REACHED: "version limit reached",
+    ErrorKind.KEY_STATUS: "not allowed in this status",
     ErrorKind.IDEMPOTENCY_KEY_REUSED: "idempotency key reused",
     ErrorKind.RECORD_NOT_FOUND: "no such record",
     ErrorKind.UNSUPPORTED: "not with this algorithm",
-    ErrorKind.ALGORITHM_MISMATCH: "another algorithm's",
+    ErrorKind.ALGORITHM_MISMATCH: "for another algorithm",
     ErrorKind.INVALID_PUBLIC_KEY: "invalid public key",
-    ErrorKind.PRIVATE_KEY_MALFORMED: "unknown form of private key",
-    ErrorKind.PRIVATE_KEY_ALGORITHM: "another algorithm's key file",
-    ErrorKind.PRIVATE_KEY_WITHOUT_SEED: "private key without its seed",
+    ErrorKind.PRIVATE_KEY_MALFORMED: "unknown private key format",
+    ErrorKind.PRIVATE_KEY_ALGORITHM: "key of another algorithm",
+    ErrorKind.PRIVATE_KEY_WITHOUT_SEED: "private key without seed",
     ErrorKind.PRIVATE_KEY_CONTRADICTION: "contradictory private key",
     ErrorKind.DECRYPTION_FAILED: "decryption failed",
     ErrorKind.VERIFICATION_FAILED: "signature not valid",
@@ -43,12 +43,12 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.OVERLOADED: "overloaded",
     ErrorKind.UNAVAILABLE: "unavailable",
     ErrorKind.DEADLINE_EXCEEDED: "took too long",
-    ErrorKind.BAD_RESPONSE: "bad answer",
+    ErrorKind.BAD_RESPONSE: "invalid response",
     ErrorKind.INTERNAL: "internal error",
 }
 _CODES: Mapping[Code, str] = {
     Code.AUTH_001: "no valid credential",
-    Code.AUTH_MFA_001: "second factor owed",
+    Code.AUTH_MFA_001: "second factor required",
     Code.MFA_001: "wrong code or password",
     Code.MFA_011: "not in the plan",
     Code.MFA_013: "not confirmed",
@@ -71,7 +71,7 @@ _CODES: Mapping[Code, str] = {
     Code.SIG_010: "invalid request",
     Code.SIG_011: "invalid request",
     Code.INTERNAL_001: "internal error",
-    Code.BAD_GATEWAY_001: "bad answer",
+    Code.BAD_GATEWAY_001: "invalid response",
     Code.SERVICE_001: "unavailable",
     Code.TIMEOUT_001: "took too long",
 }
@@ -79,9 +79,9 @@ OUTCOME_WORDS: Mapping[str, str] = {
     **{kind.value: text for kind, text in _KINDS.items()},
     **{code.code: text for code, text in _CODES.items()},
 }
-"""What an outcome means, by what a record has."""
+"""The words by recorded outcome."""
 
 
 def outcome(recorded: str) -> str:
-    """Say an outcome in words; what has none is shown as it was recorded."""
+    """Return an outcome's words, or the recorded code if it has none."""
     return OUTCOME_WORDS.get(recorded, recorded)

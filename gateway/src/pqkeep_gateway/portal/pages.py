@@ -1,4 +1,4 @@
-"""The row that describes a page."""
+"""The description of a page."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pqkeep_gateway.portal.reading import Reader
 ROOT = "/portal"
 SIGN_IN = f"{ROOT}/sign-in"
 OPERATOR_HOME = "/operator"
-"""Beneath it are the pages of operators only."""
+"""The path prefix of pages for operators only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +19,19 @@ class Visit:
 
     reader: Reader
     query: Mapping[str, str]
-    """The query's parameters; of several with one name the last."""
+    """The query's parameters. If a name is repeated, the last one counts."""
     path: Mapping[str, str]
-    """The parts of the path that the row names."""
+    """The path's parameters."""
     origin: str = ""
-    """Scheme and host by which the visitor has reached the page."""
+    """Scheme and host of the request."""
 
 
 Content = Mapping[str, Any]
-"""What a page's template gets."""
+"""The values for a page's template."""
 
 
 async def nothing(_: Visit) -> Content:
-    """Read nothing: a page whose content does not depend on who looks."""
+    """Return no values, for a page with the same content for all visitors."""
     return {}
 
 
@@ -44,43 +44,43 @@ class Page:
     title: str
     template: str
     permission: Permission
-    """What a visitor must have: see the table in ``access.callers``."""
+    """The visitor's required permission; see the table in ``access.callers``."""
     read: Callable[[Visit], Awaitable[Content]] = nothing
-    """Gets what the template shows. What raises ApiError makes the page an error's page."""
+    """Returns the template's values. If it raises ApiError, the visitor sees an error page."""
     icon: str = ""
-    """Its icon in the navigation; none: the page is not listed there."""
+    """The icon in the navigation. Without it, the navigation does not list the page."""
     during_enrollment: bool = False
-    """Whether somebody may see it who owes their tenant a second factor."""
+    """Whether a visitor may see it who must still set up a second factor."""
     parent: str = ""
-    """The path of the page whose entry in the navigation is marked; its own, if there is none."""
+    """The path of the navigation entry to mark. Empty: the page's own."""
 
     takes_forms: bool = False
-    """Whether it is also asked for by POST: by forms of a browser in which no module has run."""
+    """Whether it also accepts POST, from forms sent without JavaScript."""
     for_operators: bool = False
-    """Whether it is a page of operators too: most show one tenant, and they have none."""
+    """Whether operators may see it. Most pages show one tenant, and operators have none."""
 
     def admits(self, caller: Caller) -> bool:
-        """Return whether it is a page for a caller."""
+        """Return whether the caller may see the page."""
         is_theirs = caller is not Credential.OPERATOR or self.is_public or self.for_operators
         return is_theirs and may(caller, self.permission)
 
     @property
     def is_operators(self) -> bool:
-        """Whether it is of no use to anyone but operators."""
+        """Whether the page is for operators only."""
         return self.path.startswith(OPERATOR_HOME)
 
     @property
     def is_public(self) -> bool:
-        """Whether it is for people who have not signed in."""
+        """Whether the page needs no sign-in."""
         return self.permission is Permission.PUBLIC
 
     @property
     def is_listed(self) -> bool:
-        """Whether the navigation has it."""
+        """Whether the navigation lists the page."""
         return bool(self.icon)
 
 
 SHOWN = 25
-"""Entries of most lists on one page."""
+"""Entries on one page, in most lists."""
 MOST_NAMED = 1000
-"""People of a team whose addresses a page reads."""
+"""Members whose addresses a page reads, at most."""

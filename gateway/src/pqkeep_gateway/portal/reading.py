@@ -1,6 +1,6 @@
-"""What pages show: the answers of the API's own rows, to whoever is looking.
+"""Calls API endpoints for a page, with the visitor's own permissions.
 
-A page may show what the access table lets its visitor ask of the API, since it asks just that.
+A page therefore shows only what the access table allows its visitor.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from pqkeep_gateway.http.pipeline import Headers, Pipeline
 from pqkeep_protocol.messages import Attribution
 
 Endpoints = Mapping[str, Endpoint]
-"""The API's rows by name."""
+"""The API's endpoints by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page: what is to be shown there, or why it cannot be."""
+    """A part of a page: its data, or an error."""
 
     data: Any = None
     error: ApiError | None = None
@@ -29,7 +29,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Asks the API for one visitor."""
+    """Calls the API for one visitor."""
 
     endpoints: Endpoints
     pipeline: Pipeline
@@ -37,15 +37,15 @@ class Reader:
     attribution: Attribution
     headers: Headers
     usage: Usage | None = None
-    """What the page's own request found of the rate limit."""
+    """The rate limit's state after the page's own request."""
 
     def allows(self, name: str) -> bool:
-        """Return whether the visitor would be let through to an operation. Raises KeyError."""
+        """Return whether the visitor may call an operation. Raises KeyError."""
         endpoint = self.endpoints[name]
         return not endpoint.disabled and may(self.principal.caller, endpoint.permission)
 
     async def read(self, name: str, /, **values: object) -> Any:
-        """Return what a GET of the API answers. Raises ApiError."""
+        """Return the result of a GET of the API. Raises ApiError."""
         endpoint = self.endpoints[name]
         if endpoint.method != "GET":
             raise ValueError(f"{name} is not a GET")
@@ -60,13 +60,13 @@ class Reader:
                     usage=self.usage,
                 )
             )
-        except Exception as raised:  # noqa: BLE001 - a fault is shown as the API would answer it
+        except Exception as raised:  # noqa: BLE001 - the page shows the API's error for a fault
             raise await self.pipeline.error_for(
                 raised, endpoint, self.principal, given, self.attribution
             ) from None
 
     async def section(self, name: str, /, **values: object) -> Section:
-        """Return what a GET of the API answers, or its error, or nothing if it is not for them."""
+        """Return the result of a GET, or its error. It is empty if the visitor may not call it."""
         if name not in self.endpoints or not self.allows(name):
             return Section()
         try:

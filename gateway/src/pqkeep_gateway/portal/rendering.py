@@ -1,4 +1,4 @@
-"""Turns a template and what it shows into HTML."""
+"""Renders templates as HTML."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _AGES = (
 
 
 class Templates:
-    """The templates, every value of which is escaped. They are compiled at the first request."""
+    """The templates. All values are escaped. They are compiled at the first request."""
 
     def __init__(self) -> None:
         self._environment = jinja2.Environment(
@@ -67,7 +67,7 @@ def instant(timestamp: str) -> datetime:
 
 
 def age(timestamp: str | datetime | None, now: datetime | None = None) -> str:
-    """Say in two words how long ago something was: ``3 days ago``."""
+    """Return a past time relative to now: ``3 days ago``."""
     if timestamp is None:
         return "never"
     then = instant(timestamp) if isinstance(timestamp, str) else timestamp
@@ -76,17 +76,17 @@ def age(timestamp: str | datetime | None, now: datetime | None = None) -> str:
 
 
 def until(timestamp: str, now: datetime | None = None) -> str:
-    """Say in two words how far away something is, to the nearest: ``in 3 days``."""
+    """Return a future time relative to now, rounded to the nearest unit: ``in 3 days``."""
     ahead = instant(timestamp) - (now or datetime.now(UTC))
     if ahead < MINUTE:
         return "in less than a minute"
     whole = -(-ahead // MINUTE) * MINUTE
-    unit, name = next(each for each in _AGES if whole >= each[0])
+    unit, name = next((unit, name) for unit, name in _AGES if whole >= unit)
     return f"in {many((2 * whole + unit) // (2 * unit), name)}"
 
 
 def moment(timestamp: str) -> str:
-    """Return a timestamp as people read it, in UTC: ``2026-01-31 12:00``."""
+    """Return a timestamp to the minute, in UTC: ``2026-01-31 12:00``."""
     return instant(timestamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
@@ -96,27 +96,27 @@ def second(timestamp: str) -> str:
 
 
 def number(value: int | None) -> str:
-    """Return a number with its thousands apart; None is without a limit."""
+    """Return a number with separated thousands; ``unlimited`` for None."""
     return "unlimited" if value is None else f"{value:,}"
 
 
 def noun(value: int | None, name: str) -> str:
-    """Return a noun as it stands beside a number: ``tenant`` or ``tenants``."""
+    """Return a noun for a number: ``tenant`` or ``tenants``."""
     return name if value == 1 else f"{name}s"
 
 
 def many(value: int, name: str) -> str:
-    """Return a number and what there is of it: ``1 day``, ``1,200 records``."""
+    """Return a number with its noun: ``1 day``, ``1,200 records``."""
     return f"{number(value)} {noun(value, name)}"
 
 
 def address(email: str) -> Markup:
-    """Return an e-mail address that breaks before its @, where it has to break."""
+    """Return an e-mail address that may break before its @."""
     return Markup("<wbr>@").join(email.split("@"))
 
 
 def span(seconds: int) -> str:
-    """Say how long something is: ``1 h 5 min``, ``59 min``, ``45 s``."""
+    """Return a duration: ``1 h 5 min``, ``59 min``, ``45 s``."""
     hours, minutes = seconds // 3600, seconds // 60 % 60
     if not hours:
         return f"{minutes} min" if minutes else f"{seconds} s"
@@ -124,5 +124,5 @@ def span(seconds: int) -> str:
 
 
 def _span(length: timedelta) -> str:
-    unit, name = next(each for each in _AGES if length >= each[0])
+    unit, name = next((unit, name) for unit, name in _AGES if length >= unit)
     return many(length // unit, name)

@@ -1,64 +1,64 @@
-// API keys: the one that was made, shown once; and the time that rotated ones have left.
+// API keys: the form's scopes, the new API key, and the remaining time of rotated ones.
 
 import { showProblem } from "./fields.js";
 import { span } from "./spans.js";
 
 const scopes = document.querySelector("[data-scopes]");
-const checked = (name) => [...scopes.form.querySelectorAll(`[name=${name}]:checked`)].map((each) => each.value);
+const checked = (name) => [...scopes.form.querySelectorAll(`[name=${name}]:checked`)].map((box) => box.value);
 const code = document.querySelectorAll("[data-follows-scopes] code");
-const codes = [...code].map((each) => each.textContent);
+const codes = [...code].map((place) => place.textContent);
 
-/** Whether scopes are chosen at all: an API key that may do everything has none, and one can keep its own. */
+/** Whether the form sends scopes. It sends none for "Everything" and "As now". */
 const isChosen = () => !scopes.querySelector("[data-everything], [data-as-now]").checked;
 
-/** The scopes that are chosen: what concerns the whole tenant is in one of its own. Null: none are sent. */
+/** The chosen scopes, or null if the form sends none. Administration of the tenant is a scope of its own. */
 function chosenScopes() {
   if (!isChosen()) return null;
   const groups = checked("group");
-  const whole = groups.filter((each) => each === scopes.dataset.wholeTenant);
-  const onKeys = groups.filter((each) => each !== scopes.dataset.wholeTenant);
+  const whole = groups.filter((group) => group === scopes.dataset.wholeTenant);
+  const onKeys = groups.filter((group) => group !== scopes.dataset.wholeTenant);
   const keyrings = scopes.form.elements.namedItem("keyrings").value.split(/[\s,]+/).filter(Boolean);
   const algorithms = checked("only");
   const limits = { ...(keyrings.length && { keyrings }), ...(algorithms.length && { algorithms }) };
-  const found = [];
-  if (onKeys.length) found.push({ operations: onKeys, ...limits });
-  if (whole.length) found.push({ operations: whole });
-  return found;
+  const chosen = [];
+  if (onKeys.length) chosen.push({ operations: onKeys, ...limits });
+  if (whole.length) chosen.push({ operations: whole });
+  return chosen;
 }
 
 scopes?.form.addEventListener("input", () => {
-  for (const each of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings], [name=allow_absent_keyrings]")) each.disabled = !isChosen();
+  for (const input of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings], [name=allow_absent_keyrings]")) input.disabled = !isChosen();
   const shown = !isChosen() ? '["*"]' : JSON.stringify(checked("group")).replaceAll(",", ", ");
-  code.forEach((each, index) => (each.textContent = codes[index].replace('["use"]', shown)));
+  code.forEach((place, index) => (place.textContent = codes[index].replace('["use"]', shown)));
 });
 
-// Before forms.js reads the form.
+// In the capture phase, before forms.js reads the form.
 document.addEventListener(
   "submit",
   (event) => {
     if (event.target !== scopes?.form) return;
-    const found = chosenScopes();
-    scopes.form.elements.namedItem("scopes").value = found === null ? "" : JSON.stringify(found);
-    if (found?.length !== 0) return;
+    const chosen = chosenScopes();
+    scopes.form.elements.namedItem("scopes").value = chosen === null ? "" : JSON.stringify(chosen);
+    if (chosen?.length !== 0) return;
     event.preventDefault();
     event.stopPropagation();
-    showProblem(event.target, "Choose at least one thing that it may do.", "scopes");
+    showProblem(event.target, "Choose at least one permission.", "scopes");
   },
   true,
 );
 
 document.addEventListener("answered", (event) => {
-  const { api_key: made } = event.detail.new_key ?? event.detail;
-  if (!made) return;
-  show("key", made);
-  show("environment", `export PQKEEP_URL=${location.origin}\nexport PQKEEP_API_KEY=${made}`);
+  const { api_key: apiKey } = event.detail.new_key ?? event.detail;
+  if (!apiKey) return;
+  show("key", apiKey);
+  show("environment", `export PQKEEP_URL=${location.origin}\nexport PQKEEP_API_KEY=${apiKey}`);
 });
 
 function show(name, text) {
   document.querySelector(`[data-made="${name}"] code`).textContent = text;
 }
 
-// By the time since the page came, as the browser's clock may be another than the service's.
+// Counts from the time when the page was loaded, because the browser's clock may be wrong.
 let timers = [...document.querySelectorAll("[data-seconds]")];
 const began = performance.now();
 const ticking = timers.length && setInterval(tick, 250);
@@ -70,7 +70,7 @@ function tick() {
     if (left > 0) timer.textContent = span(left);
     else timer.parentElement.replaceWith(ended());
   }
-  timers = timers.filter((each) => each.isConnected);
+  timers = timers.filter((timer) => timer.isConnected);
   if (!timers.length) clearInterval(ticking);
 }
 

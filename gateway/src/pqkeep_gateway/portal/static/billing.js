@@ -1,4 +1,4 @@
-// After a checkout: to where it is paid, if it has to be; over https only.
+// After a checkout: goes to the payment page, if there is one. Only https addresses are opened.
 import { leaveToast } from "./toasts.js";
 
 document.addEventListener("answered", ({ target, detail }) => {

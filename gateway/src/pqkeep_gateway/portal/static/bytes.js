@@ -6,12 +6,12 @@ export function toBase64(bytes) {
   return btoa(parts.join(""));
 }
 
-/** Raises DOMException where the text is no base64. */
+/** Raises DOMException if the text is not base64. */
 export function fromBase64(text) {
-  return Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }
 
-/** The text that bytes are in UTF-8, or null if they are none that people can read. */
+/** The bytes as UTF-8 text, or null if they are not readable text. */
 export function textOf(bytes) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
@@ -21,7 +21,7 @@ export function textOf(bytes) {
   }
 }
 
-/** Hands bytes to the visitor as a file. */
+/** Saves bytes as a file in the visitor's downloads. */
 export function download(name, bytes) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));

@@ -1,12 +1,12 @@
-// Calls the public API, and asks for what is missing on the way: a new session, or a step-up.
+// Calls the public API. If a request needs a new session or a step-up, it asks the visitor.
 import { ask, Cancelled } from "./dialogs.js";
 import { countDown } from "./fields.js";
 import { send } from "./http.js";
 import { refresh, rememberSession, signInPath } from "./sessions.js";
 import { wireSignIn } from "./sign-in.js";
 
-/** One request that outlives the session. The service says what is wrong with it before it asks for a
- * step-up, and asks for none while a proof covers it. Raises ApiError. */
+/** Sends one request, and repeats it after a sign-in or step-up. The service checks the request before it
+ * requires a step-up, and requires none while a proof covers the session. Raises ApiError. */
 export async function call(method, path, body, { idempotencyKey = "" } = {}) {
   const headers = idempotencyKey ? { "Idempotency-Key": idempotencyKey } : {};
   for (;;) {
@@ -25,7 +25,7 @@ export async function call(method, path, body, { idempotencyKey = "" } = {}) {
   }
 }
 
-/** Asks for the password in a dialog, over the page as it is. Raises Cancelled. */
+/** Signs in again in a dialog. The page behind it stays as it is. Raises Cancelled. */
 async function signInAgain() {
   const dialog = document.getElementById("sign-in-again");
   if (!dialog) {
@@ -49,7 +49,7 @@ async function stepUp() {
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const given = Object.fromEntries(new FormData(form));
-      if (Object.values(given).some((each) => !each.trim())) return fail("Fill it in, please.");
+      if (Object.values(given).some((value) => !value.trim())) return fail("This field is required.");
       if ("operator_key" in given) {
         form.reset();
         return done({ "X-API-Key": given.operator_key.trim() });

@@ -1,4 +1,4 @@
-// Signs the demo tenant's owner in. pqkeepd dev prints the link; nobody else serves the page.
+// Signs in the demo tenant's owner. Only pqkeepd dev serves this page, and prints its link.
 import { send } from "./http.js";
 import { rememberSession } from "./sessions.js";
 
@@ -19,5 +19,5 @@ try {
   rememberSession();
   location.replace(document.body.dataset.root);
 } catch (error) {
-  document.getElementById("progress").textContent = `This link does not work any more: ${error.message}`;
+  document.getElementById("progress").textContent = `This link no longer works: ${error.message}`;
 }

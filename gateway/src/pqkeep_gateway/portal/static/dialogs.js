@@ -1,10 +1,10 @@
-// Dialogs: opened by buttons, or asked by code.
+// Dialogs: opened by buttons, or by code that waits for the visitor's input.
 
 export class Cancelled extends Error {}
 
 const held = new Set();
 
-/** Keeps what is shown once, until the visitor says that they have it: whatever leads away from it asks first. */
+/** Protects content that is shown only once: the page cannot be left silently until release() is called. */
 export function hold(shown) {
   held.add(shown);
 }
@@ -17,28 +17,28 @@ addEventListener("beforeunload", (event) => {
   if (held.size) event.preventDefault();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && [...held].some((each) => each.open)) event.preventDefault();
+  if (event.key === "Escape" && [...held].some((dialog) => dialog.open)) event.preventDefault();
 });
 document.addEventListener("cancel", (event) => held.has(event.target) && event.preventDefault(), true);
 
-/** Opens a dialog whose form answers. Returns the answer; raises Cancelled when it is closed instead. */
+/** Opens a dialog with a form. Returns the value passed to done(). Raises Cancelled if the dialog is closed. */
 export function ask(dialog, wire) {
   const template = dialog.querySelector("form");
-  const form = template.cloneNode(true); // without the listeners of the last time
+  const form = template.cloneNode(true); // removes the listeners of an earlier call
   template.replaceWith(form);
   const fail = (message) => {
     form.querySelector(".form-error").textContent = message;
   };
   return new Promise((resolve, reject) => {
-    let answered = false;
+    let isDone = false;
     const done = (value) => {
-      answered = true;
+      isDone = true;
       dialog.close();
       resolve(value);
     };
     fail("");
     wire(done, form, fail);
-    dialog.addEventListener("close", () => answered || reject(new Cancelled()), { once: true });
+    dialog.addEventListener("close", () => isDone || reject(new Cancelled()), { once: true });
     dialog.showModal();
     dialog.querySelector("input:not([readonly])")?.focus();
   });
@@ -54,11 +54,11 @@ document.addEventListener("click", (event) => {
   dialog?.close();
 });
 
-// A dialog that has shown what is shown once reloads the page when it is closed.
+// A dialog with content that is shown only once reloads the page when it is closed.
 document.addEventListener(
   "close",
   (event) => {
-    if (held.has(event.target)) event.target.showModal(); // a browser may close it all the same
+    if (held.has(event.target)) event.target.showModal(); // some browsers close it in spite of preventDefault
     else if (event.target.dataset?.afterClose === "reload") location.reload();
   },
   true,

@@ -1,15 +1,15 @@
-// Sets an authenticator app up: the secret, a first code, the recovery codes.
+// Sets up an authenticator app: the secret, a first code, the recovery codes.
 import { call } from "./calls.js";
 import { Cancelled, hold, release } from "./dialogs.js";
 
-const parts = Object.fromEntries([...document.querySelectorAll("[data-enroll]")].map((each) => [each.dataset.enroll, each]));
+const parts = Object.fromEntries([...document.querySelectorAll("[data-enroll]")].map((part) => [part.dataset.enroll, part]));
 const root = document.body.dataset.root;
 
 function show(name) {
-  for (const [each, part] of Object.entries(parts)) part.hidden = each !== name;
+  for (const [key, part] of Object.entries(parts)) part.hidden = key !== name;
 }
 
-/** The address of an SVG that came as a data: address, which the page's policy does not load. */
+/** Converts a data: URL of an SVG to a blob: URL. The page's policy does not allow data: URLs. */
 function imageOf(data) {
   const text = decodeURIComponent(data.slice(data.indexOf(",") + 1));
   return URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));

@@ -1,7 +1,7 @@
-// The fields of a form: what is in them, and what is wrong with it.
+// The fields of a form: their values and problems.
 import { many } from "./spans.js";
 
-let counting; // the timer of the one countdown that is shown
+let counting; // the timer of the visible countdown
 
 const READ = {
   integer: (text) => (/^-?\d+$/.test(text) ? Number(text) : text),
@@ -9,16 +9,16 @@ const READ = {
   json: (text) => JSON.parse(text),
   labels: (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map(pair)),
   list: (text) => text.split(/[\s,]+/).filter(Boolean),
-  day: (text) => `${text}T23:59:59Z`, // its end
+  day: (text) => `${text}T23:59:59Z`, // the end of the day
 };
 
-/** What is before and after the first colon of a line. */
+/** The parts before and after a line's first colon. */
 function pair(line) {
   const [name, ...value] = line.split(":");
   return [name.trim(), value.join(":").trim()];
 }
 
-/** The body of a form, without what is left empty, or unchanged where setting it takes a proof. */
+/** The request body from a form. It omits empty fields, and unchanged fields that would need a step-up. */
 export function bodyOf(form) {
   const body = {};
   for (const input of form.elements) {
@@ -34,27 +34,27 @@ export function bodyOf(form) {
   return body;
 }
 
-/** Shows what is wrong at its field, or above the buttons. */
+/** Shows a problem at its field, or above the buttons. */
 export function showProblem(form, message, field = "") {
   const place = field && form.querySelector(`[data-problem="${CSS.escape(field)}"]`);
   const input = field && form.elements.namedItem(field);
   if (place && input instanceof HTMLElement) {
     place.textContent = message;
     input.setAttribute("aria-invalid", "true");
-    if (place.hidden) input.focus(); // once, where a message counts down
+    if (place.hidden) input.focus(); // only the first time: a countdown changes the message
     place.hidden = false;
   } else {
     form.querySelector(".form-error").textContent = message;
   }
 }
 
-/** Says what is wrong, and counts the seconds down until a used code is followed by a new one. */
+/** Shows an error's message. For a used code, it counts down the seconds until the next code. */
 export function countDown(error, say) {
   clearInterval(counting);
   let left = error.code === "ERR_MFA_001" ? error.retryAfter : 0;
   if (!left) return say(error.message);
   const tick = () => {
-    if (left > 0) say(`That code was used already. A new one works in ${many(left, "second")}.`);
+    if (left > 0) say(`This code was used before. Use the next code in ${many(left, "second")}.`);
     else {
       clearInterval(counting);
       say("Enter the code that your app shows now.");
@@ -68,20 +68,20 @@ export function countDown(error, say) {
 export function clearProblems(form) {
   clearInterval(counting);
   form.querySelector(".form-error").textContent = "";
-  for (const each of form.querySelectorAll("[data-problem]")) each.hidden = true;
-  for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+  for (const place of form.querySelectorAll("[data-problem]")) place.hidden = true;
+  for (const input of form.querySelectorAll("[aria-invalid]")) input.removeAttribute("aria-invalid");
 }
 
-/** Whether everything that must be there is there. */
+/** Checks required, repeated and confirmation fields. Returns false after it has shown a problem. */
 export function isComplete(form) {
   for (const input of form.elements) {
     if (input.required && !input.value.trim()) {
-      showProblem(form, "Fill it in, please.", input.name);
+      showProblem(form, "This field is required.", input.name);
       return false;
     }
     const other = input.dataset?.sameAs && form.elements.namedItem(input.dataset.sameAs);
     if (other && input.value !== other.value) {
-      showProblem(form, "The two are not the same.", input.name);
+      showProblem(form, "The passwords do not match.", input.name);
       return false;
     }
     if (input.dataset?.equals !== undefined && input.value !== input.dataset.equals) {

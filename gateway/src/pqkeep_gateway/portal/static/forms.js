@@ -1,21 +1,21 @@
-// Forms that call an operation of the API: <form data-method data-path data-then>. Their fields are the body,
-// or the query of a method that takes none.
+// Forms that call an API operation: <form data-method data-path data-then>. The fields are the body, or the
+// query of a method without a body.
 import { call } from "./calls.js";
 import { Cancelled, hold, release } from "./dialogs.js";
 import { bodyOf, clearProblems, countDown, isComplete, showProblem } from "./fields.js";
 import { leaveToast, toast } from "./toasts.js";
 
 const keys = new WeakMap();
-/** The Idempotency-Key of a form: the same for the same content, so that a retry changes nothing twice. */
+/** The Idempotency-Key of a form. The same content has the same key, so a retry has no second effect. */
 function idempotencyKey(form, body) {
   const content = form.dataset.path + JSON.stringify(body);
   if (keys.get(form)?.content !== content) keys.set(form, { content, key: crypto.randomUUID?.() ?? random() });
   return keys.get(form).key;
 }
 
-// Over plain HTTP from another host than loopback there is no randomUUID.
+// Browsers have no randomUUID on plain HTTP pages, except on loopback.
 function random() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 export async function submit(form) {
@@ -27,7 +27,7 @@ export async function submit(form) {
   const button = form.querySelector("button:not([type=button])");
   button.setAttribute("aria-busy", "true");
   button.disabled = true;
-  if (then.startsWith("show:")) hold(form); // the answer comes once
+  if (then.startsWith("show:")) hold(form); // the response is shown only once
   try {
     const query = takesBody ? "" : new URLSearchParams(body).toString();
     const data = await call(method, query ? `${path}?${query}` : path, takesBody ? body : undefined, {
@@ -47,7 +47,7 @@ export async function submit(form) {
   }
 }
 
-/** What comes after: "reload", "go:PATH", "show:DIALOG" (the answer, once), "show-next" (what follows the form), "stay". */
+/** Does the next step: "reload", "go:PATH", "show:DIALOG" with the response, "show-next" element, or "stay". */
 function finish(form, then, data) {
   const [what, where] = then.split(/:(.*)/s);
   if (what === "show") {

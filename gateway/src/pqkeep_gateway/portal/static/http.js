@@ -2,7 +2,7 @@
 
 export class ApiError extends Error {
   constructor(status, error, retryAfter) {
-    super(error.message ?? "The service did not answer as expected.");
+    super(error.message ?? "The service sent an invalid response.");
     this.status = status;
     this.code = error.error_code ?? "";
     this.field = error.field ?? "";
@@ -12,7 +12,7 @@ export class ApiError extends Error {
   }
 }
 
-/** One request, as it is. Raises ApiError. */
+/** Sends one request. Raises ApiError. */
 export async function send(method, path, body, headers = {}) {
   let response;
   try {
@@ -24,11 +24,11 @@ export async function send(method, path, body, headers = {}) {
       redirect: "error",
     });
   } catch {
-    throw new ApiError(0, { message: "The service cannot be reached. Nothing is lost: try again." });
+    throw new ApiError(0, { message: "The service cannot be reached. The page keeps what you typed: try again." });
   }
-  const answer = await response.json().catch(() => ({}));
+  const content = await response.json().catch(() => ({}));
   if (!response.ok) {
-    throw new ApiError(response.status, answer.error ?? {}, response.headers.get("Retry-After"));
+    throw new ApiError(response.status, content.error ?? {}, response.headers.get("Retry-After"));
   }
-  return answer.data;
+  return content.data;
 }

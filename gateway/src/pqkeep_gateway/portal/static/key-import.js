@@ -1,4 +1,4 @@
-// Importing a key: the import key as a file, the command for it, its time, and what the audit log says became of it.
+// Key import: the import key as a file, the command, the remaining time, and the result from the audit log.
 import { download } from "./bytes.js";
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";
@@ -9,7 +9,7 @@ const POLL_MILLISECONDS = 3000;
 const run = document.querySelector("[data-import]");
 const became = document.querySelector("[data-became]");
 const records = "/api/v1/audit/records?order=desc&limit=1";
-let current = null; // the import key that is shown, of which there is one at a time
+let current = null; // the visible import key
 
 document.addEventListener("answered", async ({ detail }) => {
   if (!detail.import_key_id) return;
@@ -21,7 +21,7 @@ document.addEventListener("answered", async ({ detail }) => {
     `pqkeep keys import ${detail.algorithm} private-key.pem${where} --import-key import-key.json`;
   run.hidden = became.hidden = false;
   became.querySelector("[data-imported]").hidden = true;
-  say("", "waiting", "This page looks into the audit log every few seconds, and says here when a key was imported.");
+  say("", "waiting", "This page reads the audit log every few seconds, and shows here when the key is imported.");
   tick();
   run.querySelector("h2").focus();
   await watch(shown);
@@ -31,7 +31,7 @@ run?.querySelector("[data-save]").addEventListener("click", () => {
   download("import-key.json", new TextEncoder().encode(`${JSON.stringify(current.key, null, 2)}\n`));
 });
 
-/** Seconds that are left, by the time since the answer: the browser's clock may be another. */
+/** The remaining seconds. They count from the response, because the browser's clock may be wrong. */
 function left(shown) {
   return Math.max(0, Number(run.dataset.import) - Math.floor((performance.now() - shown.made) / 1000));
 }
@@ -42,7 +42,7 @@ function tick() {
   if (seconds) setTimeout(tick, 500);
 }
 
-/** Looks for records of imports that are newer than the import key. */
+/** Polls for import records that are newer than the import key. */
 async function watch(shown) {
   try {
     shown.after = (await call("GET", records)).records[0]?.id ?? 0;
@@ -54,7 +54,7 @@ async function watch(shown) {
     while (current === shown) {
       const [record] = (await call("GET", path)).records;
       if (record && tell(record)) return;
-      if (!left(shown)) return say("", "ended", "It was not used in its time. Make another one.");
+      if (!left(shown)) return say("", "ended", "The import key expired without an import. Make another one.");
       await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
     }
   } catch (error) {
@@ -62,11 +62,11 @@ async function watch(shown) {
   }
 }
 
-/** Says what a record means. Returns whether nothing more can come. */
+/** Shows a record's result. Returns whether it is final. */
 function tell({ outcome, recorded_at: at, key_version: version, algorithm }) {
   const when = `${at.slice(0, 19).replace("T", " ")} UTC`;
   if (outcome === "success") {
-    say("ok", "imported", `It was used at ${when}: ${algorithm} version ${version} is active, and marked as imported.`);
+    say("ok", "imported", `Imported at ${when}: ${algorithm} version ${version} is active, and marked as imported.`);
     became.querySelector("[data-imported]").hidden = false;
     return true;
   }

@@ -1,4 +1,4 @@
-// Keys: a public key as a file, and the code of the algorithm that is chosen.
+// Keys: downloads a public key, and shows the code for the chosen algorithm.
 import { download, fromBase64 } from "./bytes.js";
 import { call } from "./calls.js";
 import { Cancelled } from "./dialogs.js";

@@ -1,4 +1,4 @@
-// Tables of which only the rows with a text in them are shown: <input type="search" data-narrows="TABLE">.
+// Filters a table's rows by a text: <input type="search" data-narrows="TABLE">.
 
 document.addEventListener("input", ({ target }) => {
   if (!target.dataset.narrows) return;

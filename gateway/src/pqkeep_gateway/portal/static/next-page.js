@@ -1,4 +1,4 @@
-// Where to go on: the page that was asked for before, if it is one of the portal's.
+// The page to open after sign-in: the requested one, if it is in the portal. Else the overview.
 export function nextPage() {
   const root = document.body.dataset.root;
   const wanted = new URLSearchParams(location.search).get("next") ?? "";

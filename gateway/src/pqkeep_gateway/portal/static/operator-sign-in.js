@@ -1,4 +1,4 @@
-// The page that begins an operator's session.
+// The operators' sign-in page.
 import { clearProblems, isComplete, showProblem } from "./fields.js";
 import { send } from "./http.js";
 import { nextPage } from "./next-page.js";
@@ -14,7 +14,7 @@ form.addEventListener("submit", async (event) => {
   try {
     await send("POST", "/api/v1/auth/operator", { operator_key: new FormData(form).get("operator_key").trim() });
     form.reset();
-    rememberSession(false); // a person's session in this browser has ended
+    rememberSession(false); // the service has ended a member's session in this browser
     location.assign(nextPage());
   } catch (error) {
     if (error.status === undefined) throw error;

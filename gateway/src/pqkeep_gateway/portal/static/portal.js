@@ -1,4 +1,4 @@
-// What every page does: copying, the menu, signing out, the loading bar.
+// For every page: copy buttons, the menu, sign-out, the loading bar.
 import "./dialogs.js";
 import "./forms.js";
 import { send } from "./http.js";
@@ -6,7 +6,7 @@ import { rememberSession } from "./sessions.js";
 import { showLeftToast, toast } from "./toasts.js";
 
 enableForms();
-if (document.body.dataset.email) rememberSession(); // also one that a provider has begun
+if (document.body.dataset.email) rememberSession(); // also a session begun by single sign-on
 showLeftToast();
 
 document.addEventListener("click", async (event) => {
@@ -21,14 +21,14 @@ document.addEventListener("click", async (event) => {
   if (leaver) await signOut(leaver.dataset.signOut);
 });
 
-/** Enables the buttons of forms once every module of the page has run: one alone may send half of a form. */
+/** Enables the buttons of forms when all modules of the page have run. Without one, a form may be incomplete. */
 async function enableForms() {
-  const modules = [...document.querySelectorAll("script[type=module]")].map((each) => import(each.src));
-  if ((await Promise.allSettled(modules)).some((each) => each.status === "rejected")) {
-    toast("A part of this page could not be loaded. Load it again to change anything.");
+  const modules = [...document.querySelectorAll("script[type=module]")].map((script) => import(script.src));
+  if ((await Promise.allSettled(modules)).some((result) => result.status === "rejected")) {
+    toast("A part of this page could not be loaded. Reload the page to make changes.");
     return;
   }
-  for (const each of document.querySelectorAll("[data-waits-for-modules]")) each.disabled = false;
+  for (const button of document.querySelectorAll("[data-waits-for-modules]")) button.disabled = false;
   document.body.classList.remove("no-script");
 }
 
@@ -43,18 +43,18 @@ async function copy(button) {
     setTimeout(() => (button.textContent = "Copy"), 2000);
   } catch {
     getSelection().selectAllChildren(button.parentElement.querySelector("code"));
-    toast("Press Ctrl+C to copy what is selected.");
+    toast("Press Ctrl+C to copy the selected text.");
   }
 }
 
-async function signOut(whose) {
-  const path = whose === "operator" ? "/api/v1/auth/operator/logout" : "/api/v1/auth/logout";
+async function signOut(kind) {
+  const path = kind === "operator" ? "/api/v1/auth/operator/logout" : "/api/v1/auth/logout";
   try {
     await send("POST", path);
   } catch (error) {
     if (error.status !== 401) return toast(error.message);
   }
   rememberSession(false);
-  const area = whose === "operator" ? "/operator" : "";
+  const area = kind === "operator" ? "/operator" : "";
   location.assign(`${document.body.dataset.root}${area}/sign-in`);
 }

@@ -6,14 +6,14 @@ import { many } from "./spans.js";
 const section = document.querySelector("[data-proof]");
 const problem = section.querySelector(".form-error");
 const toBase64 = (bytes) => btoa(String.fromCharCode(...bytes));
-const fromBase64 = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+const fromBase64 = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 
 async function sha256(...parts) {
   const whole = new Uint8Array(await new Blob(parts).arrayBuffer());
   return new Uint8Array(await crypto.subtle.digest("SHA-256", whole));
 }
 
-/** A record's text by RFC 8785: of texts, integers and null, with names in order. */
+/** A record as canonical JSON (RFC 8785). Its values are texts, integers and null. */
 export function textOf(record) {
   const members = Object.keys(record)
     .sort()
@@ -21,7 +21,7 @@ export function textOf(record) {
   return `{${members.join(",")}}`;
 }
 
-/** The root that a path leads to, and each step; null if no tree of this size has such a path. */
+/** The root computed from a path, with the steps; null if the path does not fit a tree of this size. */
 export async function provenRoot(leaf, index, size, path) {
   if (!(index >= 0 && index < size)) return null;
   let [node, last, root, steps] = [index, size - 1, leaf, []];
@@ -40,12 +40,12 @@ export async function provenRoot(leaf, index, size, path) {
   return last === 0 ? { root, steps } : null;
 }
 
-/** Whether the page shows just this record. */
+/** Whether the page shows exactly this record. */
 function isShown(record) {
   const facts = [...document.querySelectorAll("[data-fact]")];
   return (
     facts.length === Object.keys(record).length &&
-    facts.every((each) => JSON.stringify(JSON.parse(each.dataset.value)) === JSON.stringify(record[each.dataset.fact]))
+    facts.every((fact) => JSON.stringify(JSON.parse(fact.dataset.value)) === JSON.stringify(record[fact.dataset.fact]))
   );
 }
 
@@ -59,7 +59,7 @@ function say(text, kind) {
 async function check() {
   problem.textContent = "";
   if (!crypto.subtle) {
-    problem.textContent = "Browsers compute hashes on https pages only. Use pqkeep audit verify.";
+    problem.textContent = "Browsers compute hashes only on https pages. Use pqkeep audit verify instead.";
     return;
   }
   const { log, shard } = section.dataset;
@@ -74,13 +74,13 @@ async function check() {
     proof.size === proof.checkpoint.size &&
     proof.leaf_index === proof.record.id - 1 &&
     isShown(proof.record);
-  say(holds ? "verified: it is in the log" : "it is not in the log as it is shown", holds ? "ok" : "danger");
+  say(holds ? "verified: it is in the log" : "not in the log as shown here", holds ? "ok" : "danger");
   section.querySelector("[data-checkpoint]").textContent =
     `${many(proof.checkpoint.size, "record")} at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
   section.querySelector("[data-root-hash]").textContent = proof.checkpoint.root;
   section.querySelector("[data-computed]").textContent = proven ? toBase64(proven.root) : "the path does not fit the tree";
   const lines = [`the record: ${toBase64(leaf)}`, ...(proven?.steps ?? []).map(
-    (each) => `with its ${each.side} neighbour ${toBase64(each.neighbour)}: ${toBase64(each.root)}`,
+    (step) => `with its ${step.side} neighbour ${toBase64(step.neighbour)}: ${toBase64(step.root)}`,
   )];
   section.querySelector("[data-path]").replaceChildren(
     ...lines.map((line) => Object.assign(document.createElement("li"), { textContent: line })),
@@ -88,13 +88,13 @@ async function check() {
   section.querySelector("[data-steps]").hidden = false;
 }
 
-/** Checks, and says why where that cannot be done: a checkpoint covers a new record within a second. */
+/** Checks the record, or shows why it cannot. A checkpoint covers a new record within a second. */
 async function begin() {
   try {
     await check();
   } catch (error) {
     if (error instanceof Cancelled) return;
-    problem.textContent = error.status === 404 ? "No checkpoint covers it yet. Check again in a second." : error.message;
+    problem.textContent = error.status === 404 ? "No checkpoint covers this record yet. Check again in a second." : error.message;
   }
 }
 

@@ -1,4 +1,4 @@
-// Goes on with a session whose access token has expired; without one, to sign in.
+// Refreshes a session after its access token has expired. Without a session, it goes to the sign-in page.
 import { nextPage } from "./next-page.js";
 import { refresh } from "./sessions.js";
 

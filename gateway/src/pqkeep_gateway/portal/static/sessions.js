@@ -1,9 +1,9 @@
-// Sessions: whether there is one, going on, and where one begins.
+// Sessions: remembers, refreshes and begins them.
 import { send } from "./http.js";
 
 const KNOWN = "pqkeep-signed-in";
 
-/** Remembers that this browser has had a session, so that others are not refreshed in vain. */
+/** Remembers that this browser has had a session. Other browsers send no refresh requests. */
 export function rememberSession(begun = true) {
   if (begun) localStorage.setItem(KNOWN, "1");
   else localStorage.removeItem(KNOWN);
@@ -13,7 +13,7 @@ export function hadSession() {
   return localStorage.getItem(KNOWN) !== null;
 }
 
-/** Exchanges the refresh token. Returns whether the session goes on. */
+/** Exchanges the refresh token. Returns whether the session continues. */
 export async function refresh() {
   if (!hadSession()) return false;
   try {
@@ -26,7 +26,7 @@ export async function refresh() {
   }
 }
 
-/** Where somebody without a session goes, to come back to this page. */
+/** The path of the sign-in page, with this page to return to. */
 export function signInPath() {
   const area = document.body.dataset.stepUp === "operator" ? "/operator" : "";
   const next = encodeURIComponent(location.pathname + location.search);

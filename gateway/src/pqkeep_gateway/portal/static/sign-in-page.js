@@ -1,4 +1,4 @@
-// The page that signs in.
+// The sign-in page.
 import { nextPage } from "./next-page.js";
 import { wireSignIn } from "./sign-in.js";
 

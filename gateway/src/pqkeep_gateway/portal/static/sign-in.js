@@ -1,14 +1,14 @@
-// Signing in, with a second factor where there is one: the template _sign_in.html.
+// Sign-in with a password and an optional second factor, for the template _sign_in.html.
 import { clearProblems, countDown, isComplete, showProblem } from "./fields.js";
 import { send } from "./http.js";
 import { rememberSession } from "./sessions.js";
 
 const VERIFY = { app: "totp_code", recovery: "recovery_code", email: "email_code" };
 
-/** Makes the forms work; calls done once there is a session. */
+/** Wires the forms. Calls done after the session has begun. */
 export function wireSignIn(root, done) {
   const box = root.querySelector("[data-sign-in]");
-  const steps = Object.fromEntries([...box.querySelectorAll("[data-step]")].map((each) => [each.dataset.step, each]));
+  const steps = Object.fromEntries([...box.querySelectorAll("[data-step]")].map((form) => [form.dataset.step, form]));
   let challenge = "";
 
   function show(step) {

@@ -1,4 +1,4 @@
-// Where no mail is sent, the inviter passes the invitation's link on.
+// Shows the invitation's link to the inviter, for a service that sends no mail.
 document.addEventListener("answered", ({ detail }) => {
   const place = document.querySelector("[data-invitation-link]");
   if (place && detail.invitation_token) {

@@ -1,4 +1,4 @@
-// A tenant that was created is shown at once.
+// Opens the page of a new tenant.
 import { leaveToast } from "./toasts.js";
 
 document.addEventListener("answered", ({ target, detail }) => {

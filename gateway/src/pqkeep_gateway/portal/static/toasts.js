@@ -1,4 +1,4 @@
-// Short confirmations. One may be left for the page that comes next.
+// Short confirmations. leaveToast() keeps one for the next page.
 const LEFT = "pqkeep-toast";
 const SECONDS = 6;
 

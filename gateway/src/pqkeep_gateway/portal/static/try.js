@@ -1,4 +1,4 @@
-// Trying operations: texts and files become the fields of requests, answers what is shown and downloaded.
+// Try it: sends texts and files as requests, and shows the results or saves them as files.
 import { download, fromBase64, textOf, toBase64 } from "./bytes.js";
 import { bodyOf, showProblem } from "./fields.js";
 import { many } from "./spans.js";
@@ -10,7 +10,7 @@ const MOST_IN_BODY = 48;
 const files = new WeakMap(); // bytes by field
 const outputs = new WeakMap(); // bytes by result
 
-/** The base64 of what is typed or chosen. Raises RangeError if it is too much. */
+/** The base64 of a field's text or file. Raises RangeError if it is too large. */
 function contentOf(field) {
   const file = files.get(field);
   const text = field.querySelector("textarea").value;
@@ -19,7 +19,7 @@ function contentOf(field) {
   const bytes = file ?? new TextEncoder().encode(isBase64 ? "" : text);
   const base64 = isBase64 ? text.replace(/\s/g, "") : toBase64(bytes.subarray(0, most));
   if (bytes.length > most || base64.length > (most * 4) / 3 + 4) {
-    throw new RangeError(`This has more than ${most / 1024} KiB.`);
+    throw new RangeError(`This text is larger than ${most / 1024} KiB.`);
   }
   return base64;
 }
@@ -43,7 +43,7 @@ for (const field of document.querySelectorAll("[data-content]")) {
     const problem = field.querySelector("[data-problem]");
     problem.hidden = file.size <= Number(field.dataset.most);
     if (!problem.hidden) {
-      problem.textContent = `This file has more than ${Number(field.dataset.most) / 1024} KiB.`;
+      problem.textContent = `This file is larger than ${Number(field.dataset.most) / 1024} KiB.`;
       input.value = "";
       return;
     }
@@ -58,7 +58,7 @@ for (const field of document.querySelectorAll("[data-content]")) {
   });
 }
 
-// Before forms.js reads the form: the fields get what was typed, chosen and selected.
+// In the capture phase, before forms.js reads the form: sets the fields for the request.
 document.addEventListener(
   "submit",
   (event) => {
@@ -84,15 +84,15 @@ document.addEventListener(
 function showRequest(form) {
   const box = form.closest("[data-pair]").querySelector("[data-request]");
   const body = bodyOf(form);
-  const contents = [...form.querySelectorAll("[data-content]")].map((each) => body[each.dataset.content] ?? "");
+  const contents = [...form.querySelectorAll("[data-content]")].map((field) => body[field.dataset.content] ?? "");
   const values = { ALGORITHM: body.algorithm, 424242: String(body.key_version), AAEC: contents[0], AAED: contents[1] };
   const names = new RegExp(Object.keys(values).join("|"), "g");
   for (const place of box.querySelectorAll("[data-template]")) {
     const filled = place.dataset.template.replace(names, (name) => shortened(values[name], MOST_IN_CODE));
     place.querySelector("code").textContent = filled;
   }
-  const isText = (each) => typeof each === "string";
-  const short = Object.entries(body).map(([name, each]) => [name, isText(each) ? shortened(each, MOST_IN_BODY) : each]);
+  const isText = (value) => typeof value === "string";
+  const short = Object.entries(body).map(([name, value]) => [name, isText(value) ? shortened(value, MOST_IN_BODY) : value]);
   box.querySelector("[data-body]").textContent = JSON.stringify(Object.fromEntries(short), null, 2);
   box.hidden = false;
 }
@@ -120,14 +120,14 @@ document.addEventListener("answered", (event) => {
   output.querySelector("code").textContent = output.hidden ? "" : text;
   result.querySelector("[data-about]").textContent =
     `${many(bytes.length, "byte")}, by version ${event.detail.key_version} of ${event.detail.algorithm}` +
-    (text === null ? ". They are no text: download them." : output.hidden ? ". Too much to show: download them." : "");
+    (text === null ? ". They are not text. Download them." : output.hidden ? ". Too large to show. Download them." : "");
   result.querySelector("[data-shown]").hidden = false;
 });
 
-// An answer to what is not there any more is taken away.
+// Hides the result of a verification when its input changes.
 document.addEventListener("input", (event) => {
-  for (const each of event.target.closest("[data-pair]")?.querySelectorAll("[data-valid], [data-invalid]") ?? []) {
-    each.hidden = true;
+  for (const verdict of event.target.closest("[data-pair]")?.querySelectorAll("[data-valid], [data-invalid]") ?? []) {
+    verdict.hidden = true;
   }
 });
 
@@ -138,25 +138,25 @@ document.addEventListener("click", (event) => {
   if (goer) goOn(goer.closest("[data-pair]"), outputs.get(goer.closest(".result")));
 });
 
-/** Puts what was made into the form that reads it, with what it was made of. */
-function goOn(first, made) {
+/** Copies an operation's output and input into the second form. */
+function goOn(first, output) {
   const second = document.querySelector('[data-pair="second"] form');
   for (const field of second.querySelectorAll("[data-content]")) {
     const name = field.dataset.content;
     const source = first.querySelector(`[data-content="${name}"]`);
     field.querySelector("[data-no-file]").click();
-    if (!source) put(field, made.bytes, made.base64, `what was made, ${many(made.bytes.length, "byte")}`);
+    if (!source) put(field, output.bytes, output.base64, `the output, ${many(output.bytes.length, "byte")}`);
     else if (files.has(source)) put(field, files.get(source), null, source.querySelector("[data-chosen]").textContent);
     else field.querySelector("textarea").value = source.querySelector("textarea").value;
   }
-  const key = `${made.algorithm}:${made.key_version}`;
+  const key = `${output.algorithm}:${output.key_version}`;
   const select = second.elements.namedItem("key");
-  if (![...select.options].some((each) => each.value === key)) select.add(new Option(key.replace(":", " · version "), key));
+  if (![...select.options].some((option) => option.value === key)) select.add(new Option(key.replace(":", " · version "), key));
   select.value = key;
   second.querySelector("button:not([type=button])").focus();
 }
 
-/** Fills a field with a text that can be shown, or with bytes as if a file had been chosen. */
+/** Fills a field with a text. A long text, or bytes, are set like a chosen file. */
 function put(field, bytes, text, name) {
   const area = field.querySelector("textarea");
   if (text !== null && text.length <= MOST_SHOWN) {

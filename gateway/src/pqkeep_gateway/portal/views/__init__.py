@@ -1,1 +1,1 @@
-"""What each page reads."""
+"""The pages, and the values that they show."""

@@ -1,4 +1,4 @@
-"""What people should know of an algorithm to choose it: what it is for, and how strong it is."""
+"""Descriptions of the algorithms, to choose one: purpose and strength."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, AlgorithmSpec, Kin
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """One algorithm, for people."""
+    """The description of one algorithm."""
 
     algorithm: Algorithm
     standard_name: str
     level: int
-    """NIST's security category, from 1 to 5; of a hybrid, that of its post-quantum half."""
+    """NIST's security category, from 1 to 5. For a hybrid, the post-quantum half's."""
     purpose: str
     """One sentence."""
 
     @property
     def spec(self) -> AlgorithmSpec:
-        """Its public properties."""
+        """The algorithm's public properties."""
         return ALGORITHMS[self.algorithm]
 
     @property
     def encrypts(self) -> bool:
-        """Whether it encrypts; the others sign."""
+        """Whether the algorithm encrypts. The others sign."""
         return self.spec.kind is Kind.KEM
 
     @property
     def strength(self) -> str:
-        """Return what its security category is compared with."""
+        """Return the AES variant that is as hard to break."""
         return _AS_HARD_AS[self.level]
 
 
@@ -46,13 +46,13 @@ _TABLE = (
         Algorithm.X_WING,
         "X-Wing",
         3,
-        "Encrypts data and wraps keys by ML-KEM-768 and X25519 together: safe while either is.",
+        "Encrypts data and wraps keys with ML-KEM-768 and X25519. Safe while one of them is.",
     ),
     About(
         Algorithm.ML_KEM_1024,
         "ML-KEM-1024",
         5,
-        "Encrypts data with the widest margin, as CNSA 2.0 asks for. It wraps no keys.",
+        "Encrypts data with the widest margin, as CNSA 2.0 requires. It cannot wrap keys.",
     ),
     About(
         Algorithm.ML_DSA_65,
@@ -64,40 +64,40 @@ _TABLE = (
         Algorithm.COMPOSITE_ML_DSA,
         "ML-DSA-65 with ECDSA P-256",
         3,
-        "Signs by ML-DSA-65 and ECDSA P-256 together: a forger has to break both.",
+        "Signs with both ML-DSA-65 and ECDSA P-256. A forger must break both.",
     ),
     About(
         Algorithm.ML_DSA_87,
         "ML-DSA-87",
         5,
-        "Signs with the widest margin of ML-DSA, as CNSA 2.0 asks for.",
+        "Signs with the widest margin of ML-DSA, as CNSA 2.0 requires.",
     ),
     About(
         Algorithm.SLH_DSA_SHA2_128S,
         "SLH-DSA-SHA2-128s",
         1,
-        "Signs by hash functions alone, slowly: for what is signed rarely and trusted long.",
+        "Signs with hash functions only, slowly. For rare signatures that must last long.",
     ),
     About(
         Algorithm.SLH_DSA_SHA2_128F,
         "SLH-DSA-SHA2-128f",
         1,
-        "Signs by hash functions alone, faster than 128s, with signatures of twice the size.",
+        "Signs with hash functions only, faster than 128s, but signatures are twice as large.",
     ),
     About(
         Algorithm.SLH_DSA_SHA2_192S,
         "SLH-DSA-SHA2-192s",
         3,
-        "Signs by hash functions alone, slowly, with more margin.",
+        "Signs with hash functions only, slowly, with more margin.",
     ),
     About(
         Algorithm.SLH_DSA_SHA2_256S,
         "SLH-DSA-SHA2-256s",
         5,
-        "Signs by hash functions alone, slowly, with the widest margin.",
+        "Signs with hash functions only, slowly, with the widest margin.",
     ),
 )
-ABOUT: Mapping[Algorithm, About] = {each.algorithm: each for each in _TABLE}
+ABOUT: Mapping[Algorithm, About] = {about.algorithm: about for about in _TABLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +106,28 @@ class Choice:
 
     about: About
     has_active: bool
-    """Whether a key of it is active: that one is rotated."""
+    """Whether it has an active key, which can only be rotated."""
     plan: str
-    """The first plan that has it, where the tenant's does not; else empty."""
+    """The first plan with this algorithm; empty if the tenant's plan has it."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a key of it can be generated now."""
+        """Whether a key can be generated now."""
         return not (self.has_active or self.plan)
 
 
 async def choices(reader: Reader, active: Iterable[Algorithm]) -> tuple[Choice, ...]:
-    """Return every algorithm. Where plans cannot be read, the service decides when it is asked."""
+    """Return all algorithms. If plans cannot be read, all are offered, and the API decides."""
     subscription = (await reader.section("get_subscription")).data
     sold = (await reader.section("list_plans")).data
     plans = sold.plans if sold and subscription else ()
     included = {
-        name for each in plans if each.tier is subscription.tier for name in each.algorithms
+        name for plan in plans if plan.tier is subscription.tier for name in plan.algorithms
     }
     first: dict[Algorithm, str] = {}
-    for each in plans:
-        for name in each.algorithms:
-            first.setdefault(name, each.tier.value.replace("_", " "))
+    for plan in plans:
+        for name in plan.algorithms:
+            first.setdefault(name, plan.tier.value.replace("_", " "))
     having = set(active)
     return tuple(
         Choice(

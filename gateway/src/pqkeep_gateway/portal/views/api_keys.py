@@ -20,15 +20,15 @@ from pqkeep_protocol.algorithms import Algorithm
 SHOWN = 25
 """API keys on one page of the list."""
 GROUPS: Mapping[Group, tuple[str, str]] = {
-    Group.USE: ("Use keys", "encrypt, decrypt, wrap, sign, verify, and look keys up"),
-    Group.ENCRYPT_ONLY: ("Encrypt only", "and wrap; it reads nothing"),
-    Group.DECRYPT_ONLY: ("Decrypt only", "and unwrap; it makes nothing"),
-    Group.VERIFY_ONLY: ("Verify only", "it signs nothing"),
-    Group.MANAGE_KEYS: ("Manage keys", "generate, rotate and retire them; it uses none"),
-    Group.ADMINISTER: ("Administer", "API keys, usage, plan and the audit log; it touches no key"),
+    Group.USE: ("Use keys", "encrypt, decrypt, wrap, unwrap, sign, verify, and look up keys"),
+    Group.ENCRYPT_ONLY: ("Encrypt only", "also wrap, but not decrypt"),
+    Group.DECRYPT_ONLY: ("Decrypt only", "also unwrap, but not encrypt"),
+    Group.VERIFY_ONLY: ("Verify only", "cannot sign"),
+    Group.MANAGE_KEYS: ("Manage keys", "generate, rotate and retire keys, but not use them"),
+    Group.ADMINISTER: ("Administer", "API keys, usage, plan and the audit log, but no keys"),
 }
-"""What an API key can be for, and what that is."""
-_WORDS = {each.value: title.lower() for each, (title, _) in GROUPS.items()}
+"""The groups of operations, with title and description."""
+_WORDS = {group.value: title.lower() for group, (title, _) in GROUPS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Line:
 
     key: ApiKeyData
     seconds_left: int
-    """For how long it is still accepted after a rotation; 0: it is not, or has no end."""
+    """The remaining time after a rotation. 0: it is no longer accepted, or was not rotated."""
     may: tuple[str, ...]
-    """What it may do, a sentence for each scope."""
+    """Its permissions, one phrase for each scope."""
     is_expired: bool
 
 
@@ -54,19 +54,19 @@ async def _read(visit: Visit) -> Content:
     )
     keys = listed.data.api_keys if listed.data else ()
     status, after = query.get("status", ""), query.get("after", "")
-    found = [each for each in keys if not status or each.status.value == status]
-    # The active ones first, the newest of each first.
-    found.sort(key=lambda each: (each.status is not ApiKeyStatus.ACTIVE, -each.version))
+    matching = [key for key in keys if not status or key.status.value == status]
+    # Active keys first, then newest first.
+    matching.sort(key=lambda key: (key.status is not ApiKeyStatus.ACTIVE, -key.version))
     now = datetime.now(UTC)
-    begin = next((n for n, each in enumerate(found, 1) if str(each.version) == after), 0)
-    shown = found[begin : begin + SHOWN]
+    begin = next((n for n, key in enumerate(matching, 1) if str(key.version) == after), 0)
+    shown = matching[begin : begin + SHOWN]
     return {
         **_offered(tenant_id, listed),
         "listed": listed,
         "used_up": used_up(usage),
-        "api_keys": [_line(each, now) for each in shown],
-        "next": str(shown[-1].version) if len(found) > begin + SHOWN else "",
-        "statuses": [(each.value, each.value) for each in ApiKeyStatus],
+        "api_keys": [_line(key, now) for key in shown],
+        "next": str(shown[-1].version) if len(matching) > begin + SHOWN else "",
+        "statuses": [(status.value, status.value) for status in ApiKeyStatus],
     }
 
 
@@ -78,20 +78,20 @@ async def _read_key(visit: Visit) -> Content:
     listed = await reader.section("list_api_keys", tenant_id=tenant_id, details=True)
     if listed.error:
         raise listed.error
-    key = next((each for each in listed.data.api_keys if str(each.version) == version), None)
+    key = next((key for key in listed.data.api_keys if str(key.version) == version), None)
     if key is None:
         raise not_found("There is no such API key.")
     return {**_offered(tenant_id, listed), "line": _line(key, datetime.now(UTC))}
 
 
 def _offered(tenant_id: str, listed: Section) -> Content:
-    """Return what a form of API keys offers."""
+    """Return the choices of a form for API keys."""
     return {
         "tenant_id": tenant_id,
         "longest": listed.data.max_overlap_seconds if listed.data else 0,
-        "groups": [(each.value, *GROUPS[each]) for each in Group],
+        "groups": [(group.value, *GROUPS[group]) for group in Group],
         "whole_tenant": Group.ADMINISTER.value,
-        "algorithms": [each.value for each in Algorithm],
+        "algorithms": [algorithm.value for algorithm in Algorithm],
     }
 
 
@@ -101,10 +101,10 @@ def _line(key: ApiKeyData, now: datetime) -> Line:
 
 
 def sentences(scopes: Sequence[ScopeData] | None) -> tuple[str, ...]:
-    """Say what an API key may do: ``use keys, in payments.*, with Kyber768``."""
+    """Return an API key's permissions: ``use keys, in payments.*, with Kyber768``."""
     if scopes is None:
         return ("everything",)
-    return tuple(", ".join(_parts(each)) for each in scopes)
+    return tuple(", ".join(_parts(scope)) for scope in scopes)
 
 
 def _parts(scope: ScopeData) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _parts(scope: ScopeData) -> Iterator[str]:
     yield (
         "everything"
         if ALL in operations
-        else " and ".join(_WORDS.get(each, each) for each in operations)
+        else " and ".join(_WORDS.get(operation, operation) for operation in operations)
     )
     if scope.keyrings:
         yield "in " + " and ".join(scope.keyrings)
@@ -121,7 +121,7 @@ def _parts(scope: ScopeData) -> Iterator[str]:
 
 
 def seconds_left(key: ApiKeyData, now: datetime | None = None) -> int:
-    """Return for how long a key that was rotated is still accepted; 0: it is not, or has no end."""
+    """Return the seconds that a rotated key still works. 0: it has ended, or was not rotated."""
     if not key.overlap_ends_at:
         return 0
     left = instant(key.overlap_ends_at) - (now or datetime.now(UTC))

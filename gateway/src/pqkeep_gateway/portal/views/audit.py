@@ -22,30 +22,30 @@ from pqkeep_protocol.keys import INSTALLATION
 PAGE = 50
 _is_place = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){0,99}", re.ASCII).fullmatch
 MAX_DIGITS = 14
-"""Of a record's number: of the next one, which is named too, the API takes one more."""
+"""The digits of a record's number. The API accepts one digit more, for the number that follows."""
 _FILTERS = (
     *("operation", "keyring", "algorithm", "outcome", "principal"),
     *("source_address", "tenant"),
 )
-OPERATIONS = sorted({each.value for each in chain(Operation, AuditEvent)})
+OPERATIONS = sorted({operation.value for operation in chain(Operation, AuditEvent)})
 _FIRST = (
     *("recorded_at", "happened_at", "operation", "outcome", "policy", "principal"),
     *("source_address", "keyring", "algorithm", "key_version", "public_key_sha256"),
 )
 _LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
-"""Fields of a record in the order in which people look for them; others are between these."""
+"""The first and last fields of a record's page. The other fields are between them."""
 OUTCOMES = (
     (REFUSED, "refused, for any reason"),
     *((recorded, f"{words} ({recorded})") for recorded, words in OUTCOME_WORDS.items()),
 )
-"""What the filter for outcomes offers."""
+"""The choices of the filter for outcomes."""
 _IN_FORM = (*_FILTERS, "key_version", "from", "to", "views", "shard")
 API_KEY_EVENTS = {
     AuditEvent.CREATE_API_KEY.value,
     AuditEvent.ROTATE_API_KEY.value,
     AuditEvent.REVOKE_API_KEY.value,
 }
-"""Events whose version is that of an API key."""
+"""Events with an API key's version."""
 
 
 async def _read(visit: Visit) -> Content:
@@ -56,10 +56,10 @@ async def _read(visit: Visit) -> Content:
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         addresses(reader),
     )
-    found = records.data.records if records.data else ()
+    shown = records.data.records if records.data else ()
     return {
         "records": records,
-        "tenants": await _tenant_names(reader, {each.tenant_id for each in found}),
+        "tenants": await _tenant_names(reader, {record.tenant_id for record in shown}),
         "checkpoints": checkpoints,
         "names": people,
         "api_key_events": API_KEY_EVENTS,
@@ -69,17 +69,17 @@ async def _read(visit: Visit) -> Content:
         "page_views": sorted(PAGE_VIEWS),
         "operations": OPERATIONS,
         "outcomes": OUTCOMES,
-        "algorithms": [each.value for each in Algorithm],
+        "algorithms": [algorithm.value for algorithm in Algorithm],
     }
 
 
 async def _records(visit: Visit, *, page_views: bool) -> Section:
-    """Return the records that the form asks for, or what is wrong with it."""
+    """Return the records that match the form, or the form's error."""
     query = visit.query
     given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
     try:
         if given.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
-            raise invalid("There is no such outcome: choose one that the field has.", "outcome")
+            raise invalid("This outcome does not exist. Choose one from the list.", "outcome")
         given |= _times(query)
         key_version = _key_version(query.get("key_version", "").strip())
     except ApiError as error:
@@ -97,19 +97,23 @@ async def _records(visit: Visit, *, page_views: bool) -> Section:
 
 
 async def _tenant_names(reader: Reader, ids: set[str]) -> Mapping[str, str]:
-    """Return what tenants are called, by id, for an operator; others see their own tenant's records."""
+    """Return tenants' names by id, for an operator. Other callers see one tenant only."""
     if reader.principal.caller is not Credential.OPERATOR:
         return {}
-    asked = sorted(ids - {str(INSTALLATION)})
-    found = await asyncio.gather(*(reader.section("get_tenant", tenant_id=each) for each in asked))
+    ordered = sorted(ids - {str(INSTALLATION)})
+    tenants = await asyncio.gather(
+        *(reader.section("get_tenant", tenant_id=identifier) for identifier in ordered)
+    )
     names = {
-        each: tenant.data.name for each, tenant in zip(asked, found, strict=True) if tenant.data
+        identifier: tenant.data.name
+        for identifier, tenant in zip(ordered, tenants, strict=True)
+        if tenant.data
     }
     return {**names, str(INSTALLATION): "the installation"}
 
 
 def _times(query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the days that a form names, as times of the API: both days are included."""
+    """Return the form's days as timestamps for the API. Both days are included."""
     return dict(_days(query))
 
 
@@ -119,22 +123,22 @@ def _days(query: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             try:
                 day = date.fromisoformat(text) + timedelta(days=days_later)
             except (ValueError, OverflowError):
-                raise invalid("A day is written as 2026-01-31.", name) from None
+                raise invalid("Write the day as 2026-01-31.", name) from None
             yield name, f"{day}T00:00:00Z"
 
 
 def _key_version(text: str) -> int | None:
-    """Return the version that a form names; None: it names none. Raises ApiError."""
+    """Return the form's version; None if it is empty. Raises ApiError."""
     if not text:
         return None
     version = _number(text)
     if not version:
-        raise invalid("A key version is a whole number, such as 3.", "key_version")
+        raise invalid("The key version must be a whole number, such as 3.", "key_version")
     return version
 
 
 def place(text: str) -> str | None:
-    """Return where a list goes on: an id, or one for each log."""
+    """Return a valid position in the list: an id, or one id for each log. Else None."""
     return text if _is_place(text) else None
 
 
@@ -149,7 +153,7 @@ async def _read_record(visit: Visit) -> Content:
         raise not_found("There is no such record.")
     reader, shard = visit.reader, visit.query.get("shard") or None
     log = visit.query.get("log") or None
-    found, people = await asyncio.gather(
+    section, people = await asyncio.gather(
         reader.section(
             "list_audit_records",
             after=number - 1,
@@ -161,11 +165,11 @@ async def _read_record(visit: Visit) -> Content:
         ),
         addresses(reader),
     )
-    if found.error:
-        raise found.error
-    if not found.data.records:
+    if section.error:
+        raise section.error
+    if not section.data.records:
         raise not_found("There is no such record.")
-    record = msgspec.to_builtins(found.data.records[0])
+    record = msgspec.to_builtins(section.data.records[0])
     between = [name for name in record if name not in {*_FIRST, *_LAST}]
     return {
         "record": {name: record[name] for name in (*_FIRST, *between, *_LAST) if name in record},

@@ -11,26 +11,26 @@ from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 
 NEARLY_USED = 0.8
-"""The part of a limit from which it is nearly used."""
+"""The used part of a limit that counts as nearly used."""
 LIMITS = {
     LimitName.OPERATIONS_PER_MONTH: ("Operations", "this month"),
     LimitName.PQC_KEYS: ("Active keys", "now"),
     LimitName.API_KEYS: ("API keys", "now"),
     LimitName.REQUESTS_PER_MINUTE: ("Requests", "in the last minute"),
 }
-"""What each limit is of, and of when its use is."""
+"""The title of each limit, and the time of its use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """What is used of a limit."""
+    """The use of a limit."""
 
     title: str
     when: str
     used: int | None
-    """None: it is not counted."""
+    """None: not counted."""
     limit: int | None
-    """None: any number."""
+    """None: unlimited."""
 
     @property
     def state(self) -> str:
@@ -43,7 +43,7 @@ class Meter:
 
 
 def price(cents: int, currency: str) -> str:
-    """Return an amount as people read it: ``1,234.50 USD``; whole ones without a fraction."""
+    """Return an amount: ``1,234.50 USD``, or ``20 USD`` without cents."""
     whole, rest = divmod(abs(cents), 100)
     sign = "-" if cents < 0 else ""
     return f"{sign}{whole:,}{f'.{rest:02}' if rest else ''} {currency.upper()}"
@@ -64,20 +64,20 @@ async def _read(visit: Visit) -> Content:
         "meters": tuple(_meters(limits)),
         "invoices": invoices,
         "price": price,
-        "is_sold": any(each.self_service for each in plans.data.plans) if plans.data else False,
+        "is_sold": any(plan.self_service for plan in plans.data.plans) if plans.data else False,
         "bought": _bought(subscription),
     }
 
 
 def _meters(limits: Section) -> Iterator[Meter]:
-    found = {each.name: each for each in limits.data.limits} if limits.data else {}
+    by_name = {limit.name: limit for limit in limits.data.limits} if limits.data else {}
     for name, (title, when) in LIMITS.items():
-        if name in found:
-            yield Meter(title, when, found[name].used, found[name].limit)
+        if name in by_name:
+            yield Meter(title, when, by_name[name].used, by_name[name].limit)
 
 
 def _bought(subscription: Section) -> Any:
-    """Return the subscription, if it was bought: what the operator granted has no period."""
+    """Return a bought subscription, else None. A plan granted by the operator has no period."""
     data = subscription.data
     return data if data is not None and data.period_end is not None else None
 

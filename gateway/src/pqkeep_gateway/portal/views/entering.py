@@ -1,4 +1,4 @@
-"""Pages for people who have not signed in yet."""
+"""Pages that need no sign-in."""
 
 from collections.abc import Mapping
 
@@ -7,21 +7,21 @@ from pqkeep_gateway.portal.pages import Content, Page, Visit, nothing
 from pqkeep_gateway.storage.identities import Refusal
 
 _REFUSALS: Mapping[str, str] = {
-    Refusal.TOO_MANY: "There were too many attempts from here. Try again in some minutes.",
-    Refusal.UNAVAILABLE: "Your organization's sign-in does not answer. Try again in a moment.",
-    Refusal.COOKIES: "Your browser sent one of this service's cookies twice. They are deleted now:"
-    " begin again.",
-    Refusal.EXPIRED: "That took too long, or was begun in another browser. Begin again.",
-    Refusal.CANCELLED: "You were not signed in at your organization. Begin again.",
-    Refusal.PROVIDER: "Your organization's sign-in answered with something invalid. Tell its"
+    Refusal.TOO_MANY: "Too many sign-in attempts from your network. Try again in a few minutes.",
+    Refusal.UNAVAILABLE: "Your organization's sign-in is unavailable. Try again in a moment.",
+    Refusal.COOKIES: "Your browser sent one of this service's cookies twice. They are deleted now."
+    " Sign in again.",
+    Refusal.EXPIRED: "The sign-in took too long, or began in another browser. Sign in again.",
+    Refusal.CANCELLED: "Your organization did not sign you in. Try again.",
+    Refusal.PROVIDER: "Your organization's sign-in sent an invalid response. Tell your"
     " administrators.",
-    Refusal.EMAIL: "Your organization's sign-in gives no confirmed e-mail address that is allowed"
-    " here.",
+    Refusal.EMAIL: "Your organization's sign-in sent no confirmed e-mail address that is allowed"
+    " here. Tell your administrators.",
     Refusal.NO_MEMBER: "You are not a member here. Ask an owner of your organization for an"
     " invitation.",
     Refusal.NO_ROLE: "None of your groups has a role here. Ask your organization's administrators.",
 }
-"""What the sign-in page says of why a provider signed nobody in."""
+"""The sign-in page's message for a refused single sign-on."""
 
 
 async def _read_sign_in(visit: Visit) -> Content:
@@ -42,7 +42,7 @@ _PAGES = (
     ("/reset-password", "Choose a new password", "reset_password"),
     ("/components", "Components", "components"),
 )
-"""Path, title, template. The paths that take a token are in the mails' links."""
+"""Path, title, template. The links in e-mails have the paths of the forms with a token."""
 
 _READ = {"/sign-in": _read_sign_in}
 
@@ -64,7 +64,7 @@ NEEDS_JAVASCRIPT = Page(
     permission=Permission.PUBLIC,
     takes_forms=True,
 )
-"""Where forms are sent whose module has not run."""
+"""The target of forms that are sent without JavaScript."""
 
 DEMO = Page(
     path="/demo",

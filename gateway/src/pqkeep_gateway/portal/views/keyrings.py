@@ -1,4 +1,4 @@
-"""Keyrings: named sets of keys, what they are for, and what happens to keys by itself."""
+"""Keyrings: their uses, labels, and automatic rotation and archiving."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
 from pqkeep_protocol.keys import DEFAULT_KEYRING
 
 OFFERED = 200
-"""Keyrings to choose from, at most."""
+"""Keyrings in a list of choices, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +19,26 @@ class Choice:
     """The keyrings that a page offers."""
 
     names: tuple[str, ...]
-    """With the chosen one, and with the default one alone where they cannot be read."""
+    """The names, including the chosen one. If they cannot be read, only the default one."""
     error: ApiError | None
-    """Why they cannot be read."""
+    """The error, if they cannot be read."""
 
 
 async def offered(reader: Reader, chosen: str) -> Choice:
     """Return the tenant's keyrings to choose from."""
     section = await reader.section("list_keyrings", limit=OFFERED)
-    found = section.data.keyrings if section.data else ()
-    names = tuple(each.name for each in found) or (DEFAULT_KEYRING,)
+    keyrings = section.data.keyrings if section.data else ()
+    names = tuple(keyring.name for keyring in keyrings) or (DEFAULT_KEYRING,)
     return Choice(names if chosen in names else (*names, chosen), section.error)
 
 
 def in_keyring(name: str) -> dict[str, str]:
-    """Return the field that names a keyring, where it has to be named."""
+    """Return the request's field for a keyring; empty for the default keyring."""
     return {} if name == DEFAULT_KEYRING else {"keyring": name}
 
 
 def sentence(purposes: Sequence[KeyPurpose]) -> str:
-    """Say what a keyring is for."""
+    """Return a keyring's uses as text."""
     return "everything" if len(purposes) == len(ALL_PURPOSES) else ", ".join(purposes)
 
 

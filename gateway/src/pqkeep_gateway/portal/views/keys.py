@@ -1,4 +1,4 @@
-"""Keys: their versions, and what becomes of them."""
+"""Keys: their versions, history, and import."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,83 +37,87 @@ class Version:
 
     key: Key
     usage: KeyUsage | None
-    """None: it was never used, or its use cannot be read."""
+    """None: the version was never used, or its use cannot be read."""
     keyring: str = DEFAULT_KEYRING
 
     @property
     def name(self) -> str:
-        """What people type to confirm: ``Kyber768 v2``, or ``payments/Kyber768 v2``."""
+        """The text to type for a confirmation: ``Kyber768 v2``, or ``payments/Kyber768 v2``."""
         before = "" if self.keyring == DEFAULT_KEYRING else f"{self.keyring}/"
         return f"{before}{self.key.algorithm.value} v{self.key.key_version}"
 
     @property
     def line(self) -> str:
-        """What tells its line of versions from others on a page: ``payments-Kyber768``."""
+        """The id of its line of versions on a page: ``payments-Kyber768``."""
         before = "" if self.keyring == DEFAULT_KEYRING else f"{self.keyring}-"
         return f"{before}{self.key.algorithm.value}"
 
     @property
     def named(self) -> Mapping[str, str]:
-        """The field that names its keyring, where it has to be named."""
+        """The request's field for its keyring; empty for the default keyring."""
         return in_keyring(self.keyring)
 
     @property
     def path(self) -> str:
-        """Its page, beneath the portal."""
+        """The path of its page, below the portal's root."""
         after = "" if self.keyring == DEFAULT_KEYRING else f"?{urlencode(in_keyring(self.keyring))}"
         return f"/keys/{self.key.algorithm.value}/{self.key.key_version}{after}"
 
     @property
     def archive_at(self) -> str:
-        """When its private half is destroyed, if that is scheduled; else empty."""
+        """The scheduled time of its private key's destruction, or empty."""
         return self.key.archive_at or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The versions that follow one another, the newest first: those of one key of a keyring."""
+    """The versions of one algorithm in one keyring, newest first."""
 
     about: About
     versions: tuple[Version, ...]
 
     @property
     def active(self) -> Version | None:
-        """The version that encrypts or signs, if it is among them."""
-        return next((each for each in self.versions if each.key.status is KeyStatus.ACTIVE), None)
+        """The version that encrypts or signs, or None."""
+        active = (version for version in self.versions if version.key.status is KeyStatus.ACTIVE)
+        return next(active, None)
 
 
 def lines(keys: Iterable[Key], used: Mapping[str, Used], unnamed: str) -> tuple[Line, ...]:
-    """Return keys, which come ordered by keyring and algorithm, as the lines that they belong to.
+    """Return keys, ordered by keyring and algorithm, as lines of versions.
 
-    ``unnamed`` is the keyring of keys that do not say theirs.
+    ``unnamed``: the keyring of keys without a keyring field.
     """
-    found: dict[tuple[str, Algorithm], list[Version]] = {}
-    for each in keys:
-        keyring = each.keyring or unnamed
-        usage = used.get(keyring, {}).get((each.algorithm, each.key_version))
-        found.setdefault((keyring, each.algorithm), []).append(Version(each, usage, keyring))
-    return tuple(Line(ABOUT[name], tuple(reversed(each))) for (_, name), each in found.items())
+    grouped: dict[tuple[str, Algorithm], list[Version]] = {}
+    for key in keys:
+        keyring = key.keyring or unnamed
+        usage = used.get(keyring, {}).get((key.algorithm, key.key_version))
+        grouped.setdefault((keyring, key.algorithm), []).append(Version(key, usage, keyring))
+    return tuple(
+        Line(ABOUT[algorithm], tuple(reversed(versions)))
+        for (_, algorithm), versions in grouped.items()
+    )
 
 
 def _used(section: Section) -> Used:
     usage = section.data.usage if section.data else ()
-    return {(each.algorithm, each.key_version): each for each in usage}
+    return {(used.algorithm, used.key_version): used for used in usage}
 
 
 async def _usage(reader: Reader, keyrings: Iterable[str], algorithm: str | None) -> list[Section]:
-    """Return how much keys are in use, of each of some keyrings."""
-    asked = (
-        reader.section("list_key_usage", algorithm=algorithm, **in_keyring(each))
-        for each in keyrings
+    """Return the use of the keys in each of these keyrings."""
+    sections = (
+        reader.section("list_key_usage", algorithm=algorithm, **in_keyring(keyring))
+        for keyring in keyrings
     )
-    return list(await asyncio.gather(*asked))
+    return list(await asyncio.gather(*sections))
 
 
 async def _read_list(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
     algorithm, status = query.get("algorithm") or None, query.get("status") or None
     after, chosen = query.get("after") or None, query.get("keyring") or None
-    keyring = chosen or DEFAULT_KEYRING  # where keys are generated
+    keyring = chosen or DEFAULT_KEYRING  # for new keys
     keyrings, keys = await asyncio.gather(
         offered(reader, keyring),
         reader.section(
@@ -126,25 +130,25 @@ async def _read_list(visit: Visit) -> Content:
         ),
     )
     listed: Sequence[Key] = keys.data.keys if keys.data else ()
-    shown = tuple(dict.fromkeys(each.keyring or keyring for each in listed))
+    shown = tuple(dict.fromkeys(key.keyring or keyring for key in listed))
     usage = await _usage(reader, shown, algorithm)
     used = {name: _used(section) for name, section in zip(shown, usage, strict=True)}
     is_whole = bool(keys.data) and not (algorithm or status or after or keys.data.next)
-    in_default = [each for each in listed if (each.keyring or keyring) == keyring]
+    in_default = [key for key in listed if (key.keyring or keyring) == keyring]
     is_of_one = chosen is not None or len(keyrings.names) == 1
     return {
         "listed": keys,
-        "usage_error": next((each.error for each in usage if each.error), None),
+        "usage_error": next((section.error for section in usage if section.error), None),
         "lines": lines(listed, used, keyring),
         "chosen": chosen or "",
         "keyring": keyring,
         "keyrings": keyrings,
         "named": in_keyring(keyring),
-        "has_keyrings": len(keyrings.names) > 1 or any(each != keyring for each in shown),
+        "has_keyrings": len(keyrings.names) > 1 or any(name != keyring for name in shown),
         "has_key_set": is_of_one and _are_in_key_set(listed),
         "choices": await _choices(reader, in_default if is_whole else None, in_keyring(keyring)),
-        "algorithms": [(each.value, each.value) for each in Algorithm],
-        "statuses": [(each.value, each.value) for each in KeyStatus],
+        "algorithms": [(name.value, name.value) for name in Algorithm],
+        "statuses": [(name.value, name.value) for name in KeyStatus],
         "is_filtered": bool(algorithm or status),
     }
 
@@ -152,27 +156,27 @@ async def _read_list(visit: Visit) -> Content:
 def _are_in_key_set(keys: Iterable[Key]) -> bool:
     """Return whether one of these keys is in its keyring's JWK Set."""
     verifies = (KeyStatus.ACTIVE, KeyStatus.RETIRED)
-    return any(each.algorithm in JWK_ALGORITHM and each.status in verifies for each in keys)
+    return any(key.algorithm in JWK_ALGORITHM and key.status in verifies for key in keys)
 
 
 async def _choices(
     reader: Reader, keys: Sequence[Key] | None, named: Mapping[str, str]
 ) -> tuple[Choice, ...]:
-    """Return what can be generated in a keyring; its keys, if all of them were read already."""
+    """Return the algorithms for a new key. ``keys``: the keyring's keys, if all were read."""
     if not reader.allows("generate_key"):
         return ()
     active = KeyStatus.ACTIVE
     listed = keys
     if listed is None:
-        found = await reader.section("list_keys", status=active.value, **named)
-        listed = found.data.keys if found.data else ()
-    return await choices(reader, [each.algorithm for each in listed if each.status is active])
+        section = await reader.section("list_keys", status=active.value, **named)
+        listed = section.data.keys if section.data else ()
+    return await choices(reader, [key.algorithm for key in listed if key.status is active])
 
 
 async def _read_key(visit: Visit) -> Content:
     algorithm, version = _named(visit)
     reader, keyring = visit.reader, visit.query.get("keyring") or DEFAULT_KEYRING
-    # What lists say of it, so that looking at a key is not in the audit log as a use of it.
+    # From lists: reading the key itself would be recorded in the audit log as its use.
     only: dict[str, Any] = {"algorithm": algorithm.value, "limit": 1, **in_keyring(keyring)}
     if version > 1:
         only["after"] = f"{algorithm.value}:{version - 1}"
@@ -191,7 +195,7 @@ async def _read_key(visit: Visit) -> Content:
             limit=RECORDS,
         ),
     )
-    key = next((each for each in keys.keys if each.key_version == version), None)
+    key = next((key for key in keys.keys if key.key_version == version), None)
     if key is None:
         raise not_found("There is no such key.")
     about = ABOUT[algorithm]
@@ -207,19 +211,19 @@ async def _read_key(visit: Visit) -> Content:
         "named": in_keyring(keyring),
         "has_key_set": _are_in_key_set((key,)),
         "formats": [
-            each
-            for each in PublicKeyFormat
-            if each is not PublicKeyFormat.JWK or algorithm in JWK_ALGORITHM
+            form
+            for form in PublicKeyFormat
+            if form is not PublicKeyFormat.JWK or algorithm in JWK_ALGORITHM
         ],
         "usage": usage,
         "records": records,
         "people": people,
-        "operations": [(each.value, each.value.replace("-", " ")) for each in operations],
+        "operations": [(name.value, name.value.replace("-", " ")) for name in operations],
     }
 
 
 def _named(visit: Visit) -> tuple[Algorithm, int]:
-    """Return the key version that the path names. Raises ApiError."""
+    """Return the algorithm and version in the path. Raises ApiError."""
     name, version = visit.path["algorithm"], visit.path["version"]
     if name in ALGORITHMS and _is_number(version) and 0 < int(version) <= MAX_KEY_VERSION:
         return Algorithm(name), int(version)
@@ -234,16 +238,16 @@ async def _read_import(visit: Visit) -> Content:
     reader, keyring = visit.reader, visit.query.get("keyring") or DEFAULT_KEYRING
     named = in_keyring(keyring)
     active = await reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named)
-    having = [each.algorithm for each in active.data.keys] if active.data else []
+    having = [key.algorithm for key in active.data.keys] if active.data else []
     open_to = await choices(reader, having)
     return {
         "active": active,
         "keyring": keyring,
         "named": named,
         "algorithms": [
-            (each.about.algorithm.value, f"{each.about.algorithm}: {each.about.purpose}")
-            for each in open_to
-            if each.is_open
+            (choice.about.algorithm.value, f"{choice.about.algorithm}: {choice.about.purpose}")
+            for choice in open_to
+            if choice.is_open
         ],
         "seconds": IMPORT_KEY_SECONDS,
         "words": OUTCOME_WORDS,

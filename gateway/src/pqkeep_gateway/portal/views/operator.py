@@ -1,4 +1,4 @@
-"""The installation: its state, and its tenants."""
+"""Operators' pages: the installation's state, and its tenants."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,26 +15,26 @@ from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS
 
 PAGE = 50
 OLD_ROOT_KEY = timedelta(days=365)
-"""The age from which a root key ought to be rotated."""
+"""The age at which a root key should be rotated."""
 ENDS_SOON = timedelta(days=30)
-"""The time from which a certificate ought to be replaced."""
+"""The remaining time at which a certificate should be replaced."""
 SLOW = timedelta(minutes=5)
-"""How long an event may wait for the log, and a message for its delivery."""
+"""The accepted waiting time of an event for the log, and of a message for delivery."""
 PARTS = {
-    "key_service": ("Key service", "does everything with keys"),
-    "keys_database": ("Keys database", "sealed keys"),
-    "accounts_database": ("Accounts database", "tenants, people, API keys"),
-    "rate_limits": ("Rate limits", "counts requests"),
-    "audit_log": ("Audit log", "takes events before they are answered"),
-    "mail_server": ("Mail", "takes invitations and codes"),
-    "audit_sink": ("Audit copy", "receives records elsewhere"),
+    "key_service": ("Key service", "runs all key operations"),
+    "keys_database": ("Keys database", "stores encrypted keys"),
+    "accounts_database": ("Accounts database", "stores tenants, members, API keys"),
+    "rate_limits": ("Rate limits", "count requests"),
+    "audit_log": ("Audit log", "records operations before their response"),
+    "mail_server": ("Mail", "delivers invitations and codes"),
+    "audit_sink": ("Audit copy", "receives copies of the records"),
 }
-"""What each part is called, and what it does."""
+"""The name and the task of each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Something that ought to be looked after."""
+    """A problem for an operator."""
 
     text: str
     kind: str = "warn"
@@ -54,51 +54,55 @@ async def _read_installation(visit: Visit) -> Content:
     }
 
 
-def attention(found: Any, now: datetime) -> Iterator[Attention]:
-    """Return what an operator ought to look after, the worst first."""
-    for part in found.parts:
+def attention(installation: Any, now: datetime) -> Iterator[Attention]:
+    """Return the installation's problems, the worst first."""
+    for part in installation.parts:
         if not part.ready:
             title = PARTS.get(part.name, (part.name,))[0]
             yield Attention(f"{title}: {part.reason}.", "danger")
-    yield from _lost_shards(found)
-    if found.log.quarantined:
-        text = f"Refused by the audit log: {many(found.log.quarantined, 'event')}. See the runbook."
-        yield Attention(text, "danger")
-    for each in found.certificates:
-        left = instant(each.expires_at) - now
+    yield from _lost_shards(installation)
+    if installation.log.quarantined:
+        count = many(installation.log.quarantined, "event")
+        yield Attention(f"Refused by the audit log: {count}. See the runbook.", "danger")
+    for certificate in installation.certificates:
+        left = instant(certificate.expires_at) - now
         if left < timedelta(0):
-            yield Attention(f"The certificate {each.name} has expired.", "danger")
+            yield Attention(f"The certificate {certificate.name} has expired.", "danger")
         elif left < ENDS_SOON:
-            yield Attention(
-                f"The certificate {each.name} expires within {many(left.days + 1, 'day')}."
-            )
+            days = many(left.days + 1, "day")
+            yield Attention(f"The certificate {certificate.name} expires within {days}.")
+    minutes = SLOW // timedelta(minutes=1)
     old = (
-        (found.log.outbox_oldest_at, SLOW, "Events wait long for the audit log."),
-        (found.mail.oldest_at, SLOW, "Messages wait long for their delivery."),
         (
-            found.root_key and found.root_key.created_at,
+            installation.log.outbox_oldest_at,
+            SLOW,
+            f"Events wait more than {minutes} minutes for the audit log.",
+        ),
+        (installation.mail.oldest_at, SLOW, f"Messages wait more than {minutes} minutes."),
+        (
+            installation.root_key and installation.root_key.created_at,
             OLD_ROOT_KEY,
-            "The root key is more than a year old: rotate it by pqkeepd root-key rotate.",
+            "The root key is more than a year old. Run pqkeepd root-key rotate.",
         ),
     )
     for since, longest, text in old:
         if since and now - instant(since) > longest:
             yield Attention(text)
-    yield from _about_tenants_and_operators(found)
+    yield from _about_tenants_and_operators(installation)
 
 
-def _about_tenants_and_operators(found: Any) -> Iterator[Attention]:
-    if found.tenants and found.tenants.scheduled_for_deletion:
-        count = many(found.tenants.scheduled_for_deletion, "tenant")
+def _about_tenants_and_operators(installation: Any) -> Iterator[Attention]:
+    if installation.tenants and installation.tenants.scheduled_for_deletion:
+        count = many(installation.tenants.scheduled_for_deletion, "tenant")
         yield Attention(f"To be deleted, with all keys: {count}. See Tenants.")
-    if found.operators == ():
-        yield Attention("No operator has a name: the audit log cannot tell who did what.")
+    if installation.operators == ():
+        yield Attention("No operator has a name, so the audit log cannot tell operators apart.")
 
 
-def _lost_shards(found: Any) -> Iterator[Attention]:
-    """Return the shards that do not work, where there is more than one."""
-    for shard in found.shards:
-        if not shard.ready and len(found.shards) > 1:
+def _lost_shards(installation: Any) -> Iterator[Attention]:
+    """Return the shards that do not work, if there is more than one shard."""
+    for shard in installation.shards:
+        if not shard.ready and len(installation.shards) > 1:
             yield Attention(f"Shard {shard.name}: {shard.reason}.", "danger")
 
 
@@ -115,10 +119,10 @@ async def _read_tenants(visit: Visit) -> Content:
     return {
         "tenants": tenants,
         "installation": installation,
-        "shards": [each.name for each in shards if not each.draining],
+        "shards": [shard.name for shard in shards if not shard.draining],
         "filters": filters,
         "is_filtered": bool(given) or after is not None,
-        "statuses": [each.value for each in TenantStatus],
+        "statuses": [status.value for status in TenantStatus],
         "plans": _words(Plan),
     }
 
@@ -150,27 +154,27 @@ async def _read_tenant(visit: Visit) -> Content:
         "invited": invitations.data.invitations if invitations.data else (),
         "tiers": _words(Tier),
         "subscriptions": _words(Subscription),
-        "roles": [each.value for each in (Role.OWNER, Role.ADMIN, Role.DEVELOPER, Role.VIEWER)],
+        "roles": [role.value for role in (Role.OWNER, Role.ADMIN, Role.DEVELOPER, Role.VIEWER)],
         "days": DEFAULT_DAYS,
         "max_days": MAX_DAYS,
     }
 
 
 async def _in_full(visit: Visit, shown: Any) -> Any:
-    """Return a tenant as the list tells it, with its tier; None for a deleted one."""
+    """Return a tenant's entry in the list of tenants, with its tier; None for a deleted one."""
     after = None
     while True:
-        found = await visit.reader.read("list_tenants", name=shown.name, after=after, limit=PAGE)
-        for each in found.tenants:
-            if each.id == shown.id:
-                return each
-        after = found.next or None
+        listed = await visit.reader.read("list_tenants", name=shown.name, after=after, limit=PAGE)
+        for tenant in listed.tenants:
+            if tenant.id == shown.id:
+                return tenant
+        after = listed.next or None
         if after is None:
             return None
 
 
 def _words(values: Any) -> list[tuple[str, str]]:
-    return [(each.value, each.value.replace("_", " ")) for each in values]
+    return [(member.value, member.value.replace("_", " ")) for member in values]
 
 
 _TENANTS = f"{OPERATOR_HOME}/tenants"
@@ -179,7 +183,7 @@ _PAGES = (
     (_TENANTS, "Tenants", Permission.MANAGE_TENANTS, _read_tenants, "tenants"),
     (f"{_TENANTS}/{{id}}", "Tenant", Permission.MANAGE_TENANTS, _read_tenant, ""),
 )
-"""Path, title, permission, what reads it, icon. What has no icon is beneath the tenants."""
+"""Path, title, permission, reading function, icon. A page without an icon belongs to Tenants."""
 
 PAGES: tuple[Page, ...] = (
     *(

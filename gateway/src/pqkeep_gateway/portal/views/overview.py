@@ -1,4 +1,4 @@
-"""The overview: what is going on, and what needs attention."""
+"""The overview: usage, active keys, and problems that need attention."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,23 +25,23 @@ from pqkeep_protocol.audit import REFUSED
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
 OLD = timedelta(days=365)
-"""The age from which an active key ought to be rotated."""
+"""The age at which an active key should be rotated."""
 NEARLY_USED = 0.8
-"""The part of an allowance from which it is nearly used."""
+"""The used part of a quota that counts as nearly used."""
 
 USED_UP = 0.75
-"""The part of a minute's rate limit that a single API key sends, in two, where it uses it up."""
+"""An API key uses up the rate limit if it sends this part of a minute's limit in two minutes."""
 LATE = timedelta(days=1)
-"""How long after its time a key that is rotated by itself may still be active."""
+"""The accepted delay of an automatic rotation."""
 SHOWN_OF_A_KIND = 5
-"""How many keys of a kind need attention one by one; the others are counted."""
+"""Keys of one kind that are listed; the others are counted."""
 SHOWN_KEYS = 100
-"""Active keys on the page, of all keyrings together."""
+"""Active keys on the page, from all keyrings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Something that ought to be done, and the page where."""
+    """A problem, and the page to solve it."""
 
     text: str
     path: str
@@ -72,30 +72,30 @@ async def _read(visit: Visit) -> Content:
         "chart": usage_chart(rows),
         "operations": uses_and_changes(rows),
         "requests_used": _requests_used(visit, usage),
-        "refused": sum(each.refused for each in usage.data.buckets) if usage.data else 0,
+        "refused": sum(bucket.refused for bucket in usage.data.buckets) if usage.data else 0,
         "attention": (
             *old_keys(active, keyrings.data.keyrings if keyrings.data else ()),
             *_destructions(scheduled.data.keys if scheduled.data else ()),
             *_unread(keyrings),
             *_attention(usage, members, me),
         ),
-        "has_keyrings": any(each.keyring for each in active),
+        "has_keyrings": any(key.keyring for key in active),
         "default": DEFAULT_KEYRING,
         "is_new": not (keys.error or active),
     }
 
 
 def _requests_used(visit: Visit, usage: Section) -> int | None:
-    """Return how much of the rate limit the last minute used, this page with it."""
-    found = visit.reader.usage
-    if found is None or not usage.data or usage.data.requests_per_minute is None:
+    """Return the requests in the last minute, including this page."""
+    requests = visit.reader.usage
+    if requests is None or not usage.data or usage.data.requests_per_minute is None:
         return None
-    return max(0, found.limit.events - found.remaining)
+    return max(0, requests.limit.events - requests.remaining)
 
 
 def old_keys(active: Sequence[Key], keyrings: Sequence[Keyring]) -> Iterator[Attention]:
-    """Return the active keys that are older than their keyring says, or than a year where it does not."""
-    days = {each.name: each.rotation_days for each in keyrings if each.rotation_days}
+    """Return the active keys older than their keyring's rotation period, or than a year."""
+    days = {keyring.name: keyring.rotation_days for keyring in keyrings if keyring.rotation_days}
     now = datetime.now(UTC)
     old = []
     for key in active:
@@ -104,27 +104,27 @@ def old_keys(active: Sequence[Key], keyrings: Sequence[Keyring]) -> Iterator[Att
         if now - instant(key.created_at) > longest:
             old.append((key, of_keyring))
     for key, of_keyring in old[:SHOWN_OF_A_KIND]:
-        age = "a year" if of_keyring is None else f"the {many(of_keyring, 'day')} of its keyring"
+        age = "a year" if of_keyring is None else f"its keyring's {many(of_keyring, 'day')}"
         text = f"The active {key.algorithm} key{_of(key)} is older than {age}."
         yield Attention(text, _path(key), "Rotate it")
     yield from _further(len(old), "active keys are", "older than they should be")
 
 
 def _destructions(scheduled: Sequence[Key]) -> Iterator[Attention]:
-    """Return the key versions that are going to be destroyed, the next one first."""
+    """Return the key versions scheduled for destruction, the next one first."""
     ordered = sorted(
-        (each for each in scheduled if each.archive_at), key=lambda key: str(key.archive_at)
+        (key for key in scheduled if key.archive_at), key=lambda key: str(key.archive_at)
     )
     for key in ordered[:SHOWN_OF_A_KIND]:
         when = f"{until(str(key.archive_at))}, at {moment(str(key.archive_at))} UTC"
-        text = f"{key.algorithm} v{key.key_version}{_of(key)} is destroyed {when}."
-        yield Attention(text, _path(key), "Look at it")
+        text = f"{key.algorithm} v{key.key_version}{_of(key)} will be destroyed {when}."
+        yield Attention(text, _path(key), "Open the key")
     yield from _further(len(ordered), "key versions are", "to be destroyed")
 
 
 def _unread(keyrings: Section) -> Iterator[Attention]:
     if keyrings.error:
-        text = "The keyrings' days of rotation cannot be read: keys count as old after a year."
+        text = "The keyrings' rotation periods cannot be read. Keys count as old after a year."
         yield Attention(f"{text} {keyrings.error.message}", "/keyrings", "Try again")
 
 
@@ -135,7 +135,7 @@ def _further(count: int, are: str, what: str) -> Iterator[Attention]:
 
 
 def _of(key: Key) -> str:
-    """Say in which keyring a key is, where it is not the default one."""
+    """Return `` in NAME`` for a keyring other than the default one."""
     return f" in {key.keyring}" if in_keyring(key.keyring or DEFAULT_KEYRING) else ""
 
 
@@ -148,11 +148,11 @@ def _attention(usage: Section, members: Section, me: Section) -> Iterator[Attent
         text = "Your account has no authenticator app."
         yield Attention(text, "/security/enroll", "Set one up")
     if members.data:
-        without = sum(not each.mfa_enabled for each in members.data.members)
+        without = sum(not member.mfa_enabled for member in members.data.members)
         others = without - bool(me.data and not me.data.mfa_enabled)
         if others > 0:
             text = f"{others} other member{'s have' if others > 1 else ' has'} no second factor."
-            yield Attention(text, "/team", "See who")
+            yield Attention(text, "/team", "See members")
     if usage.data:
         used, quota = usage.data.operations_used, usage.data.operations_per_month
         if used and quota and used >= NEARLY_USED * quota:
@@ -162,19 +162,19 @@ def _attention(usage: Section, members: Section, me: Section) -> Iterator[Attent
         if text:
             yield Attention(text, "/api-keys", "See API keys")
         if _rises(usage):
-            text = "Refusals rise: more in the last hours than in all before."
-            yield Attention(text, f"/audit?outcome={REFUSED}", "See which")
+            text = "Refusals increase: there were more in the last hours than before."
+            yield Attention(text, f"/audit?outcome={REFUSED}", "See refusals")
 
 
 def _rises(usage: Section) -> bool:
-    """Return whether a sixth of the time had more refusals than the rest, and more than a few."""
-    refused = [each.refused for each in usage.data.buckets]
+    """Return whether the last sixth of the period had more refusals than the rest, and over 9."""
+    refused = [bucket.refused for bucket in usage.data.buckets]
     newest = len(refused) // 6
     return bool(sum(refused[-newest:]) > max(sum(refused[:-newest]), 9))
 
 
 def used_up(usage: Section) -> str:
-    """Say which API key uses the rate limit up, if one does: it sends more than there may be."""
+    """Return a message about an API key that uses up the rate limit, or an empty text."""
     if not usage.data or not usage.data.busiest_api_keys or not usage.data.requests_per_minute:
         return ""
     busiest = usage.data.busiest_api_keys[0]

@@ -1,4 +1,4 @@
-"""Members and invitations; one's own password, second factors and sessions."""
+"""The team's members and invitations, and the visitor's own password, second factors, sessions."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from pqkeep_protocol.audit_events import PERSON
 
 
 async def addresses(reader: Reader) -> Mapping[str, str]:
-    """Return members' addresses by principal; none, where they cannot be read."""
+    """Return members' addresses by principal; empty if they cannot be read."""
     members = (await reader.section("list_members", limit=MOST_NAMED)).data
-    return {f"{PERSON}{each.id}": each.email for each in members.members} if members else {}
+    return {f"{PERSON}{member.id}": member.email for member in members.members} if members else {}
 
 
 ROLES = {
-    Role.OWNER: "everything, with billing and owners",
-    Role.ADMIN: "everything but billing and owners",
-    Role.DEVELOPER: "keys, but no people or API keys",
-    Role.VIEWER: "reads and changes nothing",
+    Role.OWNER: "everything, including billing and owners",
+    Role.ADMIN: "everything except billing and owners",
+    Role.DEVELOPER: "keys, but not members or API keys",
+    Role.VIEWER: "can read, but not change",
 }
 
 
@@ -37,7 +37,7 @@ async def _read(visit: Visit) -> Content:
         reader.section("get_organization"),
     )
     may_manage_owners = may(reader.principal.caller, Permission.MANAGE_OWNERS)
-    given = [each for each in Role if each is not Role.OWNER or may_manage_owners]
+    given = [role for role in Role if role is not Role.OWNER or may_manage_owners]
     return {
         "members": members,
         "shown": members.data.members if members.data else (),
@@ -45,7 +45,7 @@ async def _read(visit: Visit) -> Content:
         "invited": invitations.data.invitations if invitations.data else (),
         "organization": organization,
         "may_manage_owners": may_manage_owners,
-        "roles": [(each.value, f"{each.value}: {ROLES[each]}") for each in reversed(given)],
+        "roles": [(role.value, f"{role.value}: {ROLES[role]}") for role in reversed(given)],
     }
 
 

@@ -14,23 +14,23 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 OFFERED = 200
 """Retired versions to choose from, at most."""
 MAX_FILE = 256 * 1024
-"""Bytes of a text or file."""
+"""Bytes of a text or file, at most."""
 MAX_OUTPUT = MAX_FILE + 64 * 1024
-"""Bytes of what an operation makes of it."""
+"""Bytes of an operation's output, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Two operations, of which the second reads what the first makes."""
+    """Two operations. The second one reads the output of the first one."""
 
     name: str
     title: str
     makes: Operation
     reads: Operation
     takes: str
-    """The field that has the text or file."""
+    """The field of the text or file."""
     made: str
-    """The field that has what is made of it."""
+    """The field of the output."""
 
 
 PAIRS = (
@@ -54,7 +54,7 @@ async def _read(visit: Visit) -> Content:
         visit.reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named),
         visit.reader.section("list_keys", status=KeyStatus.RETIRED.value, limit=OFFERED, **named),
     )
-    chosen = next((each for each in PAIRS if each.name == visit.query.get("do")), PAIRS[0])
+    chosen = next((pair for pair in PAIRS if pair.name == visit.query.get("do")), PAIRS[0])
     writing = _usable(active.data.keys if active.data else (), chosen.makes)
     return {
         "keyring": keyring,
@@ -83,7 +83,7 @@ async def _read(visit: Visit) -> Content:
 
 
 def _usable(keys: Sequence[Key], operation: Operation) -> list[Key]:
-    return [each for each in keys if operation in ALGORITHMS[each.algorithm].operations]
+    return [key for key in keys if operation in ALGORITHMS[key.algorithm].operations]
 
 
 PAGES = (
