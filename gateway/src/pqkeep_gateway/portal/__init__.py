@@ -1,5 +1,5 @@
-"""The portal: pages for the people of a tenant, and for the installation's operators.
+"""The portal: pages for a tenant's members, and for the installation's operators.
 
-Pages are rendered by the gateway from what the API's rows answer to whoever is looking; what a page
-changes, its modules ask of the public API with the session's cookies.
+The gateway renders a page from the responses of the API's own endpoints, with the visitor's
+permissions. To change something, a page's modules call the public API with the session's cookies.
 """

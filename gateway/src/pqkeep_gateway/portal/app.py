@@ -128,8 +128,8 @@ def portal(
     }
 
 
-class _Answer(NamedTuple):
-    """What is sent: a page, or where to go instead."""
+class _Response(NamedTuple):
+    """A page, or a redirect."""
 
     status: int
     body: bytes = b""
@@ -137,7 +137,7 @@ class _Answer(NamedTuple):
 
 
 class PageResource:
-    """An ASGI application for one page; without a row, for all paths that are none."""
+    """An ASGI application for one page. Without a page, it serves all unknown paths."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class PageResource:
         self._moved = moved
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request with a page."""
+        """Serve one request."""
         began = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        headers.pop(b"x-api-key", None)  # pages are for sessions; programs ask the API
+        headers.pop(b"x-api-key", None)  # pages are for sessions only
         cookies = self._pipeline.cookies.read(scope["headers"])
         request_id = request_id_of(headers)
         takes_forms = self._page is not None and self._page.takes_forms
@@ -169,7 +169,7 @@ class PageResource:
         client = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
         attribution = Attribution(request_id, "", client.address)
         try:
-            status, body, location = await self._answer(scope, headers, cookies, attribution)
+            status, body, location = await self._respond(scope, headers, cookies, attribution)
         except Exception:  # noqa: BLE001 - the response to a fault is the same as the API's
             _LOG.exception("page failed", request_id=request_id)
             await send_error(send, internal(), request_id)
@@ -192,16 +192,16 @@ class PageResource:
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
 
-    async def _answer(
+    async def _respond(
         self, scope: Scope, headers: Headers, cookies: SentCookies, attribution: Attribution
-    ) -> _Answer:
+    ) -> _Response:
         """Return a page, or a redirect."""
         page = self._page
         if scope["method"] == "POST":
             return await self._take_form(headers)
         if self._moved and headers.get(b"host", b"").decode("latin-1").lower() == self._moved[0]:
             there = self._moved[1].rstrip("/") + _asked(scope)
-            return _Answer(HTTPStatus.TEMPORARY_REDIRECT, location=there)
+            return _Response(HTTPStatus.TEMPORARY_REDIRECT, location=there)
         if page is None:
             return await self._unknown(headers, cookies, attribution)
         principal: Principal = AnonymousPrincipal()
@@ -220,18 +220,18 @@ class PageResource:
         reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
         return await self._show(page, reader, scope)
 
-    async def _take_form(self, headers: Headers) -> _Answer:
+    async def _take_form(self, headers: Headers) -> _Response:
         """Redirect a form sent without JavaScript to a page that explains. Its body is never read.
 
         The browser loads that page by GET, so that it does not keep the typed values.
         """
         if self._pipeline.cookies.is_cross_site("POST", headers):
             return await self._failed(forbidden("A page of another site sent this form."))
-        return _Answer(HTTPStatus.SEE_OTHER, location=ROOT + NEEDS_JAVASCRIPT.path)
+        return _Response(HTTPStatus.SEE_OTHER, location=ROOT + NEEDS_JAVASCRIPT.path)
 
     async def _unknown(
         self, headers: Headers, cookies: SentCookies, attribution: Attribution
-    ) -> _Answer:
+    ) -> _Response:
         """Return the error page for an unknown path, with the signed-in visitor's navigation."""
         frame: Mapping[str, Any] = {}
         try:
@@ -248,12 +248,12 @@ class PageResource:
             _LOG.debug("unknown page without a frame", request_id=attribution.request_id)
         return await self._failed(not_found("There is no such page."), **frame)
 
-    async def _show(self, page: Page, reader: Reader, scope: Scope) -> _Answer:
+    async def _show(self, page: Page, reader: Reader, scope: Scope) -> _Response:
         """Return the page for an admitted visitor."""
         if reader.principal.must_enroll and not page.during_enrollment:
-            return _Answer(HTTPStatus.SEE_OTHER, location=f"{ROOT}/security/enroll")
+            return _Response(HTTPStatus.SEE_OTHER, location=f"{ROOT}/security/enroll")
         if reader.principal.caller is Credential.OPERATOR and not page.path:
-            return _Answer(HTTPStatus.SEE_OTHER, location=ROOT + OPERATOR_HOME)
+            return _Response(HTTPStatus.SEE_OTHER, location=ROOT + OPERATOR_HOME)
         try:
             frame = await self._frame(reader, page)
         except ApiError as error:
@@ -268,15 +268,15 @@ class PageResource:
         except ApiError as error:
             return await self._failed(error, page, **frame)
         shown = {**frame, **content, "visit": visit}
-        return _Answer(HTTPStatus.OK, await self._render(page.template, page, **shown))
+        return _Response(HTTPStatus.OK, await self._render(page.template, page, **shown))
 
     async def _refuse(
         self, raised: Exception, page: Page, scope: Scope, attribution: Attribution
-    ) -> _Answer:
+    ) -> _Response:
         """Return the redirect or error page for a refused visitor: most often, to sign in."""
         if isinstance(raised, UnknownCredentialError):
             where = OPERATOR_HOME + "/sign-in" if page.is_operators else "/resume"
-            return _Answer(HTTPStatus.SEE_OTHER, location=_to(ROOT + where, _asked(scope)))
+            return _Response(HTTPStatus.SEE_OTHER, location=_to(ROOT + where, _asked(scope)))
         if isinstance(raised, SuspendedError):
             text = "Your organization is suspended. Ask the operator of this service."
             return await self._failed(forbidden(text))
@@ -285,9 +285,11 @@ class PageResource:
             await self._pipeline.error_for(raised, row, None, {}, attribution)
         )
 
-    async def _failed(self, error: ApiError, page: Page | None = None, **frame: object) -> _Answer:
+    async def _failed(
+        self, error: ApiError, page: Page | None = None, **frame: object
+    ) -> _Response:
         body = await self._render("error.html", page, **frame, error=error)
-        return _Answer(error.code.status, body)
+        return _Response(error.code.status, body)
 
     async def _frame(self, reader: Reader, page: Page | None) -> dict[str, Any]:
         """Return the frame's values: the visitor, their organization, and the navigation.

@@ -49,20 +49,20 @@ class Reader:
         endpoint = self.endpoints[name]
         if endpoint.method != "GET":
             raise ValueError(f"{name} is not a GET")
-        given = {key: value for key, value in values.items() if value is not None}
+        parameters = {key: value for key, value in values.items() if value is not None}
         try:
             self.pipeline.check_access(endpoint, self.principal, self.headers)
             return await endpoint.handler(
                 ApiCall(
                     principal=self.principal,
                     attribution=self.attribution,
-                    values=given,
+                    values=parameters,
                     usage=self.usage,
                 )
             )
         except Exception as raised:  # noqa: BLE001 - the page shows the API's error for a fault
             raise await self.pipeline.error_for(
-                raised, endpoint, self.principal, given, self.attribution
+                raised, endpoint, self.principal, parameters, self.attribution
             ) from None
 
     async def section(self, name: str, /, **values: object) -> Section:

@@ -47,7 +47,7 @@ document.addEventListener(
   true,
 );
 
-document.addEventListener("answered", (event) => {
+document.addEventListener("responded", (event) => {
   const { api_key: apiKey } = event.detail.new_key ?? event.detail;
   if (!apiKey) return;
   show("key", apiKey);

@@ -1,7 +1,7 @@
 // After a checkout: goes to the payment page, if there is one. Only https addresses are opened.
 import { leaveToast } from "./toasts.js";
 
-document.addEventListener("answered", ({ target, detail }) => {
+document.addEventListener("responded", ({ target, detail }) => {
   if (target.dataset.operation !== "check_out") return;
   const url = detail.checkout_url ? URL.parse(detail.checkout_url) : null;
   if (url?.protocol === "https:") return location.assign(url.href);

@@ -29,7 +29,7 @@ document.getElementById("begin")?.addEventListener("click", async () => {
   }
 });
 
-parts.scan?.addEventListener("answered", (event) => {
+parts.scan?.addEventListener("responded", (event) => {
   const codes = event.detail.recovery_codes.join("\n");
   parts.codes.querySelector("[data-codes]").textContent = codes;
   document.getElementById("download").href = URL.createObjectURL(new Blob([`${codes}\n`], { type: "text/plain" }));

@@ -34,7 +34,7 @@ export async function submit(form) {
       idempotencyKey: "idempotent" in form.dataset ? idempotencyKey(form, body) : "",
     });
     keys.delete(form);
-    form.dispatchEvent(new CustomEvent("answered", { detail: data, bubbles: true }));
+    form.dispatchEvent(new CustomEvent("responded", { detail: data, bubbles: true }));
     finish(form, then, data);
   } catch (error) {
     if (error instanceof Cancelled) return;
@@ -60,8 +60,8 @@ function finish(form, then, data) {
     hold(dialog);
     dialog.showModal();
   } else if (what === "show-next") {
-    const before = form.closest("[data-before-answer]");
-    const after = before.parentElement.querySelector("[data-after-answer]");
+    const before = form.closest("[data-before-response]");
+    const after = before.parentElement.querySelector("[data-after-response]");
     before.hidden = true;
     after.hidden = false;
     after.focus();

@@ -11,7 +11,7 @@ const became = document.querySelector("[data-became]");
 const records = "/api/v1/audit/records?order=desc&limit=1";
 let current = null; // the visible import key
 
-document.addEventListener("answered", async ({ detail }) => {
+document.addEventListener("responded", async ({ detail }) => {
   if (!detail.import_key_id) return;
   const shown = { key: detail, made: performance.now(), after: 0 };
   current = shown;

@@ -1,7 +1,7 @@
 // Opens the page of a new tenant.
 import { leaveToast } from "./toasts.js";
 
-document.addEventListener("answered", ({ target, detail }) => {
+document.addEventListener("responded", ({ target, detail }) => {
   if (target.dataset.operation !== "create_tenant") return;
   leaveToast("The tenant is created. Invite its owner.");
   location.assign(`${document.body.dataset.root}/operator/tenants/${encodeURIComponent(detail.id)}`);

@@ -8,6 +8,6 @@ document.querySelector("[data-without-token]").hidden = isWhole;
 if (isWhole) {
   document.querySelector("input[name=token]").value = token;
   history.replaceState(null, "", location.pathname); // keeps the token out of the browser's history
-  document.addEventListener("answered", (event) => "id" in event.detail && rememberSession());
+  document.addEventListener("responded", (event) => "id" in event.detail && rememberSession());
   document.querySelector("form input:not([type=hidden])").focus();
 }

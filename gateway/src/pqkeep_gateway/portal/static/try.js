@@ -102,7 +102,7 @@ function shortened(text, most) {
   return `${text.slice(0, 20)}… ${text.length.toLocaleString("en")} characters …${text.slice(-8)}`;
 }
 
-document.addEventListener("answered", (event) => {
+document.addEventListener("responded", (event) => {
   const operation = event.target.dataset.operation;
   const result = document.querySelector(`[data-result-of="${operation}"]`);
   if (!result) return;

@@ -128,11 +128,11 @@ async def choices(reader: Reader, active: Iterable[Algorithm]) -> tuple[Choice, 
     for plan in plans:
         for name in plan.algorithms:
             first.setdefault(name, plan.tier.value.replace("_", " "))
-    having = set(active)
+    active_names = set(active)
     return tuple(
         Choice(
             about,
-            about.algorithm in having,
+            about.algorithm in active_names,
             "" if not included or about.algorithm in included else first.get(about.algorithm, ""),
         )
         for about in _TABLE

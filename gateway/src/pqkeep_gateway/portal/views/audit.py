@@ -76,17 +76,17 @@ async def _read(visit: Visit) -> Content:
 async def _records(visit: Visit, *, page_views: bool) -> Section:
     """Return the records that match the form, or the form's error."""
     query = visit.query
-    given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
+    conditions = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
     try:
-        if given.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
+        if conditions.get("outcome", REFUSED) not in {REFUSED, *OUTCOME_WORDS}:
             raise invalid("This outcome does not exist. Choose one from the list.", "outcome")
-        given |= _times(query)
+        conditions |= _times(query)
         key_version = _key_version(query.get("key_version", "").strip())
     except ApiError as error:
         return Section(error=error)
     return await visit.reader.section(
         "list_audit_records",
-        **given,
+        **conditions,
         page_views=page_views,
         key_version=key_version,
         before=place(query.get("before", "")),

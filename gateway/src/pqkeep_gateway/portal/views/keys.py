@@ -238,8 +238,8 @@ async def _read_import(visit: Visit) -> Content:
     reader, keyring = visit.reader, visit.query.get("keyring") or DEFAULT_KEYRING
     named = in_keyring(keyring)
     active = await reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named)
-    having = [key.algorithm for key in active.data.keys] if active.data else []
-    open_to = await choices(reader, having)
+    active_names = [key.algorithm for key in active.data.keys] if active.data else []
+    open_to = await choices(reader, active_names)
     return {
         "active": active,
         "keyring": keyring,

@@ -109,10 +109,10 @@ def _lost_shards(installation: Any) -> Iterator[Attention]:
 async def _read_tenants(visit: Visit) -> Content:
     query = visit.query
     filters = {name: query.get(name, "").strip() for name in ("name", "status")}
-    given = {name: value for name, value in filters.items() if value}
+    conditions = {name: value for name, value in filters.items() if value}
     after = query.get("after") or None
     tenants, installation = await asyncio.gather(
-        visit.reader.section("list_tenants", **given, after=after, limit=PAGE),
+        visit.reader.section("list_tenants", **conditions, after=after, limit=PAGE),
         visit.reader.section("get_installation"),
     )
     shards = installation.data.shards if installation.data else ()
@@ -121,7 +121,7 @@ async def _read_tenants(visit: Visit) -> Content:
         "installation": installation,
         "shards": [shard.name for shard in shards if not shard.draining],
         "filters": filters,
-        "is_filtered": bool(given) or after is not None,
+        "is_filtered": bool(conditions) or after is not None,
         "statuses": [status.value for status in TenantStatus],
         "plans": _words(Plan),
     }

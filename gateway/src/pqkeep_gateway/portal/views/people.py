@@ -37,7 +37,7 @@ async def _read(visit: Visit) -> Content:
         reader.section("get_organization"),
     )
     may_manage_owners = may(reader.principal.caller, Permission.MANAGE_OWNERS)
-    given = [role for role in Role if role is not Role.OWNER or may_manage_owners]
+    assignable = [role for role in Role if role is not Role.OWNER or may_manage_owners]
     return {
         "members": members,
         "shown": members.data.members if members.data else (),
@@ -45,7 +45,7 @@ async def _read(visit: Visit) -> Content:
         "invited": invitations.data.invitations if invitations.data else (),
         "organization": organization,
         "may_manage_owners": may_manage_owners,
-        "roles": [(role.value, f"{role.value}: {ROLES[role]}") for role in reversed(given)],
+        "roles": [(role.value, f"{role.value}: {ROLES[role]}") for role in reversed(assignable)],
     }
 
 
