@@ -220,6 +220,17 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def _pipe() -> tuple[int, int]:
+    """Return the ends of a pipe. Where standard input is closed, they do not take its place."""
+    import fcntl  # noqa: PLC0415 - Windows has none
+
+    ends = os.pipe()
+    reading, writing = (fcntl.fcntl(pipe_end, fcntl.F_DUPFD_CLOEXEC, 3) for pipe_end in ends)
+    for pipe_end in ends:
+        os.close(pipe_end)
+    return reading, writing
+
+
 @contextmanager
 def _noticed(numbers: Sequence[int], is_handled: threading.Event) -> Iterator[None]:
     """Interrupt the main thread for as long as the handler of a signal that came has not run.
@@ -230,7 +241,7 @@ def _noticed(numbers: Sequence[int], is_handled: threading.Event) -> Iterator[No
     if not hasattr(signal, "pthread_kill"):  # Windows
         yield
         return
-    reading, writing = os.pipe()
+    reading, writing = _pipe()
     os.set_blocking(writing, False)
     main = threading.get_ident()
 
