@@ -1,5 +1,6 @@
 """The pages of a long list of keys are complete together."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -44,6 +45,7 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
             created = datetime(2026, 1, 1, 0, 0, number % 60, tzinfo=UTC)
             info = KeyInfo(algorithm, version, status, public_key, created)
             entries.append(KeyEntry(info, sealed))
+            await asyncio.sleep(0)  # the lock's holder is ended after two seconds of silence
         full = KeyVersions(tenant, algorithm, tuple(entries), revision=size)
         row = NewRecord(
             tenant, "p", Operation.ROTATE_KEY, algorithm, size, "success", "r", "a", "y"
