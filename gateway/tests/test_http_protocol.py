@@ -182,6 +182,32 @@ def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
     assert uvloop.run(ask()) <= 1_048_576
 
 
+@pytest.mark.parametrize("requests", [1, 2], ids=["first request", "equal head again"])
+def test_an_answered_request_keeps_no_body(requests: int) -> None:
+    """A body that its endpoint did not read is gone once the response is sent; idle clients pin none."""
+    body = bytes(60_000)
+    post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"1")]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    async def ask() -> list[int]:
+        server = Server()
+        async with server.serving(app):
+            client = await server.sent(b"")
+            for _ in range(requests):
+                await asyncio.get_running_loop().sock_sendall(client, post)
+                await _responses(client, 1)
+            kept = [len(each.request.body) for each in server.state.connections if each.request]
+            client.close()
+            await server.until(lambda: not server.state.connections)
+        return kept
+
+    assert uvloop.run(ask()) == [0]
+
+
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 
 

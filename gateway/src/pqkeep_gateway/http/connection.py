@@ -384,6 +384,8 @@ class Request:
     def _complete(self) -> None:
         self.response_complete = True
         self.on_body = None
+        if self.body:  # the connection keeps its last request, an unread body would stay with it
+            self.body = bytearray()
         self.tell()
         connection = self.connection
         if not self.keep_alive:
