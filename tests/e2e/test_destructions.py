@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.fixtures.installation import Installation
+from tests.fixtures.installation import Installation, running
 
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_server.initialise import Layout
 
 SECONDS = 60
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -19,7 +20,10 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def destructions(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
     """The command, on the data of an installation."""
+    return _command(installation, pqkeepd_command)
 
+
+def _command(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
     def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         ended = subprocess.run(
             [*pqkeepd_command, "destructions", *arguments, "--data", installation.data],
@@ -70,6 +74,28 @@ def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
     assert "destructions list" in destructions("cancel", tenant.tenant_id, status=1).stderr
     destructions(*words, "1")
     assert not any(tenant.tenant_id in each for each in _lines(destructions))
+
+
+@pytest.mark.threat("compromised-gateway")
+def test_a_failed_shard_keeps_no_other_from_cancelling(
+    tmp_path: Path, pqkeepd_command: Sequence[str | Path]
+) -> None:
+    """Where one shard does not answer, the others' destructions are listed and can be cancelled."""
+    with running(tmp_path, shards=2) as installation:
+        destructions = _command(installation, pqkeepd_command)
+        other = Layout(installation.data).shards[1]
+        operator, body = installation.operator(), {"name": "other", "plan": "free", "shard": other}
+        tenant = str(operator.post("/tenants", body, status=201)["id"])
+        operator.ask("PATCH", f"/tenants/{tenant}", {"status": "suspended"})
+        assert operator.ask("DELETE", f"/tenants/{tenant}").is_success
+        Layout(installation.data).operator_socket.unlink()
+        listed = destructions("list", status=1)
+        assert tenant in listed.stdout
+        assert "nothing listens" in listed.stderr
+        assert destructions("cancel", tenant).stdout.startswith("cancelled: ")
+        assert tenant not in destructions("list", status=1).stdout
+        unknown = destructions("cancel", tenant, status=1).stderr
+        assert "nothing listens" in unknown  # it could be scheduled in the shard that fails
 
 
 def _lines(destructions: Run) -> list[str]:

@@ -71,15 +71,29 @@ def cancel(
 
 
 def _found(data: Path) -> Iterator[tuple[Path, ScheduledDestruction | ScheduledArchive]]:
-    """Yield what is to be destroyed, with its key service's socket. Raises ConfigError."""
+    """Yield what is to be destroyed, with its key service's socket.
+
+    A shard that fails does not hide the others. Raises ConfigError and KeyServiceError, of the
+    first shard that failed, at the end.
+    """
     layout = Layout(data)
+    failed: ConfigError | KeyServiceError | None = None
     for shard in layout.shards:
-        settings_file = Layout(layout.directory, shard).key_service_settings
-        socket = key_service_config.read(settings_file).operator_socket
-        if socket is None:
-            raise ConfigError(f"{settings_file} has no operator_socket: add one")
-        for found in list_destructions(socket):
-            yield socket, found
+        try:
+            socket = _operator_socket(Layout(layout.directory, shard))
+            for found in list_destructions(socket):
+                yield socket, found
+        except (ConfigError, KeyServiceError) as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _operator_socket(layout: Layout) -> Path:
+    socket = key_service_config.read(layout.key_service_settings).operator_socket
+    if socket is None:
+        raise ConfigError(f"{layout.key_service_settings} has no operator_socket: add one")
+    return socket
 
 
 def _fields(found: ScheduledDestruction | ScheduledArchive) -> tuple[str, ...]:
