@@ -182,6 +182,7 @@ def test_what_waits_behind_requests_has_a_bound(request_: bytes) -> None:
     assert uvloop.run(ask()) <= 1_048_576
 
 
+@pytest.mark.threat("stranger")
 @pytest.mark.parametrize("requests", [1, 2], ids=["first request", "equal head again"])
 def test_an_answered_request_keeps_no_body(requests: int) -> None:
     """A body that its endpoint did not read is gone once the response is sent; idle clients pin none."""
