@@ -582,3 +582,23 @@ async def test_destructions_are_listed_by_pages(
             break
         after = found[-1]
     assert found == sorted(caller.tenant for caller in callers[1:])
+
+
+@pytest.mark.threat("keys-database-writer")
+async def test_damaged_rows_hide_no_destruction(
+    serving: Serving, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a whole page of changed rows the other destructions are listed, to be cancelled."""
+    monkeypatch.setattr("pqkeep_keyservice.administration.MAX_DESTRUCTIONS_LISTED", 2)
+    async with serving() as service:
+        callers = sorted((Caller(service) for _ in range(5)), key=lambda caller: caller.tenant)
+        for caller in callers:
+            await caller.destroy(days(20))
+    rows = sql("SELECT tenant_id, mac FROM keyrings ORDER BY tenant_id")
+    for tenant, mac in rows[:4]:
+        changed = bytes([*mac[:-1], mac[-1] ^ 1])
+        sql("UPDATE keyrings SET mac = ? WHERE tenant_id = ?", changed, tenant)
+    async with serving() as service:
+        page = await service.execute(ListDestructions(tenant=INSTALLATION), ATTRIBUTION)
+    assert [found.tenant for found in page.destructions] == [callers[4].tenant]
+    assert not page.has_more

@@ -84,16 +84,19 @@ class Administration:
         Raises UNAVAILABLE.
         """
         scheduled: list[ScheduledDestruction] = []
-        limit = MAX_DESTRUCTIONS_LISTED
+        limit, after, has_more = MAX_DESTRUCTIONS_LISTED, request.after, True
         try:
-            tenants = await self._store.database.query(
-                list_destructions, request.tenant, request.after, limit + 1
-            )
-            for tenant in tenants[:limit]:
-                with suppress(DamagedKeyError, KeyServiceError):
-                    keyring = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
-                    if keyring.destruction is not None:
-                        scheduled.append(ScheduledDestruction(tenant, keyring.destruction))
+            while has_more and not scheduled:  # callers stop at an empty page
+                tenants = await self._store.database.query(
+                    list_destructions, request.tenant, after, limit + 1
+                )
+                has_more = len(tenants) > limit
+                for tenant in tenants[:limit]:
+                    after = tenant
+                    with suppress(DamagedKeyError, KeyServiceError):
+                        keyring = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
+                        if keyring.destruction is not None:
+                            scheduled.append(ScheduledDestruction(tenant, keyring.destruction))
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
-        return Destructions(destructions=tuple(scheduled), has_more=len(tenants) > limit)
+        return Destructions(destructions=tuple(scheduled), has_more=has_more)
