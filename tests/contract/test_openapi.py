@@ -288,7 +288,7 @@ def body_example(name: str, operation: Any, responses: dict[str, Any]) -> Any:
     (example,) = content(operation["requestBody"])["examples"].values()
     if name not in MADE_BY:
         return example["value"]
-    assert example["summary"].startswith("Cut short")
+    assert example["summary"].startswith("Shortened")
     other, made = MADE_BY[name]
     return example["value"] | {made: responses[other][made]}
 
