@@ -61,7 +61,7 @@ def new_tenant(installation: Installation) -> Callable[..., Caller]:
 
 @pytest.fixture(scope="session")
 def new_person(installation: Installation) -> Callable[..., Caller]:
-    """Make somebody who is signed in: of which tenant, in which role."""
+    """Make a signed-in person with a role in a tenant."""
     return installation.person
 
 

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, Settings]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_edited_file_has_the_new_values_and_all_others(case: str) -> None:
-    """Read again, the file has what was set, and of everything else what it had."""
+    """The edited file has the new values and keeps all other settings."""
     text, settings = CASES[case]
     plain = {name: value for name, value in settings.items() if value is not None}
     kept = {name: value for name, value in tomllib.loads(text).items() if name not in settings}

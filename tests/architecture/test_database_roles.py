@@ -19,7 +19,7 @@ def test_a_role_reaches_its_own_database(role: str, postgres_server: PostgresSer
 
 @pytest.mark.parametrize("role", [*DATABASES, "stranger"])
 def test_a_role_reaches_no_other_database(role: str, postgres_server: PostgresServer) -> None:
-    """Neither role may connect to the other's database, nor may a third one to either."""
+    """No database role but its own may connect to a database."""
     if role == "stranger":
         postgres_server.sql("CREATE ROLE stranger LOGIN")
     for owner, database in DATABASES.items():

@@ -34,7 +34,7 @@ CHANGES = frozenset(
 )
 """What Python calls the changes that files can have; see the table of its audit events."""
 QUESTIONS = ("SELECT", "PRAGMA", "EXPLAIN", "--")
-"""What changes nothing: a kill after it is the same as a kill before it."""
+"""Calls that change nothing: a kill after one equals a kill before it."""
 
 
 class Points:

@@ -33,7 +33,7 @@ AskFile = Callable[..., list[tuple[Any, ...]]]
 
 WRITERS = 2
 ALGORITHMS = tuple(Algorithm) if IS_EXHAUSTIVE else QUICK
-"""Those whose outputs are taken from one installation to the other."""
+"""The algorithms that the two installations exchange ciphertexts and signatures of."""
 REFRESH = "service_refresh_token"
 SECONDS = 60
 NEW = "continue-log"
@@ -78,7 +78,7 @@ def new_store(
 
 
 def log_of(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the whole audit log as it is stored."""
+    """Return all stored rows of the audit log."""
     return {table: store.keys(query) for table, query in LOG.items()}
 
 
@@ -199,7 +199,7 @@ def restored(
 
 
 def test_a_backup_is_its_owner_s(restored: Restored) -> None:
-    """Nobody else can read the file, or write to it."""
+    """Only the owner can read or write the file."""
     assert restored.mode == 0o600
 
 
@@ -511,7 +511,7 @@ def test_a_database_that_is_not_empty(
 
 
 def test_a_backup_without_a_key_service(backup: Backup) -> None:
-    """Where no key service runs that could note it, a backup is made, and the command says so."""
+    """Without a running key service the backup is made, and the command says that no record was."""
     assert backup.file.stat().st_size
     assert "complete, but the key service did not record it: the key service does" in backup.said
 
@@ -531,7 +531,7 @@ def test_no_backup_is_overwritten(
 
 @pytest.mark.threat("stolen-backup")
 def test_secrets_are_not_in_a_backup(backup: Backup) -> None:
-    """Neither root key nor pepper nor tenants' names can be read in the file."""
+    """The file contains no root key, pepper or tenant name in plain text."""
     data = backup.file.read_bytes()
     for secret in (
         backup.root_key.read_bytes(),

@@ -78,7 +78,7 @@ def empty_tag(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None
 
 
 def nested_rows(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None:
-    """Rows that nobody can decode: they are refused before anybody tries."""
+    """Malformed rows are refused before they are decoded."""
     writer = new(genuine.origin)
     write(writer, genuine.manifest)
     lists: Any = msgspec.Raw(b"\x91" * 100_000 + b"\x90")
@@ -99,7 +99,7 @@ def test_a_forged_backup_is_refused(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    """Whoever cannot use the root key cannot write a backup, and nothing of it is restored."""
+    """A backup that was written without the root key is refused, and nothing of it is restored."""
     file, data = tmp_path / "backup", tmp_path / "new"
     with file.open("xb") as opened:
         file.chmod(0o600)

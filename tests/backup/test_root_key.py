@@ -95,7 +95,7 @@ def test_without_a_key_service(command: Command, tmp_path: Path) -> None:
 
 
 def test_a_root_key_that_is_missing(command: Command, tmp_path: Path) -> None:
-    """A service whose settings lack the root key that its keys are sealed under does not start."""
+    """A service does not start if its settings lack the root key of its stored keys."""
     data = tmp_path / "data"
     with running(tmp_path):
         pass

@@ -81,7 +81,7 @@ def _tables(url: str) -> int:
 
 
 def test_nothing_is_moved_while_it_runs(moving: Moving) -> None:
-    """Neither command does anything to an installation that is served."""
+    """Both commands refuse an installation that is running."""
     for status, said in moving.while_it_ran.values():
         assert status == 1
         assert STOPPED_FIRST in said
@@ -104,7 +104,7 @@ def test_nothing_is_moved_that_somebody_has_open(
 
 
 def test_migrate_finds_this_version(moving: Moving, command: Command) -> None:
-    """With the service stopped the schemas are brought up to date, as often as it is asked for."""
+    """With the service stopped, migrate updates the schemas, and can be repeated."""
     for _ in range(2):
         status, said = command("migrate", "--data", moving.layout.directory)
         assert status == 0, said

@@ -56,7 +56,7 @@ def test_an_argument_out_of_range_is_refused(
     ids=["not on PATH", "no such file", "another program", "another directory"],
 )
 def test_without_openbao_nothing_is_measured(arguments: list[str], message: str) -> None:
-    """Without OpenBao's program the comparison says so, and ends with status 1."""
+    """Without the program of OpenBao, the comparison names it and ends with status 1."""
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.compare", *arguments],
         cwd=ROOT,

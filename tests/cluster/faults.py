@@ -27,7 +27,7 @@ class Fault:
     way: str
     goal: str
     shards: Sequence[str]
-    """Whose clients notice, if any do."""
+    """The clients that the fault affects, if any."""
     away: Callable[[Wait], AbstractContextManager[None]]
     is_kill: bool = False
 

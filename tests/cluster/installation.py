@@ -125,7 +125,7 @@ class Gateway:
     """To Valkey."""
 
     def is_ready(self) -> bool:
-        """Return whether it says so."""
+        """Return True if it is ready with no part degraded."""
         with suppress(httpx2.HTTPError):
             response = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=5)
             return response.status_code == 200 and response.json()["degraded"] == []

@@ -21,7 +21,7 @@ class Way(StrEnum):
     CUT = "cut"
     """They are reset, and new ones too: as where a firewall rejects, or a host has restarted."""
     STALLED = "stalled"
-    """Nothing passes, and nobody is told: as where a cable is out."""
+    """Drop everything silently, like an unplugged cable."""
 
 
 class _End(asyncio.Protocol):

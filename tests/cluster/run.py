@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run was, and what it found."""
+    """The parameters and results of a run."""
 
     seed: str
     seconds: float
@@ -90,7 +90,7 @@ class Report:
     responses: dict[str, int]
     refused_connections: int
     broken: int
-    """Requests whose connection ended, or which were not answered in time."""
+    """Requests with a broken connection or without a response in time."""
     opened: int
     """Ciphertexts that were decrypted in the end: all that were ever answered."""
     records: dict[str, int]

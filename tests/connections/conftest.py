@@ -235,11 +235,11 @@ def gateway(start_gateway: Callable[..., Gateway]) -> Gateway:
 
 @pytest.fixture(scope="module")
 def secured(start_gateway: Callable[..., Gateway], certificate: Certificate) -> Gateway:
-    """A gateway with TLS, whose deadlines are short."""
+    """A gateway with TLS and short deadlines."""
     return start_gateway(certificate, **HASTY)
 
 
 @pytest.fixture(scope="module")
 def hasty(start_gateway: Callable[..., Gateway]) -> Gateway:
-    """A gateway whose deadlines are short, each another one."""
+    """A gateway with short deadlines that all differ."""
     return start_gateway(**HASTY)

@@ -53,7 +53,7 @@ def _many(stack: ExitStack, gateway: Gateway, count: int, source: str, send: byt
 @pytest.mark.parametrize("sent", [b"", HEALTH[:9], HEALTH], ids=["nothing", "half", "idle"])
 @pytest.mark.parametrize("source", [HOST, STRANGERS[0]], ids=["own address", "another's"])
 def test_a_flood_shuts_nobody_out(small: Gateway, source: str, sent: bytes) -> None:
-    """Whoever opens too many connections loses the oldest; a new one is served, from anywhere."""
+    """An address with too many connections loses its oldest; new connections are served."""
     with ExitStack() as stack:
         for each in _many(stack, small, 30, source, sent):
             with suppress(ConnectionResetError):  # which the oldest have for an answer
@@ -148,7 +148,7 @@ def test_the_fullest_network_gives_way(steps: list[tuple[int, bool]]) -> None:
 
 
 def test_what_is_unread_of_many_is_cut_where_most_is() -> None:
-    """The largest answers of whoever has the most go, and those of others stay."""
+    """The address with the most unread bytes loses its largest responses; others lose none."""
     unread = [*(("192.0.2.1", size) for size in (5, 0, 9, 7)), ("192.0.2.2", 8)]
     assert to_end(unread, 29) == []
     assert to_end(unread, 20) == [2]
@@ -161,7 +161,7 @@ LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @pytest.mark.threat("flood")
 def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gateway]) -> None:
-    """Of what one address does not read all but so much goes; whoever reads is answered."""
+    """Unread responses of one address are bounded; clients that read get their responses."""
     gateway = start_gateway(unread=16 * PIECE, write_seconds=300)
     with ExitStack() as stack, gateway.client() as client:
         size = len(client.ask(LARGE).body)

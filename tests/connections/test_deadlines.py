@@ -144,7 +144,7 @@ def test_a_client_that_does_no_more_is_hung_up_on(
 def test_a_client_that_reads_nothing_is_hung_up_on(
     hasty: Gateway, do: Callable[[Client], None]
 ) -> None:
-    """Answers that nobody reads end the connection, and do not stay in memory."""
+    """Unread responses end the connection, and leave the memory."""
     before = hasty.connections()
     with hasty.client(read_buffer=4096) as client:
         do(client)

@@ -1,4 +1,4 @@
-"""An answer to a request whose body has not been read is the last of its connection."""
+"""A response that is sent before the body was read ends the connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_answer_is_read_after_the_body_was_sent(
 
 
 def test_a_body_that_was_refused_is_no_request(gateway: Gateway) -> None:
-    """What follows an early answer is thrown away, even where it looks like a request."""
+    """Bytes after an early response are discarded, even if they look like a request."""
     with gateway.client() as client:
         assert client.ask(_request(b"POST /api/v1/kem/encrypt", size=100)).status == 401
         client.send(HEALTH + b"x" * 100 + HEALTH)
@@ -85,7 +85,7 @@ def test_a_small_body_that_came_with_its_head_costs_no_connection(gateway: Gatew
 
 
 def test_a_client_that_waits_for_100_is_answered_without(gateway: Gateway) -> None:
-    """Expect: 100-continue is not told to continue with a body that nobody will read."""
+    """A request with Expect: 100-continue gets no 100 if its body will not be read."""
     with gateway.client() as client:
         lines = (b"Expect: 100-continue", b"Content-Type: application/json")
         response = client.ask(_request(b"POST /api/v1/auth/login", *lines, size=20_000))

@@ -141,7 +141,7 @@ async def test_what_ends_together_is_ended_in_turns() -> None:
     ended = 0
 
     class Expired(HttpConnection):
-        """A connection whose time is over."""
+        """A connection past its deadline."""
 
         def check_deadline(self, now: float) -> bool:
             """Count it."""

@@ -162,7 +162,7 @@ def test_rotate_replaces_the_calling_key(
 
 
 def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
-    """No body is needed to rotate; an API key that names another one to replace is refused."""
+    """Rotation needs no body. An API key that names another API key to replace is refused."""
     for content in (None, b"{}"):
         tenant = new_tenant("free")
         response = tenant.ask("POST", _path(tenant, "/rotate"), content=content)
@@ -407,7 +407,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
     method: str,
     end: str,
 ) -> None:
-    """Another's tenant, nobody's and no UUID are the same 404 at every endpoint; nothing changes."""
+    """A foreign tenant, an unknown one and a malformed id get the same 404, and change nothing."""
     another = new_tenant("free")
     responses = []
     for tenant_id in (another.tenant_id, str(uuid.uuid4()), "x"):
@@ -427,7 +427,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
 def test_without_a_credential_that_we_know(
     demo: Caller, anonymous: Caller, refused: Refused, method: str, end: str | None
 ) -> None:
-    """Without a credential, and with one that nobody has, every endpoint is 401."""
+    """Every endpoint is 401 without a credential, and with an unknown one."""
     path = "/tenants" if end is None else f"/tenants/{demo.tenant_id}{end}"
     assert refused(anonymous.ask(method, path)) == UNAUTHORIZED
     stranger = {"X-API-Key": new_credential(CredentialKind.API_KEY)}
@@ -438,7 +438,7 @@ def test_without_a_credential_that_we_know(
 def short_overlap(
     request: pytest.FixtureRequest,
 ) -> Iterator[httpx2.Client]:
-    """The operator of an installation whose overlap is short."""
+    """The operator of an installation with a short rotation overlap."""
     installation: Installation = request.getfixturevalue(request.param)
     with httpx2.Client(
         base_url=installation.base_url + "/api/v1",

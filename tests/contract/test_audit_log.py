@@ -87,7 +87,7 @@ def decoded(path: list[str]) -> list[bytes]:
 
 
 def sign(operator: Caller) -> dict[str, Any]:
-    """Have the log signed as it is now."""
+    """Have the key service sign a checkpoint of all records."""
     return operator.post("/audit/checkpoints", status=201)
 
 
@@ -201,7 +201,7 @@ def test_records_are_found_by_what_people_call_a_principal(
 def test_nobody_learns_of_others_by_a_filter(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Another tenant's member is answered as an address of nobody's; tenants are the operator's."""
+    """Another tenant's member is treated as unknown. Only the operator can name a tenant."""
     tenant, stranger = new_tenant(), new_tenant()
     email = f"{uuid4()}@example.com"
     installation.person(stranger.tenant_id, email=email)
@@ -310,7 +310,7 @@ BAD = [
 def test_bad_values_are_named(
     path: str, name: str, value: str | None, tenant: Caller, operator: Caller, refused: Refused
 ) -> None:
-    """A value that is none is a 422 that names its field."""
+    """An invalid value is 422 and names its field."""
     sign(operator)
     sizes = {"first": "1", "second": "2"} if path.endswith("consistency") else {}
     query = sizes if value is None else {**sizes, name: value}
@@ -369,7 +369,7 @@ def test_a_record_of_another_s_is_not_there(
 
 
 def test_two_sizes_are_consistent(operator: Caller, tenant: Caller) -> None:
-    """What was signed earlier is shown to be the beginning of what was signed later."""
+    """A consistency proof shows that an earlier checkpoint's log is a prefix of a later one's."""
     signed = []
     for _ in range(4):
         signed.append(sign(operator))
@@ -500,7 +500,7 @@ def test_the_whole_log_without_proofs(
 
 
 def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) -> None:
-    """Uses of a version are counted, with the time of the last; looking at it is none."""
+    """Uses of a version are counted with the time of the last use; reading it is no use."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", KYBER, status=201)
     path = "/kms/keys/1/usage"
@@ -588,7 +588,7 @@ def test_a_reached_quota_is_recorded_once(
 def test_too_many_requests_leave_no_record(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """What the rate limit turns away is not written down: or whoever is refused could fill the log."""
+    """Requests over the rate limit are not recorded: they could fill the log."""
     tenant = new_tenant("free")
     operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"requests_per_minute": 2})
     newest = records(operator, order="desc")[0]["id"]

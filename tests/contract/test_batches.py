@@ -90,7 +90,7 @@ def test_what_a_batch_makes_another_opens(world: World, b64: Callable[[bytes], s
 
 
 def test_references_need_not_differ(world: World) -> None:
-    """A reference is given back as it is, with an error too; where there is none there is none."""
+    """An item repeats its request's reference, also with an error; without one it has none."""
     items = [
         {"reference": "same", "plaintext": "AAAA"},
         {"reference": "same", "plaintext": "?"},

@@ -1,4 +1,4 @@
-"""Plans, subscriptions and invoices over HTTP, where nobody takes the money."""
+"""Plans, subscriptions and invoices over HTTP, without a payment provider."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_nothing_to_cancel(
 def test_what_is_not_sold(
     owner: Caller, ask: Callable[..., httpx2.Response], refused: Refused, tier: object
 ) -> None:
-    """A tier that is none, or not sold so, is 422 with its field, and nothing is bought."""
+    """An unknown tier, or one that is not for sale, is 422 with its field; nothing is bought."""
     refusal = refused(ask(owner, CHECKOUT, {"tier": tier}))
     assert refusal == (422, "ERR_INVALID_001", "tier")
     assert owner.get("/billing/invoices") == {"invoices": [], "total": 0}
@@ -345,7 +345,7 @@ def test_of_many_with_one_token_one_buys(owner: Caller, password: str) -> None:
 def test_only_owners_buy(
     tenant: Caller, new_person: Callable[..., Caller], refused: Refused, role: str
 ) -> None:
-    """Other roles see the subscription, and neither buy, cancel nor see invoices."""
+    """Other roles see the subscription, but cannot buy, cancel or see invoices."""
     person = new_person(tenant.tenant_id, role)
     person.get("/billing/subscription")
     for method, path in (("POST", CHECKOUT), ("POST", CANCEL), ("GET", "/billing/invoices")):

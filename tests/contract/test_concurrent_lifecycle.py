@@ -82,7 +82,7 @@ def test_the_versions_have_no_gap(rotated: tuple[Caller, list[Any], list[list[in
 def test_one_version_is_active_at_any_moment(
     rotated: tuple[Caller, list[Any], list[list[int]]],
 ) -> None:
-    """Whoever looks on sees one active version, never none or two, and never an older one again."""
+    """A concurrent reader sees exactly one active version, and its number never decreases."""
     _, _, seen = rotated
     assert {len(active) for active in seen} == {1}
     assert seen == sorted(seen)
@@ -91,7 +91,7 @@ def test_one_version_is_active_at_any_moment(
 
 
 def test_generate_and_retire_leave_at_most_one_active(tenant: Caller) -> None:
-    """While callers generate and retire at once one version at most is active, and none has a twin."""
+    """With concurrent generate and retire, at most one version is active and numbers are unique."""
 
     def generate(_: int) -> tuple[int, int]:
         response = tenant.ask("POST", "/kms/keys/generate", KYBER)

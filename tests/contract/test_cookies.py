@@ -29,7 +29,7 @@ AGES = {
 
 
 class Browser:
-    """Somebody whose cookies are sent as if it were over TLS."""
+    """A person with cookies that are sent as if over TLS."""
 
     def __init__(self, closed: Installation, password: str) -> None:
         self.caller = closed.caller(None)

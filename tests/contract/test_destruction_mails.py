@@ -14,7 +14,7 @@ KYBER = {"algorithm": "Kyber768"}
 
 
 def _owners(installation: Installation, tenant: Caller) -> tuple[Caller, str, str]:
-    """Make two owners and somebody who is none; return one, and the owners' addresses."""
+    """Make two owners and one other member. Return one owner and both owners' addresses."""
     emails = [f"{uuid.uuid4()}@example.com" for _ in range(2)]
     owner, _ = (installation.person(tenant.tenant_id, email=each) for each in emails)
     installation.person(tenant.tenant_id, "admin", f"admin-{emails[0]}")
@@ -34,7 +34,7 @@ def _told(installation: Installation, email: str, count: int = 1) -> str:
 def test_a_scheduled_key_is_told_once(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Each owner has one mail for one scheduling, with its time; asked again there is none more."""
+    """Each owner gets one e-mail with the time. A repeated request sends no second one."""
     tenant = new_tenant()
     tenant.post("/kms/keyrings", {"name": "payments"}, status=201)
     named = {**KYBER, "keyring": "payments"}

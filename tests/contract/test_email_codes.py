@@ -160,7 +160,7 @@ def test_a_new_code_ends_the_one_before(
 def test_a_code_is_its_challenge_s(
     installation: Installation, stranger: Caller, email: str, challenge: str, password: str
 ) -> None:
-    """A code that was sent for one sign-in is of no use for another one."""
+    """A code of one sign-in is refused at another sign-in."""
     _send(stranger, challenge)
     code = installation.mailbox.code(email)
     other, _ = _challenge(stranger, email, password)
@@ -189,7 +189,7 @@ def test_an_app_is_not_left_out(
     challenge: str,
     password: str,
 ) -> None:
-    """Whoever has an authenticator app is sent no code, and one of before opens nothing."""
+    """A person with an authenticator app gets no code by e-mail, and an earlier code is refused."""
     _send(stranger, challenge)
     code = installation.mailbox.code(email)
     totp = _enroll(person)
@@ -212,7 +212,7 @@ def test_a_code_is_enough_where_a_second_factor_is_required(
     stranger: Caller,
     password: str,
 ) -> None:
-    """Where the organization requires a second factor, whoever has no app signs in by a code."""
+    """If the organization requires a second factor, a person without an app signs in by a code."""
     owner = new_person(new_tenant().tenant_id)
     other = new_person(owner.tenant_id)
     email = other.get("/auth/me")["email"]
@@ -247,7 +247,7 @@ def test_the_choice_needs_a_step_up(person: Caller, refused: Refused) -> None:
 
 @pytest.mark.parametrize("value", [None, "yes", 1])
 def test_what_is_no_choice(person: Caller, password: str, refused: Refused, value: object) -> None:
-    """A value that is neither true nor false is 422."""
+    """A value other than true or false is 422."""
     step_up = person.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
     response = person.ask("PATCH", "/auth/me", {"email_codes": value}, headers=headers)
@@ -255,7 +255,7 @@ def test_what_is_no_choice(person: Caller, password: str, refused: Refused, valu
 
 
 def test_challenges_that_are_none(stranger: Caller) -> None:
-    """A challenge's token that nobody was given is 401, and one that is no text 422."""
+    """An unknown challenge token is 401, and one that is not text is 422."""
     assert stranger.refusal("/auth/mfa/email", {"challenge_token": "pqc_"}) == OVER
     fields = {"challenge_token": "pqc_", "email_code": "123456"}
     assert stranger.refusal("/auth/mfa/verify", fields) == OVER
@@ -286,7 +286,7 @@ def test_an_invitation_is_an_e_mail_too(
     stranger: Caller,
     password: str,
 ) -> None:
-    """Who is invited gets the token, and reads who invites them."""
+    """The invited person gets the token and sees the inviting person."""
     owner = new_person(new_tenant().tenant_id)
     email = f"invited-{owner.tenant_id}@example.com"
     path = f"/tenants/{owner.tenant_id}/invitations"

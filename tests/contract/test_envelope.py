@@ -101,7 +101,7 @@ def test_an_unknown_path_is_404(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     path: str,
 ) -> None:
-    """A path that is none is 404 in the envelope, with a credential and without."""
+    """An unknown path is 404 in the envelope, with and without a credential."""
     for caller in (demo, anonymous):
         assert refused(caller.ask("GET", path)) == (404, "ERR_NOT_FOUND_001", None)
 

@@ -63,7 +63,7 @@ def test_the_answer_to_what_is_no_http_has_the_usual_headers(installation: Insta
 
 
 def test_a_request_for_another_protocol_is_answered_as_http(installation: Installation) -> None:
-    """An upgrade that nobody offers is ignored."""
+    """A request for an unsupported upgrade is served as usual."""
     status, _, body = _exchange(
         installation.base_url,
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\n"
@@ -82,7 +82,7 @@ def test_http_1_0_is_answered(installation: Installation) -> None:
 
 
 def test_an_answer_arrives_in_one_piece(installation: Installation) -> None:
-    """Head and body come together: whoever reads once has both, for each of several requests."""
+    """Head and body are sent in one write, for each of several requests."""
     url = urlsplit(installation.base_url)
     with socket.create_connection((url.hostname or "", url.port or 0), SECONDS) as connection:
         for _ in range(20):

@@ -61,7 +61,7 @@ def state(operator: Caller, tenant: Caller) -> list[Any]:
 
 
 def test_the_first_answer_comes_again(change: Change, operator: Caller, tenant: Caller) -> None:
-    """Status and data of all repetitions are those of the first, and only the first changed."""
+    """All repetitions get the first response's status and data; only the first changes data."""
     key = f"key-{uuid.uuid4()}"
     first = change.ask(key)
     assert first.is_success, first.text

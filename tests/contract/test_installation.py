@@ -37,7 +37,7 @@ def test_the_state_of_an_installation(operator: Caller, new_tenant: Callable[...
 
 
 def test_suspended_tenants_are_counted(operator: Caller, new_tenant: Callable[..., Caller]) -> None:
-    """Suspended tenants are counted, and of these the ones that are to be deleted."""
+    """Suspended tenants are counted, and among them those with a scheduled deletion."""
 
     def told() -> dict[str, int]:
         tenants: dict[str, int] = operator.get("/installation")["tenants"]

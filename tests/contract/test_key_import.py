@@ -160,7 +160,7 @@ def test_a_repeated_request_gives_the_first_answer(tenant: Caller) -> None:
 
 
 def test_who_may(installation: Installation, nobody: Caller, anonymous: Caller) -> None:
-    """Whoever may generate keys; not viewers, and nobody without a credential."""
+    """Callers that may generate keys may import them. Viewers and anonymous callers may not."""
     query = {"params": {"algorithm": KEM}}
     for caller, status in (
         (installation.person(nobody.tenant_id, "viewer"), 403),
@@ -183,6 +183,6 @@ def test_who_may(installation: Installation, nobody: Caller, anonymous: Caller) 
     ],
 )
 def test_the_client_refuses_what_is_no_private_key(tenant: Caller, private_key: bytes) -> None:
-    """Before it sends anything, and without showing any of it."""
+    """The client refuses the file before it sends anything, and shows none of its contents."""
     with pytest.raises(InvalidRequestError):
         wrap(issue(tenant), private_key)

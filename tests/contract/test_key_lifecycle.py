@@ -250,6 +250,6 @@ def test_keys_and_tenants_are_listed_page_by_page(tenant: Caller, operator: Call
     ],
 )
 def test_what_is_no_page(tenant: Caller, query: tuple[str, str]) -> None:
-    """Any other limit and any other place in the list are 400 ERR_INVALID_001."""
+    """A limit or position outside the documented values is 400 ERR_INVALID_001."""
     response = tenant.ask("GET", "/kms/keys", params=dict([query]))
     assert refusal_of(response) == (400, "ERR_INVALID_001", query[0])

@@ -132,7 +132,7 @@ def test_a_taken_name_and_a_missing_keyring(tenant: Caller) -> None:
 
 
 def test_an_answer_names_the_keyring_that_was_named(tenant: Caller) -> None:
-    """Who names none sees none, and who names one gets it back, the default one too."""
+    """A response names the keyring only if the request does, even for the default keyring."""
     tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
     assert "keyring" not in tenant.post("/kms/keys/generate", KYBER, status=201)
     for keyring in (CARDS, "default"):

@@ -115,7 +115,7 @@ def test_a_misspelt_algorithm(tenant: Caller, asked: str, meant: str | None) -> 
 
 
 def test_a_key_without_a_use(tenant: Caller) -> None:
-    """No key is made in a keyring none of whose purposes its algorithm serves."""
+    """A key is refused in a keyring if its algorithm serves none of the keyring's purposes."""
     wanted = {"algorithm": SIGNATURE, "keyring": "logs"}
     response = tenant.ask("POST", "/kms/keys/generate", wanted)
     assert refusal_of(response) == (403, "ERR_POLICY_001", "algorithm")

@@ -63,7 +63,7 @@ class Browser:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    """A gateway whose tenant signs in by the provider, and a browser."""
+    """A gateway with a tenant that uses the provider, and a browser."""
     port = free_port()
     gateway, issuer = f"http://{HOST}:{port}", f"http://localhost:{free_port()}"
     with running(tmp_path, port=port, settings={}) as first:
@@ -116,7 +116,7 @@ def test_a_certified_provider_signs_somebody_in_and_confirms_them(browser: Brows
 
 
 def test_another_person_does_not_confirm_the_first(browser: Browser) -> None:
-    """Who signs in at a step-up must be whose session it is."""
+    """A step-up accepts only the person of the session."""
     for who in ("eve", "ada"):
         browser.client.cookies.clear()
         back, _ = browser.go(f"/portal/sso/{NAME}", who)

@@ -144,7 +144,7 @@ def test_parts_make_up_the_whole(web: httpx2.Client, document: Any) -> None:
 
 
 def test_known_documents_are_not_sent_again(web: httpx2.Client) -> None:
-    """Whoever has the document already hears 304, without a body."""
+    """A client that has the document gets 304 without a body."""
     first = web.get(WHOLE)
     again = web.get(WHOLE, headers={"If-None-Match": f'"other", W/{first.headers["etag"]}'})
     assert (again.status_code, again.content) == (304, b"")

@@ -99,7 +99,7 @@ def test_a_person_who_signs_in_takes_the_operators_cookie_away(closed: Installat
 def test_a_session_reads_and_nothing_else(
     closed: Installation, signed_in: Caller, tenant: Caller, row: Endpoint
 ) -> None:
-    """What the operator may not do is 403; what they may do is 401 if it changes something."""
+    """A forbidden operation is 403 for the operator; a permitted change is 401."""
     response = signed_in.ask(*_request(row, tenant.tenant_id))
     if Credential.OPERATOR not in GRANTS[row.permission]:
         assert _refusal(response) == DENIED
@@ -236,7 +236,7 @@ def test_another_sites_page_asks_in_vain(browser: Caller, path: str) -> None:
 
 @pytest.mark.parametrize("key", ["pqo_" + "0" * 49, "nobody's", "ä" * 128])
 def test_an_unknown_credential_is_refused(closed: Installation, key: str) -> None:
-    """A credential that is nobody's is 401 like any other, without a cookie."""
+    """An unknown credential is 401 and sets no cookie."""
     response = closed.caller(None).ask("POST", "/auth/operator", {"operator_key": key})
     assert _refusal(response) == UNAUTHORIZED
     assert "set-cookie" not in response.headers

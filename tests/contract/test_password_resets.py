@@ -1,4 +1,4 @@
-"""Forgotten passwords over HTTP: another one by an e-mail, once, and nothing else by it."""
+"""Forgotten passwords over HTTP: the e-mailed token sets a new password once, and nothing else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_e_mail_leads_to_a_new_password(
     password: str,
     refused: Refused,
 ) -> None:
-    """After it every session is over, nobody is signed in, and only the new password does that."""
+    """A reset ends all sessions and signs nobody in. Only the new password works."""
     fields = {"token": token, "new_password": NEW}
     assert stranger.post("/auth/reset-password", fields) == {"signed_out": True}
     assert not stranger.client.cookies
@@ -99,7 +99,7 @@ def test_an_address_in_capitals_is_the_same(
 def test_no_second_factor_is_left_out(
     owner: Caller, stranger: Caller, email: str, token: str
 ) -> None:
-    """Whoever has an authenticator app owes its code after a new password too."""
+    """After a reset, a person with an authenticator app still needs its code."""
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.confirm_authenticator(totp)
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
@@ -143,7 +143,7 @@ def test_a_changed_password_ends_the_e_mail(
 def test_a_challenge_ends_with_the_password(
     installation: Installation, owner: Caller, stranger: Caller, email: str, password: str
 ) -> None:
-    """Whoever knew the old password and owes a code is asked for the new one first."""
+    """A reset ends a sign-in that waits for a code."""
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.confirm_authenticator(totp)
     response = stranger.ask("POST", "/auth/login", {"email": email, "password": password})

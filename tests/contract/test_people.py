@@ -83,7 +83,7 @@ def test_refused_passwords(
 def test_who_is_unknown_hears_the_same(
     owner: Caller, stranger: Caller, password: str, refused: Refused
 ) -> None:
-    """A wrong password and an address that nobody has are the same 401 in the same words."""
+    """A wrong password and an unknown address get the same 401 and message."""
     email = owner.get("/auth/me")["email"]
     responses = [_sign_in(stranger, email, NEW), _sign_in(stranger, _email(), password)]
     assert [refused(each) for each in responses] == [UNAUTHORIZED] * 2

@@ -156,7 +156,7 @@ def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
 def test_another_keyring_is_refused(limited: Limited, row: Endpoint) -> None:
-    """An API key for one keyring is refused another, and the one that is meant where none is named."""
+    """An API key for one keyring is refused any other, and a request without a keyring."""
     caller = _for_one(limited, "keyrings", "payments.cards")
     algorithm = "X-Wing" if "/kem/" in row.path else "Dilithium3"
     values = dict.fromkeys(_fields_of(row) & {"algorithm"}, algorithm)
@@ -211,7 +211,7 @@ def test_an_envelope_is_of_the_keyring_that_it_names(limited: Limited, tenant: C
 def test_a_refusal_is_recorded_with_the_keyring_that_was_asked_for(
     limited: Limited, tenant: Caller
 ) -> None:
-    """Also where an envelope or the path names it; and with none where nothing was read yet."""
+    """A refusal's record has the keyring that the body, an envelope or the path names."""
     vault = "payments.vault"
     tenant.post("/kms/keyrings", {"name": vault}, status=201)
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768", "keyring": vault}, status=201)
@@ -328,7 +328,7 @@ def _detail(tenant: Caller, version: int) -> dict[str, Any]:
 def test_limits_come_back_to_who_names_them(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Answers have the fields that were sent, the list has all with details, and none otherwise."""
+    """A response has only the limits that were sent. The list has limits only with details."""
     tenant = new_tenant()
     keys = f"/tenants/{tenant.tenant_id}/api-keys"
     made = tenant.post(keys, dict(LIMITS), status=201)

@@ -136,7 +136,7 @@ def test_a_wrong_password_at_a_step_up(owner: Caller) -> None:
 
 
 def test_a_challenge_that_is_none(stranger: Caller) -> None:
-    """A challenge's token that nobody was given is 401."""
+    """An unknown challenge token is 401."""
     fields = {"challenge_token": "pqc_", "totp_code": "123456"}
     refusal = stranger.refusal("/auth/mfa/verify", fields)
     assert refusal == (401, "ERR_AUTH_001", "challenge_token")
@@ -150,7 +150,7 @@ def test_the_picture_is_an_svg(owner: Caller) -> None:
 
 
 def test_a_second_factor_can_be_given_up(owner: Caller, stranger: Caller, password: str) -> None:
-    """After a last code the password is enough again; without a factor there is none to give up."""
+    """A recovery code removes the second factor. Then the password is enough; removal is 409."""
     _, codes = _enroll(owner)
     assert owner.post("/auth/mfa/disable", {"recovery_code": codes[0]}) == {"mfa_enabled": False}
     email = owner.get("/auth/me")["email"]
@@ -163,7 +163,7 @@ def test_a_second_factor_can_be_given_up(owner: Caller, stranger: Caller, passwo
 def test_people_see_their_organization(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], role: str
 ) -> None:
-    """Whoever is of a tenant sees its id, its name and whether it requires a second factor."""
+    """Every member sees the tenant's id, its name and whether it requires a second factor."""
     tenant = new_tenant()
     person = new_person(tenant.tenant_id, role)
     shown = person.get("/auth/organization")
@@ -172,7 +172,7 @@ def test_people_see_their_organization(
 
 
 def test_an_organization_can_require_it(owner: Caller, new_person: Callable[..., Caller]) -> None:
-    """Whoever has no second factor then can only enroll one; with one everything goes on."""
+    """A person without a second factor can then only enroll one. With one, everything works."""
     totp, _ = _enroll(owner)
     other = new_person(owner.tenant_id)
     code = {"totp_code": totp.at(int(time.time()))}
@@ -265,7 +265,7 @@ def test_a_token_is_its_owner_s(
 
 
 def test_a_code_steps_up(owner: Caller, password: str) -> None:
-    """Whoever has a second factor steps up by a code, and no longer by the password."""
+    """A person with a second factor steps up by a code; the password is refused."""
     totp, _ = _enroll(owner)
     refusal = owner.refusal("/auth/step-up", {"password": password})
     assert refusal == (422, "ERR_INVALID_001", "totp_code")

@@ -97,7 +97,7 @@ def begun(client: httpx2.Client, name: str, query: str = "") -> str:
 
 
 def refusal(response: httpx2.Response) -> str:
-    """Return the reason that the sign-in page is told; nobody is signed in."""
+    """Return the reason that the sign-in page gets. Check that nobody is signed in."""
     assert response.status_code == 302
     path, _, reason = response.headers["location"].partition("?error=")
     assert path == "/portal/sign-in"
@@ -111,7 +111,7 @@ def finished(client: httpx2.Client, url: str) -> httpx2.Response:
 
 
 def settled(sso: SsoInstallation, client: httpx2.Client, **claims: object) -> httpx2.Response:
-    """Sign in at the provider that says what it is told."""
+    """Sign in at the provider with chosen claims."""
     sso.settable.claims = {
         "sub": "ada",
         "email": "ada@example.com",
@@ -160,7 +160,7 @@ def test_a_browser_comes_back_signed_in(sso: SsoInstallation, visit: Visit) -> N
 
 @pytest.mark.threat("forged-callback")
 def test_a_callback_is_good_once(sso: SsoInstallation) -> None:
-    """Replayed, with the cookie that the browser had, it signs nobody in."""
+    """A replayed callback with the browser's old cookie signs nobody in."""
     sso.mock.add("once", email="once@example.com", email_verified=True, groups=["staff"])
     client = sso.browser()
     back = sso.mock.sign_in(begun(client, "mock"), "once")
@@ -185,7 +185,7 @@ def test_a_callback_belongs_to_its_browser(sso: SsoInstallation) -> None:
 
 @pytest.mark.threat("forged-callback")
 def test_a_callback_belongs_to_its_provider(sso: SsoInstallation) -> None:
-    """What was begun at one provider is not finished at another one's address."""
+    """A sign-in that began at one provider cannot finish at another provider's address."""
     client = sso.browser()
     back = sso.settable.sign_in(begun(client, "settable"))
     assert refusal(finished(client, back.replace("/sso/settable/", "/sso/mock/"))) == "expired"
@@ -384,7 +384,7 @@ def test_people_without_passwords_have_none(sso: SsoInstallation) -> None:
 
 
 def test_no_secret_and_no_claim_is_logged(sso: SsoInstallation) -> None:
-    """The log has neither the client's secret nor anything that a provider said."""
+    """The log has no client secret and no text from the provider."""
     settled(sso, sso.browser(), sub=MARKUP * 20)
     output = sso.installation.output
     assert "a provider of single sign-on gave an invalid answer" in output

@@ -1,4 +1,4 @@
-"""Whose address a request has, behind a reverse proxy and without one."""
+"""The source address of a request, with and without a reverse proxy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_records_have_the_client_s_address(ask: Ask, peer: str, recorded: str) -
 
 
 def test_an_api_key_is_bound_to_the_client_s_address(ask: Ask) -> None:
-    """Behind a trusted proxy its client's address is the one that must be allowed; no other is believed."""
+    """Behind a trusted proxy the client's address must be allowed. Others are not believed."""
     made = ask(PROXY, "POST", "/tenants", ANOTHER, json={"name": f"bound {uuid.uuid4()}"})
     keys = f"/tenants/{made.json()['data']['id']}/api-keys"
     allowed = {"allowed_addresses": [f"{CLIENT}/32"]}
@@ -104,7 +104,7 @@ def test_an_api_key_is_bound_where_a_client_hides_its_address(ask: Ask) -> None:
 
 
 def test_budgets_are_the_client_s(ask: Ask) -> None:
-    """A client that uses its budget up, with whatever nobody has, stops no one else and nothing known."""
+    """A client that exhausts its budget of unknown credentials affects no other client."""
 
     def status(client: str, credential: str | None = None) -> int:
         shown = {"X-API-Key": credential or new_credential(CredentialKind.API_KEY)}

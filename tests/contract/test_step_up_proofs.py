@@ -324,7 +324,7 @@ def test_checking_changes_and_counts_nothing(prepared: Prepared) -> None:
 
 
 def test_a_code_that_was_used_says_when_the_next_one_works(prepared: Prepared) -> None:
-    """It is 401 with the seconds, which no other code has, and counts as no failure: nobody guessed."""
+    """A used code is 401 with the seconds to wait, and does not count as a wrong guess."""
     owner = prepared.owner
     totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.confirm_authenticator(totp)

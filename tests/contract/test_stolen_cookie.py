@@ -112,7 +112,7 @@ def test_a_stolen_cookie_changes_nothing(prepared: Prepared) -> None:
 
 
 def test_a_stolen_cookie_has_no_keys_destroyed_by_age(owner: Caller) -> None:
-    """A keyring whose keys are archived by themselves takes a step-up; one without takes none."""
+    """Setting a keyring's automatic archiving requires a step-up; other settings do not."""
     row = next(each for each in ROWS if each.name == "create_keyring")
     assert row.step_up_for is not None
     destroying = {"name": "of-a-thief", row.step_up_for.name: 30}
@@ -136,6 +136,6 @@ def test_a_stolen_cookie_cannot_prove_anything(prepared: Prepared) -> None:
 
 
 def test_an_app_steps_up_only_when_it_is_in_force(owner: Caller) -> None:
-    """An app whose enrollment is not confirmed proves nothing: the factor before it does."""
+    """An app with unconfirmed enrollment proves nothing; the previous factor still does."""
     app = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     assert owner.refusal("/auth/step-up", {"totp_code": app.now()})[2] == "password"

@@ -256,7 +256,7 @@ def _subscription(tenant: Caller, name: str = "", **changes: object) -> dict[str
 
 
 def _event(kind: str, about: dict[str, Any], after: int = 0) -> dict[str, Any]:
-    """Return an event as Stripe sends it, so many seconds after what it is about began."""
+    """Return a Stripe event, dated some seconds after its subject began."""
     return {
         "id": f"evt_{uuid.uuid4().hex}",
         "object": "event",
@@ -478,7 +478,7 @@ def test_of_many_at_once_one_applies(shop: Shop, tenant: Caller) -> None:
 
 
 def test_what_has_ended_has_ended(shop: Shop, tenant: Caller) -> None:
-    """Neither older nor newer events make a subscription run again that has ended."""
+    """An ended subscription stays ended, whatever events arrive."""
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))
     shop.apply_notice(_event(DELETED, {**made, "status": "canceled"}, 5))
@@ -506,7 +506,7 @@ def test_older_news_come_late(shop: Shop, tenant: Caller) -> None:
 
 
 def test_a_new_subscription_after_an_old_one(shop: Shop, tenant: Caller) -> None:
-    """The end of an earlier subscription, come late, leaves the later one as it is."""
+    """A late event about the end of an earlier subscription does not change the present one."""
     old = _subscription(tenant)
     new = _on(PRICES["growth"], _subscription(tenant)) | {"created": old["created"] + 9}
     shop.apply_notice(_event(CREATED, old))
@@ -516,7 +516,7 @@ def test_a_new_subscription_after_an_old_one(shop: Shop, tenant: Caller) -> None
 
 
 def test_another_tenant_s_subscription(shop: Shop, tenant: Caller) -> None:
-    """An event about one tenant's subscription in the name of another changes neither."""
+    """An event with one tenant's subscription and another tenant's name changes neither tenant."""
     other = shop.installation.new_tenant("free")
     made = _subscription(tenant)
     shop.apply_notice(_event(CREATED, made))
@@ -566,7 +566,7 @@ def test_invoices(shop: Shop, tenant: Caller, owner: Caller) -> None:
 
 
 def test_another_tier(shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller, ask: Ask) -> None:
-    """A running subscription's price is changed at Stripe; the plan follows when Stripe says so."""
+    """An upgrade changes the price at Stripe. The plan changes when Stripe's event arrives."""
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
     shop.apply_notice(_event(CREATED, json.loads(json.dumps(made))))

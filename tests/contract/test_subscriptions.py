@@ -41,7 +41,7 @@ def _message(tenant: Caller, path: str, body: object) -> str:
 
 @pytest.fixture(scope="module")
 def ended(operator: Caller, world: World) -> Iterator[World]:
-    """The world, whose tenant's subscription has ended; afterwards it is renewed."""
+    """The world with an ended subscription. It is renewed afterwards."""
     changed = _change(operator, world.caller, subscription="ended", requests_per_minute=1_000_000)
     assert (changed["plan"], changed["subscription"]) == ("free", "ended")
     yield world
@@ -88,7 +88,7 @@ def test_after_a_subscription_the_plan_is_free(ended: World, operator: Caller) -
 
 @pytest.fixture
 def tenant(operator: Caller, new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant on starter with one key of X-Wing, whose subscription has ended."""
+    """A tenant on starter with one X-Wing key and an ended subscription."""
     made = new_tenant("starter")
     made.post("/kms/keys/generate", X_WING, status=201)
     _change(operator, made, subscription="ended")

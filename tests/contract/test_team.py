@@ -55,7 +55,7 @@ def _roles(owner: Caller) -> dict[str, str]:
 def test_everybody_is_listed(
     owner: Caller, new_person: Callable[..., Caller], new_tenant: Callable[..., Caller]
 ) -> None:
-    """Owners and admins see their own team, whoever came first first, and nobody else's."""
+    """Owners and admins see their own team in order of joining, and no other team."""
     new_person(new_tenant().tenant_id)
     admin = new_person(owner.tenant_id, "admin")
     listed = owner.get("/team/members")
@@ -68,7 +68,7 @@ def test_everybody_is_listed(
 
 
 def test_lists_of_people_have_pages(owner: Caller, new_person: Callable[..., Caller]) -> None:
-    """Members, invitations and sessions come one by one, and none goes on after a stranger."""
+    """Lists of members, invitations and sessions have pages. A foreign position is refused."""
     new_person(owner.tenant_id, "viewer")
     for name in ("one@example.com", "two@example.com"):
         path = f"/tenants/{owner.tenant_id}/invitations"
@@ -116,7 +116,7 @@ def test_who_owes_a_second_factor_is_shown(
 def test_a_role_holds_from_the_next_request_on(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """Whoever becomes a viewer generates no key any more, and as a developer again does."""
+    """A member who becomes a viewer cannot generate keys; as a developer they can again."""
     person = new_person(owner.tenant_id, "developer")
     body = {"algorithm": "Kyber768"}
     assert _change(owner, _id(person), "viewer").json()["data"]["role"] == "viewer"
@@ -145,7 +145,7 @@ def test_a_body_that_is_no_json(owner: Caller, refused: Refused) -> None:
 
 @pytest.mark.parametrize("member", ["1", "me", "%00", "00000000-0000-4000-8000-000000000000"])
 def test_nobody(owner: Caller, password: str, refused: Refused, member: str) -> None:
-    """An identifier that is nobody's, or none, is 404."""
+    """An unknown or malformed identifier is 404."""
     assert refused(_change(owner, member, "viewer")) == NO_MEMBER
     assert refused(_remove(owner, member, password)) == NO_MEMBER
 
@@ -173,7 +173,7 @@ def test_another_tenant_s_member_is_not_found(
 def test_who_changes_whom(
     owner: Caller, new_person: Callable[..., Caller], password: str, by: str
 ) -> None:
-    """Owners change and remove everybody, admins everybody but owners, and others nobody."""
+    """Owners change and remove all members, admins all but owners, and other roles none."""
     acting = new_person(owner.tenant_id, by)
     for whom in ROLES:
         theirs = _id(new_person(owner.tenant_id, whom))
@@ -186,7 +186,7 @@ def test_who_changes_whom(
 def test_admins_make_no_owners(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """An admin makes nobody an owner, themselves neither."""
+    """An admin cannot make anybody an owner, nor themselves."""
     admin, viewer = (new_person(owner.tenant_id, role) for role in ("admin", "viewer"))
     for each in (admin, viewer):
         assert refused(_change(admin, _id(each), "owner")) == FORBIDDEN
@@ -195,7 +195,7 @@ def test_admins_make_no_owners(
 def test_removal_needs_a_step_up(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
-    """Without a step-up token nobody is removed: 401 ERR_MFA_013."""
+    """Removing a member without a step-up token is 401 ERR_MFA_013."""
     viewer = _id(new_person(owner.tenant_id, "viewer"))
     response = owner.ask("DELETE", f"/team/members/{viewer}")
     assert refused(response) == (401, "ERR_MFA_013", None)
@@ -232,7 +232,7 @@ def test_nothing_of_a_removed_person_works(
 def test_a_removed_person_can_be_invited_again(
     owner: Caller, new_person: Callable[..., Caller], password: str
 ) -> None:
-    """The address is free then; whoever comes back is a new person."""
+    """A removed person's address is free. A returning person gets a new account."""
     email = f"{uuid.uuid4()}@example.com"
     first = _id(new_person(owner.tenant_id, "viewer", email))
     assert _remove(owner, first, password).is_success
@@ -243,7 +243,7 @@ def test_a_removed_person_can_be_invited_again(
 def test_everybody_may_leave(
     owner: Caller, new_person: Callable[..., Caller], password: str, refused: Refused, role: str
 ) -> None:
-    """Whoever removes themselves is signed out, the cookies are taken back; no role keeps them."""
+    """A person of any role who removes themselves is signed out and loses the cookies."""
     person = new_person(owner.tenant_id, role)
     response = _remove(person, _id(person), password)
     assert response.is_success
@@ -262,7 +262,7 @@ def test_the_last_owner_stays(
     password: str,
     refused: Refused,
 ) -> None:
-    """The last owner is neither removed nor demoted, by nobody: 409."""
+    """Nobody can remove or demote the last owner: 409."""
     new_person(owner.tenant_id, "admin")
     member, named = _id(owner), {"tenant_id": owner.tenant_id}
     assert refused(_change(owner, member, "admin")) == LAST_OWNER
@@ -323,7 +323,7 @@ def test_the_operator_names_the_tenant(
 def test_the_operator_finds_members_in_their_own_team_only(
     owner: Caller, new_tenant: Callable[..., Caller], operator: Caller, refused: Refused
 ) -> None:
-    """A member of one tenant is 404 under another one's name."""
+    """A member of one tenant is 404 under another tenant's path."""
     named = {"tenant_id": new_tenant().tenant_id}
     assert refused(_change(operator, _id(owner), "viewer", **named)) == NO_MEMBER
 
@@ -331,7 +331,7 @@ def test_the_operator_finds_members_in_their_own_team_only(
 def test_invitations_wait_and_are_withdrawn(
     owner: Caller, installation: Installation, password: str, refused: Refused
 ) -> None:
-    """Who is invited is listed without the token; withdrawn, the token lets nobody in."""
+    """The list of invitations has no token. A withdrawn invitation's token is refused."""
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     made = owner.post_proven(path, fields, status=201)
@@ -404,7 +404,7 @@ def test_admins_withdraw_no_owner_s_invitation(
 def test_admins_replace_no_owner_s_invitation(
     owner: Caller, new_person: Callable[..., Caller], installation: Installation, password: str
 ) -> None:
-    """Whoever is to be an owner is not invited as something else by an admin, but by an owner."""
+    """An admin cannot replace an owner's invitation by another role; an owner can."""
     admin = new_person(owner.tenant_id, "admin")
     path, email = f"/tenants/{owner.tenant_id}/invitations", f"{uuid.uuid4()}@example.com"
     made = owner.post_proven(path, {"email": email, "role": "owner"}, status=201)
@@ -423,7 +423,7 @@ def test_admins_replace_no_owner_s_invitation(
 def test_an_accepted_invitation_waits_no_longer(
     owner: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """Whoever has joined is a member, and not invited."""
+    """A person who joined is listed as a member, not as invited."""
     new_person(owner.tenant_id, "viewer")
     assert owner.get("/team/invitations") == {"invitations": [], "total": 0}
 
@@ -434,7 +434,7 @@ def test_another_tenant_s_invitation_is_not_found(
     new_person: Callable[..., Caller],
     refused: Refused,
 ) -> None:
-    """Another tenant's invitation is neither listed nor withdrawn."""
+    """Another tenant's invitation cannot be listed or withdrawn."""
     other = new_person(new_tenant().tenant_id)
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     made = other.post_proven(f"/tenants/{other.tenant_id}/invitations", fields, status=201)
@@ -447,7 +447,7 @@ def test_another_tenant_s_invitation_is_not_found(
 def test_what_becomes_of_a_team_is_in_the_log(
     owner: Caller, new_person: Callable[..., Caller], password: str
 ) -> None:
-    """A change is a record of whoever makes it, and one of whom it is about, of one request."""
+    """A change has a record of the acting person and one of the affected person, in one request."""
     mine, theirs = f"user:{_id(owner)}", _id(new_person(owner.tenant_id, "viewer"))
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     made = owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)

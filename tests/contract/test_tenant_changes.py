@@ -51,7 +51,7 @@ def test_the_operator_lists_all_tenants(
 
 
 def test_an_api_key_lists_its_own_tenant(new_tenant: Callable[..., Caller]) -> None:
-    """An API key's list is its own tenant and nobody else's."""
+    """An API key's list of tenants has only its own tenant."""
     tenant = new_tenant("starter")
     own = tenant.get(f"/tenants/{tenant.tenant_id}")
     assert tenant.get("/tenants") == {"tenants": [own], "total": 1}
@@ -78,7 +78,7 @@ def test_a_change_of_plan_is_effective_at_once(
 def test_the_quota_of_api_keys_follows_the_plan(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """More API keys are made on a better plan; after it those that are there rotate, none is made."""
+    """A better plan allows more API keys. After a downgrade they rotate, but none is created."""
     tenant = new_tenant("free")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     tenant.post(path, status=201)
@@ -201,7 +201,7 @@ def test_bad_values(
     field: str,
     value: object,
 ) -> None:
-    """A value that does not exist is 422 with its field, and nothing else is changed either."""
+    """An unknown value is 422 with its field, and no other field of the request is changed."""
     path = f"/tenants/{demo.tenant_id}"
     before = _change(operator, demo)
     good = {"subscription": "ended", "status": "suspended", "requests_per_minute": 1}

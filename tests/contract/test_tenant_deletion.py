@@ -66,7 +66,7 @@ def test_there_is_a_day_to_think_about_it(closed: Installation, refused: Refused
 
 
 def test_a_deleted_tenant(installation: Installation, operator: Caller, refused: Refused) -> None:
-    """Its keys are destroyed, one record each; its people and API keys are nobody; its records stay."""
+    """Its keys are destroyed with one record each. People and API keys get 401. Records stay."""
     tenant = installation.new_tenant()
     person = installation.person(tenant.tenant_id)
     path = f"/tenants/{tenant.tenant_id}"

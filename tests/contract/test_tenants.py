@@ -56,7 +56,7 @@ def test_development_mode_signs_anyone_up(anonymous: Caller, name: str) -> None:
 
 
 def test_who_signs_up_gets_free(anonymous: Caller, name: str) -> None:
-    """Without a credential the plan is free; another one is 403, and no tenant is made."""
+    """Without a credential only the plan free is possible; others are 403 and make no tenant."""
     assert anonymous.refusal("/tenants", {"name": name, "plan": "starter"}) == FORBIDDEN
     assert anonymous.post("/tenants", {"name": name, "plan": "free"}, status=201)["plan"] == "free"
 
@@ -127,7 +127,7 @@ def test_what_is_no_plan(operator: Caller, name: str, plan: object) -> None:
 
 
 def test_a_name_is_taken_once(operator: Caller, anonymous: Caller, name: str) -> None:
-    """The second tenant of a name is 409 ERR_CONFLICT_001, whoever asks."""
+    """A second tenant with the same name is 409 ERR_CONFLICT_001 for every caller."""
     operator.post("/tenants", {"name": name}, status=201)
     conflict = (409, "ERR_CONFLICT_001", "name")
     assert operator.refusal("/tenants", {"name": name, "plan": "starter"}) == conflict
@@ -201,7 +201,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
     method: str,
     end: str,
 ) -> None:
-    """Another's tenant, nobody's and what is no id all get the same 404, and the same words."""
+    """A foreign tenant, an unknown one and a malformed id get the same 404 and message."""
     own, another = new_tenant(), new_tenant()
     path = which.format(own=own.tenant_id, another=another.tenant_id)
     response = own.ask(method, f"/tenants/{path}{end}")

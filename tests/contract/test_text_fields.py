@@ -66,7 +66,7 @@ def callers(
     new_person: Callable[..., Caller],
     operator: Caller,
 ) -> Callers:
-    """Callers of a new tenant, whose owner has failed no step-up yet."""
+    """Callers of a new tenant without failed step-ups."""
     tenant = new_tenant()
     others = (installation.caller(None), operator, tenant)
     return Callers(tenant.tenant_id, new_person(tenant.tenant_id), others)

@@ -1,4 +1,4 @@
-"""Usage over HTTP: what was done in each hour and on each day, and what is allowed."""
+"""Usage over HTTP: operations by hour and by day, and the limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tenant(new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def summed(usage: dict[str, Any]) -> dict[str, int]:
-    """Return how often each operation was done in all buckets, and what was refused."""
+    """Return the counts of operations and refusals over all buckets."""
     done: dict[str, int] = {"refused": 0}
     for bucket in usage["buckets"]:
         assert bucket["succeeded"] == sum(bucket["operations"].values())

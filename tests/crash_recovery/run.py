@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run was, and what it found."""
+    """The parameters and results of a run."""
 
     seed: str
     database: str

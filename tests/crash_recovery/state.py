@@ -12,7 +12,7 @@ WRAPPING = KEMS[:2]
 SIGNATURES = ("Dilithium3", "Composite-ML-DSA", "ML-DSA-87")
 SLH_DSA = "SLH-DSA-SHA2-128f"
 OPERATOR_TENANT = str(uuid.UUID(int=0))
-"""Whose records those of the operator's refusals are."""
+"""The tenant in the records of the operator's refusals."""
 BUSY_TENANTS = 6
 RATE = 1_000_000
 REMEMBERED = 200
@@ -40,7 +40,7 @@ class State:
     made: dict[str, deque[Made]] = field(default_factory=dict)
     """What can be asked next, by operation."""
     api_keys: deque[Caller] = field(default_factory=deque)
-    """API keys to rotate and revoke; whoever takes one has it alone."""
+    """API keys to rotate and revoke. Each is used by one client at a time."""
     keys: deque[tuple[Caller, str, int]] = field(default_factory=deque)
     """Key versions: tenant, algorithm, version."""
 

@@ -1,4 +1,4 @@
-"""A log that is tampered with where it lies: found when the key service starts, or by the verifier."""
+"""A log that was changed in the database: the key service's start or the verifier finds it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from pqkeep_server.initialise import Layout
 
 START_SECONDS = 60.0
 OLD = 10
-"""A record whose tile is long complete."""
+"""A record in a complete tile."""
 SOON_SECONDS = 11.0
 """An export that is older than that does not make up for a checkpoint that it does not know."""
 NOBODY = "0" * 32
@@ -307,7 +307,7 @@ async def test_what_the_verifier_says(
 async def test_what_the_verifier_says_of_the_original(
     served: Path, kept: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Of a log that nobody tampered with it says nothing."""
+    """The verifier reports no problem in an unchanged log."""
     exported = tmp_path / EXPORT
     await export(served, exported)
     assert verify([exported, kept[1]], trusted_keys=kept[0]).is_verified

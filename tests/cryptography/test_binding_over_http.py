@@ -140,7 +140,7 @@ def test_a_context_that_cannot_be(operation: str, post: Post) -> None:
 
 @pytest.mark.parametrize("algorithm", [*ML_DSA, Algorithm.COMPOSITE_ML_DSA])
 def test_a_context_is_part_of_what_is_signed(algorithm: Algorithm, post: Post) -> None:
-    """It verifies with its context, and neither with another nor without one."""
+    """A signature verifies only with its own context."""
     context = _text(bytes(255))
     message: Body = {"message": _text(DATA), "algorithm": algorithm}
     signed = _data(post("/signature/sign", {**message, "context": context}))
@@ -204,7 +204,7 @@ def _malformed(envelope: str) -> Iterator[object]:
 
 
 def test_what_is_no_envelope_is_refused(post: Post) -> None:
-    """In whatever way the text is not the one that encrypt writes: 400, with its field."""
+    """A text in any form other than encrypt's is 400 with its field."""
     for bad in _malformed(_envelope(post, Algorithm.ML_KEM_768)):
         response = post("/kem/decrypt", {"envelope": bad})
         assert _refusal(response) == (400, "ERR_KEM_002", "envelope")

@@ -1,4 +1,4 @@
-"""OpenSSL's SLH-DSA: when it is taken, what it needs, and what is said where that is missing."""
+"""OpenSSL's SLH-DSA: when it is used, its requirements, and the messages without them."""
 
 import ctypes
 import ctypes.util
@@ -47,7 +47,7 @@ SETTINGS = Config(
 
 @pytest.fixture
 def old_library() -> str:
-    """Return the system's libcrypto, where it is older than 3.5."""
+    """Return the system's libcrypto if it is older than 3.5."""
     library = _system_library()
     if _version(library) >= OLDEST:
         pytest.skip("the system's OpenSSL is 3.5 or later")
@@ -67,7 +67,7 @@ def test_an_old_library_is_refused(old_library: str) -> None:
 
 
 def test_the_systems_library_is_the_default(old_library: str) -> None:
-    """Without a name the system's own libcrypto is looked at, and refused where it is old."""
+    """Without a configured library the system's libcrypto is checked, and refused if it is old."""
     with pytest.raises(ConfigError, match=r"needs OpenSSL 3\.5 or later"):
         OpenSsl()
 
@@ -104,7 +104,7 @@ def test_a_key_service_without_its_library_does_not_start(
 def test_a_key_service_with_an_old_library_does_not_start(
     start_key_service: Start, old_library: str
 ) -> None:
-    """A key service that is to use an old library ends with status 78 and says so."""
+    """A key service with an old library ends with status 78 and names the library."""
     process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{old_library}"\n')
     assert process.wait(SECONDS) == os.EX_CONFIG
     log = socket.with_name("output").read_text()
@@ -166,7 +166,7 @@ def test_the_librarys_path_is_relative_to_the_settings_file(
 
 
 class Glitching(OpenSsl):
-    """OpenSSL of whose signatures one is another: as valid, by another randomizer."""
+    """OpenSSL with one signature replaced by another valid one, from another randomizer."""
 
     faulty: int | None = None
     """Which signature, from 0."""

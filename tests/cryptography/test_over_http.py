@@ -327,7 +327,7 @@ def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
     ids=repr,
 )
 def test_other_hash_functions_are_refused(operation: str, name: object, post: Post) -> None:
-    """A hash function that is none of the three, however it is written, is 400 ERR_SIG_010."""
+    """A hash function other than the three, in any spelling, is 400 ERR_SIG_010."""
     for size in DIGEST_SIZE.values():
         body: Body = {"hash": _text(bytes(size)), "hash_algorithm": name}
         answer = post("/signature/" + operation, {**body, **REST[operation]})

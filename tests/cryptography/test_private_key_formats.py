@@ -62,7 +62,7 @@ def document(
 
 
 def decoded(algorithm: Algorithm, data: bytes, public_key: bytes = b"") -> bytes | ErrorKind:
-    """Return the seed of a document that agrees with a public key, or why there is none."""
+    """Return the seed of a document that matches a public key, or the reason of a refusal."""
     try:
         private_key = decode_pkcs8(algorithm, Secret(data))
         if public_key:

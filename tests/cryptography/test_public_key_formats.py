@@ -127,7 +127,7 @@ def test_pem_is_der_in_base64(algorithm: Algorithm, new_key: Callable[[Algorithm
 def test_cryptography_reads_both(
     algorithm: Algorithm, key_type: type, new_key: Callable[[Algorithm], bytes]
 ) -> None:
-    """The library cryptography reads each ML-KEM and ML-DSA key as what it is."""
+    """The library cryptography reads each ML-KEM and ML-DSA key as its algorithm."""
     key = new_key(algorithm)
     for read in (
         load_der_public_key(public_keys.to_der(algorithm, key)),
@@ -144,7 +144,7 @@ def test_openssl_reads_it(
     new_key: Callable[[Algorithm], bytes],
     openssl_library: str,
 ) -> None:
-    """OpenSSL reads each key as what it is, and writes the same DER again."""
+    """OpenSSL reads each key as its algorithm, and writes the same DER."""
     crypto = ctypes.CDLL(openssl_library)
     for function, result, arguments in (
         ("d2i_PUBKEY", c_void_p, [c_void_p, c_void_p, c_long]),
@@ -237,14 +237,14 @@ def test_pem_has_text_around_it_and_white_space_in_it(text: str) -> None:
     ],
 )
 def test_what_pem_is_instead_is_named(text: str, named: str) -> None:
-    """What is not one whole block with the right label is refused by the name of what it is."""
+    """Anything but one whole block with the right label is refused, and the error names it."""
     with pytest.raises(NotAPublicKeyError) as refused:
         public_keys.from_pem(text)
     assert named in str(refused.value)
 
 
 def _certified(algorithm: Algorithm, key: bytes, *, version: bool = True) -> bytes:
-    """Return a certificate of a key, whose signature is nothing."""
+    """Return a certificate of a key with a meaningless signature."""
     return _certificate(public_keys.to_der(algorithm, key), version=version)
 
 
@@ -263,7 +263,7 @@ def _certificate(info: bytes, *, version: bool = True) -> bytes:
 def test_the_key_of_a_certificate_is_taken(
     algorithm: Algorithm, new_key: Callable[[Algorithm], bytes]
 ) -> None:
-    """A certificate's key is read from its DER and its PEM, of version 1 and 3, and none of it cut."""
+    """A key is read from DER and PEM certificates of versions 1 and 3, and never from a cut one."""
     key = new_key(algorithm)
     for version in (True, False):
         data = _certified(algorithm, key, version=version)

@@ -218,7 +218,7 @@ def test_wrong_input_is_refused(
 def test_a_damaged_private_key_releases_no_signature(
     algorithm: Algorithm, implementation: Implementation
 ) -> None:
-    """A signature by a key whose public half was changed is never handed out."""
+    """A key with a changed public half never returns a signature."""
     private_key = bytearray(implementation.generate(algorithm))
     private_key[-1] ^= 1
     with pytest.raises((InvalidSignature, ValueError)):

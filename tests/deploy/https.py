@@ -92,7 +92,7 @@ def own_wheels(tree: Tree) -> list[Path]:
 
 
 def set_settings(tree: Tree, lines: str) -> None:
-    """Put settings in place of those of the same name, before the first table."""
+    """Replace settings of the same name before the first table."""
     settings = tree.path(GATEWAY)
     names = {line.partition(" ")[0] for line in lines.splitlines()}
     kept = [

@@ -51,7 +51,7 @@ async def test_the_user_can_keep_windows(address: str, tmp_path: Path) -> None:
 
 
 async def test_the_user_can_do_nothing_else(address: str) -> None:
-    """Neither other keys nor the server's administration are open to it."""
+    """The user can reach no other keys and no administration of the server."""
     async with Redis.from_url(address, password=PASSWORD) as redis:
         for command in (("GET", "other"), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("FLUSHALL",)):
             with pytest.raises(NoPermissionError):

@@ -179,7 +179,7 @@ class Tree:
             process.wait(SECONDS)
 
     def command(self, *command: str | Path) -> list[str]:
-        """Return a command that runs another one in the tree."""
+        """Return a command that runs a given command in the tree."""
         return ["chroot", str(self.root), *map(str, command)]
 
 

@@ -39,7 +39,7 @@ from pqkeep_server.cli import app as server_command
 from pqkeep_server.settings_reference import ROLES, Setting, settings_of, toml
 
 VARIABLE = frozenset({Algorithm.COMPOSITE_ML_DSA})
-"""Algorithms whose signatures vary in length."""
+"""Algorithms with signatures of varying length."""
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS: Mapping[str, str] = {
     "protocol": "pqkeep_protocol",
@@ -319,7 +319,7 @@ def _dotted(encoded: bytes) -> str:
 
 
 def settings(role: str) -> str:
-    """Return the settings of a process, and those of each table in them."""
+    """Return a process's settings, with the settings of each table."""
     form, prefix = ROLES[role]
     parts = [f"{_paragraph(form)} Variables: `{prefix}…`.", _settings_table(form)]
     return "\n\n".join([*parts, *_settings_tables(form)])

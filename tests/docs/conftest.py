@@ -66,7 +66,7 @@ class Service:
         return response.status_code, response.json()["error"]["error_code"]
 
     def stored(self, algorithm: Algorithm) -> StoredKey:
-        """Return the first version of the tenant's key as it is stored: the log has keys, too."""
+        """Return the stored first version of the tenant's key, without the log's own keys."""
         query = (
             "SELECT tenant_id, version, public_key, sealed_seed FROM keys"
             " WHERE tenant_id = ? AND algorithm = ? ORDER BY version"

@@ -15,7 +15,7 @@ PLACE = re.compile(
 
 
 def copy_repository(folder: Path) -> None:
-    """Copy the files that git would: those of the working tree that it does not ignore."""
+    """Copy the files of the working tree that git does not ignore."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, names.decode().split("\0")):

@@ -31,7 +31,7 @@ MATCHER = re.compile(r'([a-z_]+)(=~|!=|=)"([^"]*)"')
 
 
 def expressions() -> dict[str, str]:
-    """Return every expression, by where it is."""
+    """Return every expression by its place."""
     rules: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
     dashboard = json.loads((FOLDER / "grafana-dashboard.json").read_text())
     alerts = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}

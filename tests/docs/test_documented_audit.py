@@ -51,13 +51,13 @@ def listed(title: str) -> list[str]:
 
 
 def test_every_event_of_the_gateway_is_documented() -> None:
-    """The tables of the gateway's events have each one once, and no other."""
+    """The tables of the gateway's events list each event exactly once."""
     documented = listed("Recorded by the gateway") + listed("Recorded only where they are refused")
     assert sorted(documented) == sorted(AuditEvent)
 
 
 def test_every_operation_of_the_key_service_is_documented() -> None:
-    """The table of the key service's operations has each one once, and no other."""
+    """The table of the key service's operations lists each operation exactly once."""
     assert sorted(listed("Recorded by the key service")) == sorted((*Operation, *KeyServiceEvent))
 
 

@@ -100,7 +100,7 @@ class Shell:
             process.wait()
 
     def into_a_closed_pipe(self) -> int:
-        """Run a command whose output nobody reads."""
+        """Run a command and discard its output."""
         reader, writer = os.pipe()
         os.close(reader)
         with os.fdopen(writer, "wb") as closed:
@@ -176,7 +176,7 @@ ENDINGS: Mapping[int, Callable[[Shell], int]] = {
 
 
 def test_every_status_is_documented() -> None:
-    """The table of statuses has those that are shown below, and no others."""
+    """The table of statuses lists exactly the statuses that are shown below."""
     assert [int(row[0]) for row in rows("For scripts") if row[0].isdigit()] == sorted(ENDINGS)
 
 

@@ -192,7 +192,7 @@ def test_ml_dsa_signatures_verify_outside(
 def test_composite_signatures_verify_outside(
     service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The documented program verifies a composite signature, and none with a half changed."""
+    """The documented program verifies a composite signature, but not with a changed half."""
     algorithm = Algorithm.COMPOSITE_ML_DSA
     signature = service.read("/signature/sign", "signature", algorithm=algorithm, message=MESSAGE)
     verify = example("verify-composite")["verify_composite"]
@@ -261,7 +261,7 @@ def test_a_computed_mu_is_signed_as_its_message(
 def test_the_two_kinds_of_signature_stay_apart(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """A signature over OID and digest as a message passes neither program nor verify-hash."""
+    """A signature over the message OID and digest is refused by the program and by verify-hash."""
     program = example("verify-sign-hash")
     digest = hashlib.sha256(MESSAGE).digest()
     message = program["OIDS"]["SHA-256"] + digest
@@ -380,7 +380,7 @@ def decrypt(service: Service, algorithm: Algorithm, blob: bytes) -> bytes:
 def test_blobs_made_outside_open_inside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """The service decrypts the documented program's blob, and none with one byte changed."""
+    """The service decrypts the documented program's blob, and refuses it with one byte changed."""
     make_blob = example("make-blob")["make_blob"]
     data, size = b"made outside", ALGORITHMS[algorithm].output_size
     for plaintext in (data, b""):
@@ -468,7 +468,7 @@ def test_keys_wrapped_outside_unwrap_inside(
 def test_a_blob_is_bound_to_every_field_of_info(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
-    """A blob made for another purpose, tenant or version is opened by neither endpoint."""
+    """Both endpoints refuse a blob that was made for another purpose, tenant or version."""
     make_blob, public_key = example("make-blob")["make_blob"], public_keys[algorithm]
     tenant, data = service.caller.tenant_id, bytes(32)
     other_tenant = tenant[:-1] + ("1" if tenant[-1] == "0" else "0")

@@ -26,7 +26,7 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_metrics_have_the_names_of_their_kinds() -> None:
-    """Names are Prometheus's: counters end in _total, histograms in _seconds, and none is twice."""
+    """Names follow Prometheus: counters end in _total, histograms in _seconds; names are unique."""
     for metric in METRICS:
         assert re.fullmatch(r"pqkeep(_[a-z]+)+", metric.name)
         assert metric.name.endswith("_total") is (metric.kind is Kind.COUNTER)

@@ -71,7 +71,7 @@ def document(name: str) -> str:
 
 
 def make_environment(folder: Path, command: Sequence[str | Path]) -> None:
-    """Make an environment like that of the tests, whose pqkeep is another command."""
+    """Make an environment like that of the tests with another command as pqkeep."""
     ours = Path(SCRIPTS)
     (folder / ours.name).mkdir(parents=True)
     for each in {*ours.parent.iterdir(), *ours.iterdir()} - {ours, ours / "pqkeep"}:

@@ -23,7 +23,7 @@ from pqkeep_server.start_settings import StartSettings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted({*DOCS.glob("*.md"), *(ROOT / "deploy").glob("*.md")} - {DOCS / "sdk.md"})
-"""All but the one whose TOML is a file of the client."""
+"""All pages but the one with a TOML file of the client."""
 SNIPPET = re.compile(r"^ *```toml\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS = 120

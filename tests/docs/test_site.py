@@ -70,7 +70,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Site:
-    """The built site, and where it is served."""
+    """The built site and its address."""
 
     folder: Path
     base_url: str

@@ -1,4 +1,4 @@
-"""How a secret looks that was written down where it does not belong."""
+"""The encodings in which a leaked secret can appear."""
 
 import base64
 from collections.abc import Iterator

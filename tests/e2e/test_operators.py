@@ -85,7 +85,7 @@ def test_a_name_that_exists(operator_command: Run) -> None:
 
 
 def test_what_cannot_be_done_is_said(operator_command: Run) -> None:
-    """Nobody's name, a bad name and a folder that is no installation end with status 1 and one line."""
+    """An unknown name, a bad name and a wrong folder end with status 1 and one line."""
     for arguments in (("remove", "nobody"), ("rotate", "nobody"), ("add", "No Name")):
         ended = operator_command(*arguments, status=1)
         assert ended.stdout == ""

@@ -1,4 +1,4 @@
-"""No secret of a person's is found where it does not belong: output, errors, databases."""
+"""No person's secret is in output, errors or databases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COOKIES = ("service_access_token", "service_refresh_token")
 
 @dataclass
 class Walk:
-    """Somebody who does everything that people can do, and notes what nobody else may know."""
+    """A person who uses every function for people, and notes all secrets."""
 
     caller: Caller
     operator: Caller

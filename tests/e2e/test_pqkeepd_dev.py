@@ -33,7 +33,7 @@ Run = Callable[..., ForkedProcess]
 
 @pytest.fixture(scope="module")
 def pqkeepd() -> Run:
-    """Start the command where it must fail, its output going to a file."""
+    """Start a command that must fail, with its output in a file."""
     return lambda output, *arguments: start_forked(arguments, output)
 
 
@@ -72,7 +72,7 @@ def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> N
 
 
 def test_a_doctor_finds_its_gateway(start: Callable[..., Installation]) -> None:
-    """Its management port is another one each time, and pqkeepd doctor asks there."""
+    """Each start has a new management port, and pqkeepd doctor finds it."""
     installation = start()
     problems = dict(examine(Layout(installation.data)))
     assert problems["gateway"] == []
@@ -83,7 +83,7 @@ def test_a_doctor_finds_its_gateway(start: Callable[..., Installation]) -> None:
 
 
 def test_a_doctor_finds_a_key_service_that_hangs(start: Callable[..., Installation]) -> None:
-    """A key service whose process is stopped is said not to respond, and to respond when it goes on."""
+    """A stopped key service process is reported as not responding until it continues."""
     installation = start()
     pid = installation.children()["pqkeep_keyservice"]
     os.kill(pid, signal.SIGSTOP)
@@ -97,7 +97,7 @@ def test_a_doctor_finds_a_key_service_that_hangs(start: Callable[..., Installati
 
 
 def test_a_start_warns_once(start: Callable[..., Installation]) -> None:
-    """The log of a start has each warning once, and none of parts that have not started yet."""
+    """The log of a start has each warning once, and no warning about parts that start later."""
     lines = [json.loads(line) for line in start().output.splitlines() if line.startswith("{")]
     warnings = [line["event"] for line in lines if line.get("level") == "warning"]
     waiting = "requests are not answered yet"
@@ -107,7 +107,7 @@ def test_a_start_warns_once(start: Callable[..., Installation]) -> None:
 
 
 def test_everything_in_the_data_directory_is_private(start: Callable[..., Installation]) -> None:
-    """No file of a data directory can be read by anyone else, and the socket takes nobody else."""
+    """Other users cannot read any file of a data directory, or connect to its socket."""
     installation = start()
     installation.demo().post("/kms/keys/generate", KYBER, status=201)
     paths = list(installation.data.rglob("*"))
@@ -214,7 +214,7 @@ def test_a_data_directory_belongs_to_one(
 
 
 def test_a_port_in_use(pqkeepd: Run, tmp_path: Path) -> None:
-    """Where the port is taken it says so and ends; the data directory is good for another try."""
+    """On a taken port the command names it and ends; the data directory can be used again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(pqkeepd, tmp_path, "--port", str(port), "--data", str(tmp_path / "data"))
@@ -275,7 +275,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "dev.json cut off": (lambda data: (data / "dev.json").write_text("{"), "dev.json"),
     "a path too long for a socket": (lambda _: None, "socket"),
 }
-"""What is done to a data directory, and what the message must name."""
+"""Damages of a data directory, each with the words of its message."""
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,7 @@ def test_an_accounts_database_that_others_may_read(
 
 
 def test_a_ready_file_that_cannot_be(pqkeepd: Run, tmp_path: Path) -> None:
-    """Where the ready file cannot be written it stops what it started, and says so."""
+    """If the ready file cannot be written, the command names it and stops its processes."""
     ready_file = tmp_path / "nowhere" / "ready.json"
     said = refusal(
         pqkeepd,
@@ -366,7 +366,7 @@ def test_tls_is_for_another_command(pqkeepd: Run, tmp_path: Path) -> None:
 def test_databases_do_not_move(
     start: Callable[..., Installation], pqkeepd: Run, tmp_path: Path
 ) -> None:
-    """A data directory whose databases are files is not used with one on a server."""
+    """A data directory with SQLite files is refused with a database on a server."""
     start().stop()
     elsewhere = "--keys-database", "postgresql://role@127.0.0.1:9/name"
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"), *elsewhere)
@@ -375,7 +375,7 @@ def test_databases_do_not_move(
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
 def test_what_is_no_port(pqkeepd: Run, tmp_path: Path, port: str) -> None:
-    """A port that is none is a usage error: status 2."""
+    """An invalid port is a usage error: status 2."""
     process = pqkeepd(tmp_path / "output", "dev", "--port", port)
     assert process.wait(SECONDS) == 2
 

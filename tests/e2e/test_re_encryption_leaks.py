@@ -1,4 +1,4 @@
-"""What re-encryption moves is seen by nobody but the key service: not even in a gateway's memory."""
+"""Only the key service sees the plaintext of a re-encryption: no gateway's memory has it."""
 
 from __future__ import annotations
 

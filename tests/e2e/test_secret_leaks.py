@@ -1,4 +1,4 @@
-"""No secret of a run is found where it does not belong: output, databases, errors."""
+"""No secret of a run is in output, databases or errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's in the tests
 
 @dataclass
 class Run:
-    """A run that is over: where it was, what was secret in it, what its errors said."""
+    """A finished run: its folder, its secrets and its errors."""
 
     data: Path
     output: bytes

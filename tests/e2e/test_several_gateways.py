@@ -163,7 +163,7 @@ def load(several: SeveralGateways) -> Iterator[Counter[str]]:
 
 
 def test_every_gateway_serves_and_is_seen(several: SeveralGateways) -> None:
-    """New connections reach each process, whose metrics have successive ports."""
+    """New connections reach each process. Their metrics have successive ports."""
     for _ in range(60):
         assert get(f"{several.url}/healthz").status_code == 200
     assert len(several.gateways()) == COUNT

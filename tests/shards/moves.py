@@ -59,7 +59,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run was, and what it found."""
+    """The parameters and results of a run."""
 
     database: str
     tenants: int

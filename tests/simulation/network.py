@@ -1,6 +1,6 @@
 """Sockets between simulated processes: bytes arrive late, in other pieces, slowly, or not at all.
 
-What a stream does not do, they do not: bytes keep their order, and none comes twice.
+Like TCP, they keep the order of bytes and deliver each byte once.
 """
 
 from __future__ import annotations
