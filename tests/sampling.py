@@ -25,7 +25,7 @@ SLOW_ALGORITHMS = frozenset(
         Algorithm.SLH_DSA_SHA2_256S,
     }
 )
-"""Those whose keys and signatures take a second each; SLH-DSA-SHA2-128f is their like, and fast."""
+"""Algorithms that take a second for a key or signature. SLH-DSA-SHA2-128f stands for them."""
 
 ABOUT_DATABASES = frozenset(
     {

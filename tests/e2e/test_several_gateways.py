@@ -58,7 +58,7 @@ class SeveralGateways:
     operator_key: str
 
     def gateways(self) -> set[int]:
-        """Return the process ids of the gateways, of those that leave too."""
+        """Return the process ids of the gateways, including draining ones."""
         return processes.children_that_run("pqkeep_gateway", self.pid)
 
     def until(self, text: str, times: int) -> None:

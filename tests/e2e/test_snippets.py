@@ -49,7 +49,7 @@ BY_OPERATOR = {
     *("prove_audit_record", *LAST[len(CHANGES) :], *LAST_OF_ALL),
     *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
 }
-"""What a tenant's API key may not do, or what ends the one that is used here."""
+"""Operations that an API key may not do, or that would end this API key."""
 IN_THE_CLIENT = ("/kem/", "/signature/", "/kms/", "/tenants", "/audit/", "/healthz")
 """Where the paths begin of what the client has calls for."""
 BATCH = "_batch"

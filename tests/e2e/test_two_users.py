@@ -180,7 +180,7 @@ def test_both_are_seen_from_outside(production: Production) -> None:
 
 
 def test_every_file_has_its_owner(production: Production) -> None:
-    """Each process's files are its own user's, and nobody else has access but to the sockets."""
+    """Each process's user owns its files. Other users can reach only the sockets."""
     assert production.encrypts()
     for name, (owner, mode) in owners(production.layout).items():
         first = name.partition("/")[0]
@@ -465,7 +465,7 @@ def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: P
 
 
 def test_one_user_for_both_is_refused(folder: Path) -> None:
-    """With equal user ids neither start nor the key service alone runs: status 78, and why."""
+    """With equal user ids, start and the key service end with status 78 and the reason."""
     layout, _ = initialised(folder / "equal")
     settings = layout.key_service_settings
     settings.write_text(edited(settings.read_text(), {"gateway_uid": KEY_SERVICE}))
@@ -491,7 +491,7 @@ def test_one_user_for_both_is_refused(folder: Path) -> None:
 
 
 def test_start_needs_root(folder: Path) -> None:
-    """Neither start nor init runs without root; the message says what does."""
+    """Without root, start and init refuse; the message names the command that works."""
     for command in ("init", "start"):
         ended = subprocess.run(
             [*pqkeepd_program(), command, "--data", folder / "none"],

@@ -49,7 +49,7 @@ Reply = Callable[[Call], ToGateway | bytes | None]
 
 
 class FakeKeyService:
-    """A real server on a real Unix socket, in a thread of its own, that answers as it is told."""
+    """A real server on a Unix socket, in its own thread, with responses that the test chooses."""
 
     def __init__(self, path: Path) -> None:
         self.reply: Reply = lambda _: None
@@ -201,7 +201,7 @@ def gateway_alone(
 
 @pytest.fixture
 def gateway_left_alone(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
-    """A gateway of this test only, whose key service is there no more."""
+    """A gateway of this test only, after the end of its key service."""
     with tenant_of_gateway(tmp_path, "open") as (client, operator_key, fake):
         fake.stop()
         yield client, operator_key

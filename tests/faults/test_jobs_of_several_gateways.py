@@ -50,7 +50,7 @@ class Several:
         return processes.children_that_run("pqkeep_gateway", self.installation.process.pid)
 
     def add_due(self, tenants: Sequence[UUID]) -> None:
-        """Give tenants a subscription whose period is over."""
+        """Give tenants a subscription with an expired period."""
         now = time.time_ns() // 1000
         for tenant in tenants:
             row = {"id": uuid4().hex, "tenant": tenant.hex, "now": now, "begin": now - MONTH_US}

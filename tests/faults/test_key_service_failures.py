@@ -145,7 +145,7 @@ def test_refusals(
 def test_a_hang_up_is_503_and_the_gateway_connects_again(
     lie: Callable[[Reply], httpx2.Client],
 ) -> None:
-    """A call whose connection breaks is 503 with Retry-After; the next one gets a new connection."""
+    """A call on a broken connection is 503 with Retry-After; the next one uses a new connection."""
     calls = []
 
     def reply(call: Call) -> Answer | bytes:

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of batches: each item that was answered has its record, and none is half."""
+"""kill -9 during batches: each answered item has its record, and no item is half done."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SECONDS = 60.0
 def gateway(
     mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
 ) -> MailingGateway:
-    """A gateway whose mail server, on this machine and without encryption, is not there yet."""
+    """A gateway with a local mail server without encryption that has not started yet."""
     return new_mailing_gateway(
         f"""
 [smtp]
@@ -165,7 +165,7 @@ sender = "pqkeep@example.org"
 def test_without_mail_it_is_said_what_is_missing(
     new_mailing_gateway: Callable[[str], MailingGateway],
 ) -> None:
-    """Where no mail is set up, what needs it is 403 and says so, and an invitation is good without."""
+    """Without a mail server, operations that need mail are 403; invitations work without mail."""
     gateway = new_mailing_gateway("")
     with gateway.running() as client:
         token = invite(client, "ada@example.com")

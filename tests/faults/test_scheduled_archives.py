@@ -32,14 +32,14 @@ real, ahead = time.time_ns, int(sys.argv.pop(1)) * {DAY_NS}
 time.time_ns = lambda: real() + ahead
 sys.exit(main())
 """
-"""A key service whose clock is so many days ahead."""
+"""A key service with its clock some days ahead."""
 KEM = {"algorithm": "Kyber768"}
 GATEWAYS = ("first", "second", "third")
 
 
 @contextmanager
 def key_service(layout: Layout, output: Path, days: int) -> Iterator[None]:
-    """Run a key service whose clock is some days ahead."""
+    """Run a key service with its clock some days ahead."""
     words: list[str | Path] = [sys.executable, "-P", "-c", AHEAD, str(days)]
     with processes.running([*words, layout.key_service_settings], output):
         yield
@@ -54,7 +54,7 @@ def data(response: httpx2.Response) -> dict[str, Any]:
 
 @pytest.fixture
 def layout(tmp_path: Path, redis_server: str) -> tuple[Layout, str]:
-    """The files of an installation whose gateways share a Redis, and its operator's credential."""
+    """The files of an installation with a shared Redis, and its operator's credential."""
     layout, operator_key = Layout(tmp_path), new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup="operator")
     with layout.gateway_settings.open("a") as settings:
@@ -74,7 +74,7 @@ def until_archived(status: Callable[[httpx2.Client], str], gateway: httpx2.Clien
 
 
 def test_it_is_carried_out_once(layout: tuple[Layout, str], tmp_path: Path) -> None:
-    """Refused by every gateway until its time, archived after it with one record, whoever restarts."""
+    """Every gateway refuses the version until its time. Then it is archived with one record."""
     files, operator_key = layout
     operator = {"X-API-Key": operator_key}
     with ExitStack() as stack:

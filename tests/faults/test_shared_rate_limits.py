@@ -60,7 +60,7 @@ def test_a_tenant_has_one_limit_on_all_gateways(shared_gateways: SharedGateways)
 
 
 def test_a_revocation_holds_on_every_gateway_at_once(shared_gateways: SharedGateways) -> None:
-    """An API key that all gateways know is 401 at each as soon as it is revoked at one of them."""
+    """An API key that one gateway revokes is 401 at all gateways at once."""
     gateways = shared_gateways.all
     for gateway in gateways:
         response = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)

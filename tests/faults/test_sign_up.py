@@ -44,7 +44,7 @@ def test_open_sign_up_is_rate_limited(
 def test_closed_sign_up_needs_the_operator(
     gateway_alone: tuple[httpx2.Client, str], stranger: httpx2.Client
 ) -> None:
-    """Where sign-up is not open, nobody without the operator's credential makes a tenant."""
+    """If sign-up is not open, only the operator's credential can make a tenant."""
     client, _ = gateway_alone
     assert client.post(TENANTS, json={"name": "y"}).status_code == 403
     refused = stranger.post(TENANTS, json={"name": "y"})

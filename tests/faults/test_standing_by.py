@@ -1,4 +1,4 @@
-"""A gateway that reaches a key service which stands by, and the one that serves later."""
+"""A gateway that is connected to a standby, and later to an active key service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pqkeep_server.settings_file import edited
 
 
 def test_a_gateway_is_not_healthy_before_it_reaches_who_serves(tmp_path: Path) -> None:
-    """With the standby alone /healthz is 503; with the one that serves it is 200."""
+    """With only the standby /healthz is 503; with an active key service it is 200."""
     layout, output = Layout(tmp_path / "data"), tmp_path / "output"
     initialise(layout, "pqo_nobody", signup="operator")
     standby = layout.socket.with_name("standby.sock")

@@ -153,7 +153,7 @@ def test_no_answer_in_time_is_504(seen: dict[str, list[Seen]], what: str) -> Non
 
 
 def test_other_calls_do_not_wait(seen: dict[str, list[Seen]]) -> None:
-    """A call that is answered does not wait for those that are not."""
+    """A call with a response does not wait for calls without one."""
     (one,) = seen["meanwhile"]
     assert one.status == 200
     assert one.seconds < min(waiting.seconds for waiting in seen["silence"])

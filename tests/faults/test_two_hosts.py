@@ -122,7 +122,7 @@ def make_tenant(client: httpx2.Client, operator_key: str) -> None:
 
 @pytest.fixture
 def link(hosts: TwoHosts) -> Iterator[TwoHosts]:
-    """The link, which is up, and whose relay is honest again afterwards."""
+    """The established link. Its relay is honest again after the test."""
     until_healthy(hosts.client)
     yield hosts
     hosts.relay.tamper = unchanged
@@ -180,7 +180,7 @@ def version(link: TwoHosts) -> int:
 
 @pytest.mark.threat("link-attacker")
 def test_a_replayed_connection_does_nothing(link: TwoHosts) -> None:
-    """Whoever sends a gateway's whole connection again is answered nothing, and nothing is done."""
+    """A replay of a gateway's whole connection gets no response and changes nothing."""
     link.post("/kms/keys/rotate", {"algorithm": SIGNATURE}).raise_for_status()
     after = version(link)
     log = link.outputs[0].read_text()

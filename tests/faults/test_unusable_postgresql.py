@@ -59,7 +59,7 @@ def rules(server: PostgresServer, lines: str) -> Iterator[None]:
 
 @contextmanager
 def statement(server: PostgresServer, done: str, undone: str) -> Iterator[None]:
-    """Have the superuser run a statement, and another one in the end."""
+    """Run a statement as superuser, and a second one at the end."""
     for database in PROVISIONED.values():
         server.sql(done, database=database)
     try:
@@ -71,7 +71,7 @@ def statement(server: PostgresServer, done: str, undone: str) -> Iterator[None]:
 
 @contextmanager
 def untrusted(folder: Path) -> Iterator[int]:
-    """Listen as a server with TLS does, with a certificate that nobody vouches for; yield the port."""
+    """Listen like a TLS server with an untrusted certificate; yield the port."""
     context = new_certificate(folder).context
     with socket.create_server((HOST, 0)) as listener:
 
@@ -100,7 +100,7 @@ class Case(NamedTuple):
     """Returns the address for a role."""
     spoil: Callable[[PostgresServer, ExitStack], object]
     names: Sequence[str]
-    """What a message names: the cause, and what to change. {role} and {database} are filled in."""
+    """The cause and the remedy that a message names. {role} and {database} are filled in."""
     is_permanent: bool
 
 
@@ -236,7 +236,7 @@ OPENINGS: dict[str, Callable[[str], Awaitable[None]]] = {
 async def test_a_server_that_cannot_be_used(
     name: str, server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Gateway, key service, config check and doctor name the cause; another try where it may help."""
+    """Gateway, key service, config check and doctor name the cause, and retry if that can help."""
     case = CASES[name]
     addresses = {role: case.address(server, role) for role in PROVISIONED}
     layout = Layout(tmp_path / "data")
@@ -316,7 +316,7 @@ async def test_an_untrusted_certificate(tmp_path: Path) -> None:
 async def test_a_statement_that_hangs_ends_a_command(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What backup, restore and migrations ask of a server has a time limit, and the message says so."""
+    """Database calls of backup, restore and migrations have a time limit that the message names."""
     monkeypatch.setattr("pqkeep_server.backup.databases.STATEMENT_SECONDS", 2.0)
     address = server.url(ACCOUNTS_ROLE, server.new_database(ACCOUNTS_ROLE))
     await _open_accounts(address)
@@ -355,7 +355,7 @@ async def test_a_standby_is_named_until_it_is_promoted(
 
 
 def test_an_old_server_is_refused() -> None:
-    """The message has the version that was found, and the one that is needed."""
+    """The message has the version that was found and the required version."""
     require_version((15, 0), "postgresql://a@b/c")
     with pytest.raises(ConfigError, match=r"PostgreSQL 14\.11.* 15 or later"):
         require_version((14, 11), "postgresql://a@b/c")

@@ -37,7 +37,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Service:
-    """An installation, with what it is stored in."""
+    """An installation with its databases."""
 
     installation: Installation
     management: httpx2.Client
@@ -46,7 +46,7 @@ class Service:
     redis: redis.Redis | None = None
 
     def causes(self) -> dict[str, str] | None:
-        """Return what /readyz says is missing, and why; None where it is ready."""
+        """Return the missing parts and reasons of /readyz; None if it is ready."""
         response = self.management.get("/readyz")
         told = response.json()
         assert response.is_success == (told["status"] == "ready")
@@ -406,7 +406,7 @@ def test_servers_that_take_no_writes(
 
 
 def test_an_idle_installation_is_left_alone(on_files: Service) -> None:
-    """Nothing is written where nobody asks, and a flood of questions is one probe in a second."""
+    """Without requests there is no probe. With many requests there is one probe per second."""
     on_files.wait_for(problem=None)
 
     def written() -> int:

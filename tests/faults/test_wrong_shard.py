@@ -16,7 +16,7 @@ from pqkeep_server.initialise import Layout, initialise
 
 @pytest.mark.threat("swapped-key-service")
 def test_another_shards_key_service_is_asked_nothing(tmp_path: Path) -> None:
-    """It is not used, the log says why, and the right one is used as soon as it is there."""
+    """The wrong shard is not used, and the log says why. The right one is used when it appears."""
     layout, output = Layout(tmp_path / "data"), tmp_path / "output"
     initialise(layout, "pqo_nobody", signup="operator")
     asked: list[Call] = []

@@ -37,7 +37,7 @@ from tests.fuzz.world import REQUEST_SECONDS, Person, Tenant, World
 
 READY_SECONDS = 60.0
 SLOW_SIGNATURES = 150
-"""How many cases may use SLH-DSA, whose signatures take up to seconds each."""
+"""The most cases with SLH-DSA: a signature takes up to seconds."""
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -46,7 +46,7 @@ CHECKS = (
     response_schema_conformance,
 )
 PEOPLE = {"auth", "team", "billing"}
-"""Parts of the API whose operations change people, and what they bought."""
+"""Parts of the API that change people and purchases."""
 NEEDS_KEYS = {"rotate_key", "retire_key", "disable_key", "enable_key", "cancel_archive"}
 SPENDS = NEEDS_KEYS | {
     "generate_key",
@@ -80,7 +80,7 @@ ONLY = {"unwrap": ("Kyber768", "X-Wing"), "verify_mu": ("Dilithium3", "ML-DSA-87
 
 @dataclass
 class Cast:
-    """The tenants that the cases are about, and whose credentials they carry."""
+    """The tenants of the cases and of their credentials."""
 
     reader: Tenant
     """Has keys of every algorithm, and keeps them."""
@@ -89,14 +89,14 @@ class Cast:
     team: Tenant
     """Its people come and go; another takes its place after each change."""
     stranger: Tenant
-    """Whose owner asks for what belongs to the others."""
+    """The tenant with an owner who asks for other tenants' objects."""
     real: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """A valid body for a reading operation, by operation and algorithm."""
 
 
 @dataclass
 class Findings:
-    """What was answered, and what was wrong with it."""
+    """A response and its problem."""
 
     statuses: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     wrong: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Findings:
 RENEWED_AFTER = 40
 """Cases that use a tenant up, after which another takes its place."""
 WHO = ("own", "owner", "operator", "own", "viewer", "owner", "nobody", "own", "stranger", "owner")
-"""Whose credential or session the cases carry, in turn."""
+"""The callers of the cases, in turn."""
 
 
 def main() -> int:
@@ -325,7 +325,7 @@ def _bound(found: Findings, case: Any) -> None:
 
 
 def _problem(case: Any, response: Any) -> tuple[str, str] | None:
-    """Return what is wrong with an answer: its kind, and what it is."""
+    """Return a response's problem: its kind and details."""
     try:
         case.validate_response(response, checks=CHECKS)
     except FailureGroup as group:

@@ -100,7 +100,7 @@ class World:
         person: Person | None = None,
         proven: bool = False,
     ) -> requests.Response:
-        """Send one request as the holder of an API key, as a person, or as nobody."""
+        """Send one request with an API key, as a person, or anonymously."""
         headers = {} if credential is None else {"X-API-Key": credential}
         if proven and person is not None:
             headers["X-Step-Up-Token"] = self.step_up(person)

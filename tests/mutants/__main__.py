@@ -28,7 +28,7 @@ DISTRIBUTIONS = ("protocol", "keyservice", "gateway", "server", "sdk")
 KILLED = 0.9
 """The part of a module's mutants that has to be killed."""
 LONGEST = 300
-"""Seconds of CPU time for the tests of a module as it is."""
+"""Seconds of CPU time for the tests of an unchanged module."""
 SLOWER, SPARE = 3, 3
 """How many times as long a mutant's tests may take, and how many seconds more."""
 

@@ -23,7 +23,7 @@ LEFT_OUT = (
     "core/ReplaceComparisonOperator_Is_Eq",  # and what is identical is equal
     "core/ReplaceComparisonOperator_IsNot_NotEq",
 )
-"""How the names of operators begin whose mutants say nothing."""
+"""The first letters of operators with meaningless mutants."""
 
 
 def mutants(source: str) -> dict[str, str]:

@@ -79,7 +79,7 @@ def test_search_that_finds_nothing(visit: Visit, installation: Installation) -> 
 
 
 def test_search_without_an_answer(visit: Visit, installation: Installation) -> None:
-    """Where its index cannot be had the search says so, and asks again with the next letter."""
+    """Without its index the search shows a message, and tries again at the next letter."""
     visitor = visit(installation.base_url)
     visitor.expected += ["Failed to load resource"]
     page = visitor.open("/docs")
@@ -92,7 +92,7 @@ def test_search_without_an_answer(visit: Visit, installation: Installation) -> N
 
 
 def test_the_language_is_remembered(visit: Visit, installation: Installation) -> None:
-    """One language is shown; the one that was chosen, on the other pages and in other tabs too."""
+    """Examples show one language: the chosen one, also on other pages and in other tabs."""
     visitor = visit(installation.base_url)
     page = visitor.open("/docs/encrypt")
     expect(page.locator(CURL)).to_be_visible()

@@ -140,7 +140,7 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
 def test_an_api_key_is_rotated_with_other_limits(
     installation: Installation, visit_as: SignedIn
 ) -> None:
-    """What is left as it is stays; what is chosen takes the old one's place, on a page of its own."""
+    """An unchanged limit stays; a chosen one replaces the old one, on its own page."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     path = f"/tenants/{tenant.tenant_id}/api-keys"
@@ -198,7 +198,7 @@ def test_everything_is_chosen_deliberately(installation: Installation, visit_as:
 
 
 def test_what_a_key_may_do_is_said() -> None:
-    """Every group has words of its own; scopes are sentences, and none is everything."""
+    """Every group has its own words. Scopes are shown as sentences; no scopes means everything."""
     assert GROUPS.keys() == set(Group)
     scopes = (
         ScopeData(operations=("use", "manage-keys"), keyrings=("payments.*",)),
@@ -240,7 +240,7 @@ def test_a_role_sees_the_forms_that_it_may_send(installation: Installation, role
 
 
 def test_filter_and_markup(installation: Installation) -> None:
-    """A filter that matches nothing says so, and markup in it is text."""
+    """A filter without matches shows a message, and its markup is shown as text."""
     tenant = installation.new_tenant()
     owner = installation.person(tenant.tenant_id)
     empty = get_page(owner, f"{PATH}?status=revoked").text

@@ -37,7 +37,7 @@ def viewer(installation: Installation) -> Caller:
 
 
 def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> None:
-    """Everything is there, the newest first; a filter leaves what matches; none says so."""
+    """All records are listed, newest first. A filter shows its matches, or a message."""
     visitor = visit_as(viewer)
     page = visitor.open("/portal/audit")
     rows = page.get_by_role("table").first.get_by_role("row")
@@ -104,7 +104,7 @@ def test_an_operator_sees_whose_records_they_are(installation: Installation) -> 
 
 
 def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
-    """What pages read is not listed, the page says so, and a link lists it; so does its filter."""
+    """Page views are hidden, the page says so, and a link or a filter shows them."""
     get_page(viewer, "/portal/keys")
     listed = 'data-label="Operation">list-keys<'
     page = get_page(viewer, "/portal/audit?outcome=success").text

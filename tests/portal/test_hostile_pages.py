@@ -104,7 +104,7 @@ HOSTILE = b"""<!doctype html><title>hostile</title><iframe src="TARGET/portal"><
 
 @dataclass(frozen=True)
 class World:
-    """A tenant whose values are hostile, its owner, and the owner's address."""
+    """A tenant with hostile values, its owner, and the owner's address."""
 
     installation: Installation
     tenant: Caller

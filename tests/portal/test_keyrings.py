@@ -23,7 +23,7 @@ NAME = "payments.cards"
 
 @pytest.fixture(scope="module")
 def tenant(installation: Installation) -> Caller:
-    """A tenant with a keyring whose values are markup."""
+    """A tenant with markup in the values of a keyring."""
     made = installation.new_tenant()
     fields = {"name": "hostile", "description": MARKUP[0], "labels": {"team": MARKUP[1]}}
     made.post("/kms/keyrings", fields, status=201)
@@ -73,7 +73,7 @@ def test_a_change_of_something_else_takes_no_second_proof(
 def test_a_taken_name_is_told_before_a_proof(
     visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """Who gives a new keyring the name of another one is told at once, and asked for nothing."""
+    """A taken keyring name is reported at once, without a step-up."""
     tenant = new_tenant()
     tenant.post("/kms/keyrings", {"name": NAME}, status=201)
     visitor = visit_as(new_person(tenant.tenant_id))
@@ -87,7 +87,7 @@ def test_a_taken_name_is_told_before_a_proof(
 def test_a_keyring_is_created_changed_and_chosen(
     installation: Installation, visit_as: SignedIn, tenant: Caller
 ) -> None:
-    """What was set is what the API keeps; its keys are generated and tried in it alone."""
+    """The API stores the keyring's settings. Its keys are generated and tried only in it."""
     owner = installation.person(tenant.tenant_id)
     page = visit_as(owner, asks_proof=True).open(PATH)
     _create(page)
@@ -136,7 +136,7 @@ def test_a_keyring_is_created_changed_and_chosen(
 
 
 def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Caller) -> None:
-    """A label finds its keyring, none says so, and markup is text everywhere."""
+    """A label finds its keyring, an unknown label gets a message, and markup is text everywhere."""
     owner = installation.person(tenant.tenant_id)
     tenant.post("/kms/keyrings", {"name": "found", "labels": {"env": "test"}}, status=201)
     text = get_page(owner, f"{PATH}?label=env: test").text

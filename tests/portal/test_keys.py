@@ -137,7 +137,7 @@ def test_a_public_key_is_downloaded_in_standard_forms(
 
 
 def test_the_key_set_of_a_keyring_is_downloaded(world: World) -> None:
-    """The link beside its address gives the keys that verify: neither disabled nor to be destroyed."""
+    """The JWKS link has the keys that verify, without disabled ones and scheduled archives."""
     text = get_page(world.person, "/portal/keys").text
     (path,) = re.findall(r'href="([^"]+)" download="jwks.json"', text)
     (key,) = get_page(world.person, path).json()["keys"]
@@ -158,7 +158,7 @@ def test_an_imported_key_says_so(installation: Installation) -> None:
 
 
 def test_only_algorithms_with_a_jwk_are_offered_as_one(world: World) -> None:
-    """Of a KEM key there is none."""
+    """A KEM key has no such link."""
     assert 'data-format="jwk"' not in get_page(world.person, "/portal/keys/Kyber768/1").text
 
 
@@ -181,7 +181,7 @@ def test_what_was_typed_outlives_the_session(
 
 
 def test_filters_find_nothing_something_and_errors(world: World) -> None:
-    """A filter that matches nothing says so, and one that is none shows what is wrong."""
+    """A filter without matches shows a message, and an invalid filter shows its error."""
     filtered = get_page(world.person, "/portal/keys?algorithm=Kyber768&status=active").text
     assert "Version 2" in filtered
     assert "Version 1" not in filtered

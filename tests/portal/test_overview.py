@@ -97,7 +97,7 @@ DAYS_OLD = 200
     [(None, False), (90, True), (199, True), (200, False), (400, False)],
 )
 def test_a_key_is_old_by_its_own_keyrings_days(rotation_days: int | None, *, is_old: bool) -> None:
-    """What is old is said by the keyring; where it says nothing, it is a year."""
+    """The keyring says when a key is old; without its setting it is a year."""
     ring = structs.replace(KEYRING_EXAMPLE, name="payments", rotation_days=rotation_days)
     created = timestamp(datetime.now(UTC) - timedelta(days=DAYS_OLD, hours=1))
     key = structs.replace(KEY_EXAMPLE, keyring="payments", created_at=created)

@@ -28,7 +28,7 @@ def test_a_page_without_a_session_leads_to_the_entrance_and_back(
 
 
 def test_an_unknown_page_is_404_in_html(installation: Installation) -> None:
-    """A path beneath /portal that is no page is answered by a page that says so."""
+    """An unknown path under /portal gets a page that says so."""
     response = _get(installation, "/portal/no/such/page")
     assert response.status_code == HTTPStatus.NOT_FOUND
     assert "There is no such page." in response.text

@@ -32,7 +32,7 @@ def _assert_stays(page: Page, shown: Locator, secret: Locator) -> None:
 
 
 def test_an_api_key_stays_until_it_is_kept(visit_as: SignedIn, installation: Installation) -> None:
-    """Escape, a click outside, a link, a reload and the back button leave it where it is."""
+    """Escape, a click outside, a link, a reload and the back button do not close the dialog."""
     tenant = installation.new_tenant()
     page = visit_as(installation.person(tenant.tenant_id), asks_proof=True).open("/portal/keys")
     go_to(page, "/portal/api-keys")

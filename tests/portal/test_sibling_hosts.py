@@ -125,7 +125,7 @@ def _sign_in(page: Page, email: str) -> None:
 
 
 def _assert_is(page: Page, email: str) -> None:
-    """Check whose page it is, and whose account the page's modules act on."""
+    """Check the person of the page, and the account of its modules' requests."""
     expect(page.locator(".who")).to_have_text(email)
     me = page.evaluate("fetch('/api/v1/auth/me').then((answer) => answer.json())")
     assert me.get("data", {}).get("email") == email
@@ -161,7 +161,7 @@ def test_over_https_planted_cookies_change_nothing(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """Somebody without a session is nobody else then, signs in at once, and stays who they are."""
+    """A visitor without a session stays anonymous, can sign in, and keeps their own session."""
     person, attacker = (new_person(new_tenant().tenant_id) for _ in range(2))
     email = person.get("/auth/me")["email"]
     for name in (ACCESS, REFRESH):
@@ -192,7 +192,7 @@ def test_a_planted_operators_cookie_does_not_hide_a_person(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """An operator's cookie that nobody knows leaves the person who they are."""
+    """An unknown operator's cookie does not change the person's session."""
     person = new_person(new_tenant().tenant_id)
     name = Cookies(secure=False).operator
     sibling.cookies = [f"{name}=pqb_{'0' * 49}; Domain={DOMAIN}; Path=/"]

@@ -38,7 +38,7 @@ from pqkeep_protocol.keys import TenantId
 
 MESSAGE = "this part is taking a rest"
 FRAME = {"me", "list_step_up_methods", "get_tenant"}
-"""What is around every page of somebody who has signed in: without it there is none."""
+"""The frame of every page of a signed-in person; without it there is no page."""
 NAMES_ONLY = {
     (path, "list_members") for path in ("/audit", "/audit/{id}", "/keys/{algorithm}/{version}")
 }
@@ -138,7 +138,7 @@ class Service:
         """Allow everything."""
 
     async def error_for(self, raised: Exception, *_: object) -> ApiError:
-        """Return an error as it is."""
+        """Return an error unchanged."""
         if isinstance(raised, ApiError):
             return raised
         raise raised
@@ -193,12 +193,12 @@ IN_FULL: Mapping[str, Callable[[Any], Any]] = {
 
 @pytest.fixture(scope="module")
 def service() -> Service:
-    """One service for all pages, whose templates are read once."""
+    """One service for all pages. It reads its templates once."""
     return Service()
 
 
 def _emptied(data: Any) -> Any:
-    """Return an answer whose lists have nothing in them."""
+    """Return a response with empty lists."""
     changes: dict[str, Any] = {
         name: () for name in data.__struct_fields__ if isinstance(getattr(data, name), tuple)
     }

@@ -57,7 +57,7 @@ def test_ten_are_invited_by_one_code(
 def test_a_mistake_is_shown_before_a_proof_is_asked(
     visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """A form that cannot succeed says so at its field, and opens no dialog."""
+    """A form that cannot succeed shows an error at its field and opens no dialog."""
     owner = new_person(new_tenant().tenant_id)
     visitor = visit_as(owner, asks_proof=True)
     visitor.expected += ["409"]

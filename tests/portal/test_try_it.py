@@ -112,7 +112,7 @@ def test_a_refusal_is_shown_where_it_belongs(world: World, visit_as: SignedIn) -
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> None:
-    """Who may use keys has the page and its forms; a viewer has neither page nor entry."""
+    """A role that may use keys has the page and its forms; a viewer has neither."""
     person = world.installation.person(world.tenant.tenant_id, role)
     pages = [get_page(person, f"/portal/try?do={each}") for each in ("encrypt", "sign")]
     found = operations_on(pages[0].text + pages[1].text)

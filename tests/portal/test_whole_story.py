@@ -213,7 +213,7 @@ def _invite(page: Page, app: Authenticator, email: str) -> None:
 
 
 def _look_around(page: Page) -> None:
-    """A viewer's pages have no form whose operation would be refused."""
+    """A viewer's pages have no form for a forbidden operation."""
     links = page.locator("nav[aria-label=Portal] a")
     paths = links.evaluate_all("all => all.map((each) => each.getAttribute('href'))")
     assert "/portal/keys" in paths

@@ -55,7 +55,7 @@ def cookies_of(person: Caller, host: str = "127.0.0.1") -> list[Any]:
 
 
 def get_page(person: Caller, path: str) -> httpx2.Response:
-    """Return a page as it is sent."""
+    """Return the source of a page."""
     cookies = {each.name: each.value or "" for each in person.client.cookies.jar}
     url = f"{person.client.base_url}".rstrip("/") + path
     return httpx2.get(url, cookies=cookies, verify=TLS, timeout=REQUEST_SECONDS)
@@ -67,7 +67,7 @@ def operations_on(html: str) -> set[str]:
 
 
 def allowed(role: Role, operations: set[str]) -> set[str]:
-    """Return those of some operations that the access table lets a role ask for."""
+    """Filter operations by the access table for a role."""
     return {each for each in operations if role in GRANTS[_PERMISSIONS[each]]}
 
 

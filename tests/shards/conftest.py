@@ -65,7 +65,7 @@ class TwoShards:
         return self.layout.directory / "gateway.log"
 
     def caller(self, credential: str | None, tenant_id: str = "") -> Caller:
-        """Return a caller with a credential, whose answers may be 503."""
+        """Return a caller with a credential that accepts 503."""
         client = httpx2.Client(
             base_url=self.url,
             headers={} if credential is None else {"X-API-Key": credential},
@@ -75,7 +75,7 @@ class TwoShards:
         return Caller(self.clients.enter_context(client), tenant_id)
 
     def checked(self, credential: str) -> Caller:
-        """Return a caller whose every answer must be documented, and no fault."""
+        """Return a caller that fails on undocumented responses and on 5xx."""
         return Caller(self.clients.enter_context(client_of(self.url, credential)))
 
     def new_tenant(self, shard: str | None = None) -> Caller:
@@ -203,6 +203,6 @@ def running_shards(
 
 @pytest.fixture
 def two_shards(running_shards: TwoShards) -> TwoShards:
-    """An installation whose two shards both serve, whatever the test before this one did."""
+    """An installation with two running shards, whatever the previous test did."""
     running_shards.until_serving()
     return running_shards

@@ -128,7 +128,7 @@ class Two:
     newer: AuthenticBackup
     moved: Caller
     tenants: Mapping[str, tuple[Caller, dict[str, object]]]
-    """One for each shard where it is in the newer one, with what it has encrypted."""
+    """One tenant for each shard of the newer backup, with its ciphertexts."""
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def mixed(
     databases: Collection[str],
     rename: Mapping[str, str],
 ) -> Iterator[Message]:
-    """Yield what the newer backup has, with some databases of another one, or by other names."""
+    """Yield the newer backup with some databases of another backup, or with other names."""
     yield two.newer.manifest
     counts: dict[str, dict[str, int]] = {}
     for taken, is_source in ((two.newer, False), (source, True)):
@@ -293,7 +293,7 @@ def written(
 def test_one_shards_root_key_forges_no_backup(
     kept: Kept, two: Two, forgery: str, held: str
 ) -> None:
-    """Whoever holds the root key of one shard writes no backup of both, and mixes none of two."""
+    """The root key of one shard is not enough to write or mix backups of both shards."""
     sealers = {
         **dict.fromkeys(OTHER, Sealer({1: Secret(bytes(32))})),
         held: two.newer.sealers[held],
@@ -318,7 +318,7 @@ def test_a_shards_tag_is_not_left_out(kept: Kept, two: Two) -> None:
 
 
 def test_another_installations_shard_is_refused(kept: Kept, two: Two) -> None:
-    """A part whose root key is none of those given is not read."""
+    """A part that is sealed under none of the given root keys is not read."""
     foreign = Sealer({1: Secret(bytes(32))})
     part = structs.replace(two.newer.origin.others["b"], root_keys={1: foreign.check_value(1)})
     origin = structs.replace(two.newer.origin, others={"b": part})

@@ -66,7 +66,7 @@ def pqkeepd(two_shards: TwoShards, *words: str) -> subprocess.CompletedProcess[s
 
 
 def shard_of(two_shards: TwoShards, caller: Caller) -> str:
-    """Return the shard whose log the tenant sees."""
+    """Return the shard of the log that the tenant sees."""
     log = log_of(caller)
     return next(name for name in OTHER if log_of(two_shards.operator, shard=name) == log)
 

@@ -48,7 +48,7 @@ def log_of(caller: Caller, **query: str) -> str:
 
 
 def test_each_tenant_has_its_keys_and_records_in_its_shard(two_shards: TwoShards) -> None:
-    """Keys, records, proofs, usage and public keys are all those of the tenant's own shard."""
+    """Keys, records, proofs, usage and public keys come from the tenant's own shard."""
     logs = {shard: log_of(two_shards.operator, shard=shard) for shard in ("default", "b")}
     assert len(set(logs.values())) == 2
     assert log_of(two_shards.operator) == logs["default"]
@@ -93,7 +93,7 @@ def test_a_shard_that_is_none_is_refused(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_new_tenants_are_spread(two_shards: TwoShards) -> None:
-    """Tenants whose shard nobody names are put where the fewest are."""
+    """A tenant without a named shard goes to the shard with the fewest tenants."""
     operator = two_shards.operator
     for _ in range(6):
         two_shards.new_tenant()
@@ -137,7 +137,7 @@ def test_one_shard_gone_is_its_own_tenants_loss(
 
 @pytest.mark.threat("swapped-key-service")
 def test_another_database_is_not_the_shard_s(two_shards: TwoShards) -> None:
-    """A key service that was set up with an empty database takes nobody's calls, and makes no keys."""
+    """A key service with an empty database by mistake takes no calls and makes no keys."""
     tenant = two_shards.new_tenant("b")
     encrypted = use(tenant)
     settings = two_shards.settings["b"]
@@ -166,7 +166,7 @@ def said(two_shards: TwoShards) -> str:
 
 @pytest.mark.campaign
 def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
-    """The sink gets the records of both logs, and each line says whose it is."""
+    """The sink gets the records of both logs, and each line names its log."""
     expected = {
         (shard, log_of(two_shards.operator, shard=shard), two_shards.new_tenant(shard).tenant_id)
         for shard in ("default", "b")
@@ -200,7 +200,7 @@ def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_an_operator_looks_at_each_shard(two_shards: TwoShards) -> None:
-    """The operator's pages show the shards, and lead to the records and proofs of each one's log."""
+    """The operator's pages show the shards, and link to the records and proofs of each log."""
     use(two_shards.new_tenant("b"))
     operator = two_shards.caller(None)
     operator.post("/auth/operator", {"operator_key": two_shards.operator_key})

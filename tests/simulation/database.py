@@ -189,7 +189,7 @@ class Server:
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, None)
         self.holder: Session | None = None
-        """Whose is the lock."""
+        """The session that holds the lock."""
         self.sessions: list[Session] = []
         self.down_until = 0.0
         self.refused_until: dict[Process, float] = {}
@@ -212,7 +212,7 @@ class Server:
         """For who looks at what is committed."""
 
     def connection(self) -> sa.Connection:
-        """Return a connection to the file that nobody uses."""
+        """Return an unused connection to the file."""
         if self._idle:
             return self._idle.pop()
         _OPENED.file = self._file

@@ -28,7 +28,7 @@ LATE = 0.15
 
 
 class Process:
-    """Whose callbacks they are. While it is paused they are kept, and time goes on without it."""
+    """The process of the callbacks. While it is paused, callbacks wait and time goes on."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,7 +55,7 @@ PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 
 
 class StalledError(Exception):
-    """Nothing is ready and no timer runs: whoever waits, waits for ever."""
+    """Nothing is ready and no timer runs: every waiting task would wait forever."""
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):

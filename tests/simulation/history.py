@@ -55,7 +55,7 @@ class Version(NamedTuple):
 
     @property
     def lasting(self) -> str:
-        """The status, or of a disabled version the one that it had."""
+        """The status; of a disabled version, its status before."""
         return self.disabled_from or self.status
 
     @property
@@ -77,7 +77,7 @@ class FindingError(Exception):
 
 
 class Whereabouts:
-    """Where tenants are by the logs of all shards, and the keys of those that are in none."""
+    """The tenants' shards by all logs, and the keys of tenants that are in no shard."""
 
     def __init__(self, placed: Mapping[TenantId, str]) -> None:
         self._shards: dict[str, str | None] = {str(each): name for each, name in placed.items()}

@@ -135,7 +135,7 @@ class SimulatedListener(Listener):
 
 
 class AnyAddress:
-    """Wherever a key service listens: as a rule, that which has the database's lock."""
+    """The address where a key service listens, usually the holder of the database's lock."""
 
     def __init__(self, choices: Choices, database: DatabaseServer, paths: Paths) -> None:
         self._choices = choices

@@ -43,7 +43,7 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus
 
 Attribute = tuple[object, str, object]
-"""An owner, the name of what is replaced, and by what."""
+"""The object, the name of its attribute, and the replacement."""
 
 _append: Any = AuditLog.append
 _commit: Any = AuditLog._commit

@@ -99,7 +99,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither end has closed it."""
+        """Whether both ends are open."""
         return not any(end.is_lost or end.is_closing() for end in self.ends)
 
     def cut(self) -> None:
@@ -188,7 +188,7 @@ class End(asyncio.Transport):
         self._loop.call_later(after, self._soon, self._connection_lost, error, context=_outside)
 
     def _send(self, data: bytes) -> None:
-        """Have bytes arrive, after those that were sent before."""
+        """Deliver bytes after all bytes that were sent earlier."""
         delay = self._connection.choices.delay(0.00005, 0.002)
         when = max(
             self._loop.time() + delay,

@@ -1,4 +1,4 @@
-"""What an answer may be: it has its one record, and fits what the key was while it was made."""
+"""The permitted responses: each has one record, and matches the key's state at its time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.messages import Decrypted
 
 UNKNOWN = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.DEADLINE_EXCEEDED, ErrorKind.OVERLOADED})
-"""After which nobody knows what was done: there may be a record, or none."""
+"""Errors after which the outcome is unknown: there may be a record, or none."""
 NEVER = frozenset(
     {
         ErrorKind.INTERNAL,
@@ -38,7 +38,7 @@ def is_temporary(response: object) -> bool:
 
 
 def is_active(versions: Versions, version: int | None) -> bool:
-    """Return whether a version is the active one; None: whether there is none."""
+    """Return whether a version is the active one. With None: whether no version is active."""
     active = len(versions) if versions and versions[-1].status == "active" else None
     return active == version
 

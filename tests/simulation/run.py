@@ -56,7 +56,7 @@ RECOVERY_SECONDS = 90.0
 LATER_DAYS = 40
 """More than archiving is scheduled for."""
 SCHEDULE_SECONDS = 700.0
-"""More than twice what a key rests whose change failed."""
+"""More than twice the time after which a failed change of a key is retried."""
 AT_ONCE = 100
 NEXT_SEED = 1 << 40
 """Added to the seed for what each further shard draws."""
@@ -321,7 +321,7 @@ class Simulation:
         self.tell("commit", session.process.name, *said)
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Note what a callback or a task raised that nobody waited for."""
+        """Record an exception of a callback or of a task that nothing waits for."""
         error = context.get("exception")
         if self._is_closing or self._problem.done() or error is None:
             return

@@ -12,7 +12,7 @@ from tests.simulation.installation import Installation
 
 @dataclass
 class Shard:
-    """A database server and its key services, what is committed there, and what goes wrong."""
+    """A database server, its key services, the committed rows and the faults."""
 
     server: Server
     history: History

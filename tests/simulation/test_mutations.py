@@ -9,7 +9,7 @@ from tests.simulation.run import run
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mutation_is_found(mutation: Mutation) -> None:
-    """Within so many seeds, one fails, by an invariant of those that the mutation breaks."""
+    """One of the seeds fails, by an invariant that the mutation breaks."""
     with mutation.applied():
         found = next(
             (

@@ -59,7 +59,7 @@ TRIES = 6
 
 
 class Secret(NamedTuple):
-    """A ciphertext whose encryption was acknowledged."""
+    """The ciphertext of an acknowledged encryption."""
 
     tenant: TenantId
     version: KeyVersion

@@ -65,7 +65,7 @@ class Pair:
         self.processes[number].wait()
 
     def caller(self, credential: str) -> Caller:
-        """Return a caller whose answers may be 503."""
+        """Return a caller that accepts 503."""
         client = httpx2.Client(
             base_url=self.url,
             headers={"X-API-Key": credential},
