@@ -47,7 +47,7 @@ def test_an_address_breaks_before_its_at_and_runs_nothing() -> None:
 
 
 def test_every_outcome_has_words() -> None:
-    """Each event of the log is in the table; an unknown one is shown by its name."""
+    """Each outcome of a record has words for people; an unknown outcome is shown by its name."""
     recorded = {*Outcome, *ErrorKind, *(each.code for each in Code)}
     assert OUTCOME_WORDS.keys() == recorded
     assert all(0 < len(each) <= 28 for each in OUTCOME_WORDS.values())
