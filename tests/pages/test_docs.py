@@ -85,7 +85,7 @@ def test_search_without_an_answer(visit: Visit, installation: Installation) -> N
     page = visitor.open("/docs")
     page.route("**/search.json", lambda route: route.abort())
     search(page, "encryp")
-    expect(page.get_by_role("status")).to_have_text("The search does not answer.")
+    expect(page.get_by_role("status")).to_have_text("The search does not respond. Reload the page.")
     page.unroute("**/search.json")
     page.keyboard.type("t")
     expect(page.locator("#search li a").first).to_contain_text("encrypt")

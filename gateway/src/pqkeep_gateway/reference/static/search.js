@@ -65,7 +65,7 @@ async function find() {
   } catch {
     index = null;
     list.replaceChildren();
-    status.textContent = "The search does not answer.";
+    status.textContent = "The search does not respond. Reload the page.";
     results.hidden = false;
     return;
   }
