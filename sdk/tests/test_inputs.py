@@ -601,9 +601,9 @@ def other_private_keys() -> Iterator[tuple[str, bytes]]:
     )
     yield "type RSA", b'{"kty":"RSA","n":"AQAB","d":"AQAB"}'
     yield "ML-DSA-44", b'{"kty":"AKP","alg":"ML-DSA-44","priv":"AAAA"}'
-    yield "a name twice", b'{"kty":"AKP","kty":"AKP","alg":"ML-DSA-65"}'
+    yield "a duplicate name", b'{"kty":"AKP","kty":"AKP","alg":"ML-DSA-65"}'
     yield "an import key", b'{"import_key_id":"a","suite":"b"}'
-    yield "answer of the API", b'{"data":{"public_key":"AAAA"},"request_id":"a"}'
+    yield "response of the API", b'{"data":{"public_key":"AAAA"},"request_id":"a"}'
     yield "pqkeep/v1/signature", b'{"format":"pqkeep/v1/signature"}'
     yield "JSON Web Encryption", b"eyJhbGciOiJkaXIifQ.AA.AA.AA.AA"
     yield "HTML", b"<!doctype html><title>Sign in</title>"
@@ -613,7 +613,7 @@ def other_private_keys() -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("algorithm", [Algorithm.ML_DSA_65, Algorithm.ML_KEM_1024])
 def test_what_is_another_thing_is_named(algorithm: Algorithm) -> None:
-    """Whatever is no private key of pqkeep's is refused by its name, and so is another algorithm."""
+    """The refusal of other input, or of another algorithm, names it."""
     for name, data in other_private_keys():
         with pytest.raises(UnreadableInputError) as caught:
             read_private_key(data, algorithm)
@@ -731,7 +731,7 @@ def test_what_a_length_is() -> None:
     ):
         assert name in inputs.describe(bytes((255,)) * size)
     text = json.dumps({"data": {"public_key": pem("PUBLIC KEY", b"0").decode()}, "request_id": ""})
-    assert "an answer of the API" in inputs.describe(text.encode())
+    assert "a whole response of the API" in inputs.describe(text.encode())
     plain = base64url(public_key_of(Algorithm.ML_KEM_768)).encode("utf-16-le")
     assert inputs.read_public_key(plain).algorithms == ("Kyber768",)
     assert inputs.describe(b"hello".decode().encode("utf-16")).endswith("in UTF-16")

@@ -3,7 +3,7 @@
     import_key = client.keys.get_import_key("Dilithium3")
     client.keys.import_key(import_key, wrap(import_key, Path("key.pem").read_bytes()))
 
-What forms a private key may have is in docs/formats.md. It needs the extra ``pqkeep[local]``.
+docs/formats.md lists the forms of private keys. It needs the extra ``pqkeep[local]``.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,23 +44,21 @@ except ModuleNotFoundError:
 __all__ = ["PrivateKey", "read_import_key", "read_private_key", "wrap"]
 
 SUITE = "ML-KEM-1024, HKDF-SHA-384, AES-256-GCM"
-_CONTRADICTION = (
-    "export the key anew where it was made: which of its parts is right cannot be known"
-)
+_CONTRADICTION = "export the key again from its source: its parts contradict each other"
 _IMPORT_KEY_SIZE = 1568
 _SCALAR_AT = slice(32 + 7, 32 + 7 + 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateKey:
-    """A private key that was read, and what it is known by."""
+    """A private key with its public key and algorithm."""
 
     algorithm: str
     public_key: bytes = field(repr=False)
     pkcs8: bytes = field(repr=False)
     """The form that the service takes, which has the seed only."""
     form: str
-    """What the file was."""
+    """Describes the form of the file."""
 
     @property
     def fingerprint(self) -> str:
@@ -139,7 +137,7 @@ def wrap(
 def read_import_key(document: bytes) -> ImportKey:
     """Read an import key that was saved as JSON, as the portal does.
 
-    Raises UnreadableInputError for what is none.
+    Raises UnreadableInputError if it is not an import key.
     """
     text = inputs.as_text(document)
     try:
@@ -150,8 +148,8 @@ def read_import_key(document: bytes) -> ImportKey:
     except (ValueError, MalformedResponseError):
         pass
     raise UnreadableInputError(
-        f"{inputs.describe(document)}; it is no import key, or is damaged",
-        "save it again where it was made",
+        f"{inputs.describe(document)}; an undamaged import key is needed",
+        "save the import key again",
     )
 
 
@@ -162,7 +160,7 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
     except ValueError:
         raise UnreadableInputError(
             f"a private key of {inputs.title(algorithm)} that is out of range",
-            "export the key anew where it was made",
+            "export the key again from its source",
         ) from None
     if any(known != public_key for known in held.public_keys):
         raise UnreadableInputError(
@@ -174,7 +172,7 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
         raise UnreadableInputError(
             f"a private key of {inputs.title(algorithm)} beside a public key or a certificate "
             "of another one",
-            "leave the private key alone in the file, or add its own certificate",
+            "name a file with only the private key, or add its own certificate",
         )
     if held.point is not None and not _is_point_of(held.point, public_key):
         raise UnreadableInputError(

@@ -225,11 +225,11 @@ class Usage:
     total: int
     """Operations that succeeded, in all buckets."""
     operations_used: int | None
-    """In this month; None where there is no allowance."""
+    """In this month. None without a quota."""
     operations_per_month: int | None
     """None: any number."""
     requests_per_minute: int | None
-    """None for the usage of everybody."""
+    """None for the usage of all tenants."""
     busiest_api_keys: tuple[BusyApiKey, ...] = ()
     """Those that sent the most requests of late, the most first."""
 
@@ -267,7 +267,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """What can be told of an API key."""
+    """The properties of an API key, without the key itself."""
 
     key_last4: str
     version: int
@@ -404,7 +404,7 @@ class AuditKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Requests would be answered."""
+    """The service is ready for requests."""
 
     status: str
     """``ok``."""

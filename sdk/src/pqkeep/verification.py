@@ -38,7 +38,7 @@ Verify = Callable[[bytes, bytes, bytes, bytes], None]
 def verify(
     message: bytes, signature: bytes, *, public_key: bytes, algorithm: str, context: bytes = b""
 ) -> bool:
-    """Return whether a signature is a public key's over a message.
+    """Return True if the signature over the message is valid for the public key.
 
     Raises ValueError for an unknown algorithm and for a context of more than 255 bytes, and
     ImportError where the algorithm's library is not installed. A signature or a public key of
@@ -60,7 +60,7 @@ def verify(
 def verify_hash(
     digest: bytes, signature: bytes, *, hash_algorithm: str, public_key: bytes, algorithm: str
 ) -> bool:
-    """Return whether a signature is a public key's over a hash, as ``sign_hash`` makes it.
+    """Return True if a ``sign_hash`` signature is valid for the public key.
 
     Raises what ``verify`` does, and ValueError for an unknown hash and a digest of another size.
     """
@@ -97,7 +97,7 @@ def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str)
 
 
 def require_public_key(algorithm: str, public_key: bytes) -> None:
-    """Raise UnreadableInputError for bytes that are no public key of an algorithm.
+    """Raise UnreadableInputError if the bytes are not a public key of the algorithm.
 
     Raises ImportError where the algorithm's library is not installed. Lengths are not checked, but
     where they decide: those of ML-DSA and SLH-DSA are all that such a key has to have.
@@ -116,7 +116,7 @@ def require_public_key(algorithm: str, public_key: bytes) -> None:
         is_point = True
     if not is_point:
         raise UnreadableInputError(
-            f"no public key of {algorithm}: its second part is no point of P-256",
+            f"no public key of {algorithm}: its second part is not a point of P-256",
             "get the public key again, as it was written",
         )
 

@@ -68,9 +68,9 @@ def test_an_import_key_from_the_portal(command: Command, tenant: Client) -> None
     }
     path = command.directory / "import-key.json"
     for text, said in (
-        ("no JSON", "no import key"),
-        ("[" * 5000, "no import key"),
-        (json.dumps({**saved, "public_key": 1}), "no import key"),
+        ("no JSON", "import key is needed"),
+        ("[" * 5000, "import key is needed"),
+        (json.dumps({**saved, "public_key": 1}), "import key is needed"),
         (
             json.dumps({**saved, "algorithm": "ML-DSA-87"}),
             "the import key is for the algorithm ML-DSA-87",

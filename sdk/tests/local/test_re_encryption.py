@@ -337,7 +337,7 @@ def test_room_for_four(pair_of: Callable[..., Pair], tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_changed(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """A recipient that is nobody, the last one, too many and an invalid key: the file stays."""
+    """An unknown recipient, the last one, too many or an invalid key leave the file unchanged."""
     path = file_for(tmp_path, kyber)
     before = path.read_bytes()
     own, public = kyber.recipient.fingerprint, kyber.public["public_key"]
@@ -347,7 +347,7 @@ def test_what_cannot_be_changed(kyber: Pair, other: Pair, tmp_path: Path) -> Non
     ]
     no_key = Recipient(public_key=public[:-1], algorithm="Kyber768", key_version=1)
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"remove": [bytes(32)]}, "no such recipient"),
+        ({"remove": [bytes(32)]}, "not in the header"),
         ({"remove": [own]}, "1 to 32 recipients"),
         ({"add": many}, "1 to 32 recipients"),
         ({"add": [no_key]}, "the public key is none of Kyber768"),
@@ -368,7 +368,7 @@ def test_recipients_of_a_new_file(kyber: Pair, other: Pair) -> None:
     with pytest.raises(ValueError, match="1 to 32 recipients"):
         encrypt(DATA, recipients=[])
     for capacity in (-1, 33):
-        with pytest.raises(ValueError, match="room for 0 to 32"):
+        with pytest.raises(ValueError, match="capacity must be 0 to 32"):
             encrypt(DATA, recipients=[kyber.recipient], capacity=capacity)
     roomy = encrypt(b"", recipients=[kyber.recipient], capacity=32)
     assert read_header(BytesIO(roomy)).layout.slot_size == 57344

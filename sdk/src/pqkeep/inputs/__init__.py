@@ -1,10 +1,10 @@
-"""Keys, signatures and envelopes that come from outside, in whatever form: one reader for all.
+"""Reads public keys, private keys, signatures and envelopes in all supported forms.
 
     key = read_public_key(Path("key.pem").read_bytes())
 
-It takes every form in which a key or a signature is unambiguous, and says of everything else what
-it is: UnreadableInputError. docs/formats.md has the forms. It needs no extra, checks no signature,
-and tells nothing of a file's content but its form, algorithm and length.
+For other input it raises UnreadableInputError, which names the form, algorithm and length of the
+input but none of its content. docs/formats.md lists the forms. No extra is needed, and no signature
+is verified.
 """
 
 import binascii
@@ -82,13 +82,13 @@ _ENVELOPE_SIZES = range(6, 6 + 64 + 1)
 """Bytes of an envelope's header."""
 _ENVELOPE_ALGORITHMS: Mapping[int, str] = {1: "Kyber768", 2: "X-Wing", 3: "ML-KEM-1024"}
 _SEALING_SIZE = 12 + 16
-"""Bytes of a nonce and a tag, which all that is encrypted has."""
+"""Bytes of nonce and tag in every ciphertext."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawSignature:
-    """A signature alone, which says neither its key nor what it is over."""
+    """A signature without the name of its key or hash."""
 
     signature: bytes = field(repr=False)
     algorithm: str
@@ -96,7 +96,7 @@ class RawSignature:
 
 
 def describe(data: bytes) -> str:
-    """Return what data is, for a message: its form, algorithm and length."""
+    """Describe data for a message: its form, algorithm and length."""
     encoding = " in UTF-16" if is_utf_16(data) else ""
     return f"{described(see(data))}{encoding}"
 
@@ -106,8 +106,7 @@ def read_public_key(
 ) -> PublicKey:
     """Return the one public key in data.
 
-    Where there are several it is the one of ``algorithm``, or with ``kid``. Raises
-    UnreadableInputError.
+    ``algorithm`` or ``kid`` selects one of several. Raises UnreadableInputError.
     """
     seen = see(data)
     _require_undamaged(seen)
@@ -126,9 +125,9 @@ def read_public_key(
 
 
 def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
-    """Return what the one private key in data holds, and its form.
+    """Return the contents of the one private key in data, and its form.
 
-    Whether its parts belong together is not checked. Raises UnreadableInputError.
+    The consistency of its parts is not checked. Raises UnreadableInputError.
     """
     algorithm = canonical(algorithm)
     if algorithm not in PARAMETERS:
@@ -157,8 +156,8 @@ def read_private_key(data: bytes, algorithm: str) -> tuple[Material, str]:
         if held is None:
             raise UnreadableInputError(
                 f"{key.what} in no known form: its content has {len(key.content)} bytes",
-                "write it anew where it was made, with its seed; what OpenSSL 3.5 reads, this "
-                "converts: openssl pkey -in FILE -out key.pem",
+                "export the key again with its seed, or convert it with OpenSSL 3.5: "
+                "openssl pkey -in FILE -out key.pem",
             )
         beside = frozenset(
             one.public_key
@@ -190,13 +189,13 @@ def read_signature(data: bytes) -> Document | Jws | RawSignature:
 
 
 def format_of(data: bytes) -> str | None:
-    """Return the format that a JSON object of pqkeep says; None of everything else."""
+    """Return the format of a pqkeep JSON object, or None for other data."""
     seen = see(data)
     return seen[0].format if isinstance(seen[0], Document) else None
 
 
 def read_document(data: bytes, kind: str) -> Mapping[str, object]:
-    """Return the members of a JSON object of pqkeep's, of a format. Raises UnreadableInputError."""
+    """Return the members of a pqkeep JSON object of one format. Raises UnreadableInputError."""
     seen = see(data)
     _require_undamaged(seen)
     (first, *more) = seen
@@ -225,7 +224,7 @@ def read_envelope(data: bytes) -> str:
         or len(header) <= _ENVELOPE_SIZES[0] + header[5]
     ):
         raise UnreadableInputError(
-            "an envelope of pqkeep that is damaged: it was cut, or its text was changed",
+            "an envelope of pqkeep that is damaged: it was truncated or changed",
             "name the file as it was written",
         )
     require_sealed(_ENVELOPE_ALGORITHMS[header[0]], header[_ENVELOPE_SIZES[0] + header[5] :])
@@ -244,8 +243,8 @@ def jws_algorithm(jws: Jws) -> str:
         )
     if "crit" in jws.header or "b64" in jws.header:
         raise UnreadableInputError(
-            "a JSON Web Signature with critical parameters, which pqkeep does not know",
-            "verify it with a library that knows them",
+            "a JSON Web Signature with unsupported critical parameters (crit or b64)",
+            "verify it with a library that supports them",
         )
     require_signature(algorithm, jws.signature)
     return algorithm
@@ -262,13 +261,14 @@ def thumbprint(algorithm: str, public_key: bytes) -> str | None:
 
 
 def require_signature(algorithm: str, signature: bytes) -> None:
-    """Raise UnreadableInputError for what has no length of an algorithm's signature."""
+    """Raise UnreadableInputError if the length of a signature is wrong for its algorithm."""
     known = PARAMETERS.get(algorithm)
     if known is None:
         return
     if not known.signature:
         raise UnreadableInputError(
-            f"a signature of {title(algorithm)}, which does not sign", "ask whoever signed"
+            f"a signature of {title(algorithm)}, which does not sign",
+            "ask the signer for the signature",
         )
     if len(signature) not in known.signature:
         sizes = known.signature
@@ -281,14 +281,14 @@ def require_signature(algorithm: str, signature: bytes) -> None:
 
 
 def require_public_key(algorithm: str, public_key: bytes) -> None:
-    """Raise UnreadableInputError for what has not the length of an algorithm's public key."""
+    """Raise UnreadableInputError if the length of a public key is wrong for its algorithm."""
     known = PARAMETERS.get(algorithm)
     if known is not None:
         _require_size(algorithm, "public key", public_key, known.public_key)
 
 
 def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
-    """Raise UnreadableInputError for what has not the length of an algorithm's KEM ciphertext."""
+    """Raise UnreadableInputError if the length of a KEM ciphertext is wrong for its algorithm."""
     known = PARAMETERS.get(algorithm)
     if known is None:
         return
@@ -301,7 +301,7 @@ def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
 
 
 def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
-    """Raise UnreadableInputError for what cannot hold KEM ciphertext, nonce, ``least`` bytes and tag."""
+    """Raise UnreadableInputError below KEM ciphertext, nonce, ``least`` bytes and tag."""
     known = PARAMETERS.get(algorithm)
     if known is None:
         return
@@ -337,12 +337,12 @@ def _raw_signature(alone: Bytes) -> RawSignature:
         if size in known.signature:
             what = f"a signature of {title(algorithm)}, {alone.what}"
             return RawSignature(signature=alone.data, algorithm=algorithm, what=what)
-    other = _other_signature(size) or ", which is no length of a signature that pqkeep verifies"
+    other = _other_signature(size) or ", which matches no signature length that pqkeep verifies"
     raise UnreadableInputError(f"{alone.what}{other}", _SIGNATURE_FORMS)
 
 
 def _public_key_in(document: Document) -> PublicKey | Document:
-    """Return the key of what pqkeep keys public-key writes. Raises UnreadableInputError."""
+    """Return the key in the output of pqkeep keys public-key. Raises UnreadableInputError."""
     if document.format != PUBLIC_KEY_FORMAT:
         return document
     algorithm, text = document.values.get("algorithm"), document.values.get("public_key")
@@ -352,7 +352,7 @@ def _public_key_in(document: Document) -> PublicKey | Document:
         public_key = b""
     if not isinstance(algorithm, str) or not public_key:
         raise UnreadableInputError(
-            f"{PUBLIC_KEY_FORMAT}, and damaged", "name the file as it was written"
+            f"a damaged {PUBLIC_KEY_FORMAT}", "name the file as it was written"
         )
     require_public_key(algorithm, public_key)
     what = f"a public key of {title(algorithm)} ({PUBLIC_KEY_FORMAT})"
@@ -364,7 +364,7 @@ def _public_bytes(key: PublicKey) -> tuple[tuple[str, ...], bytes]:
 
 
 def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
-    """Return a public key that is its bytes alone, and what it can be a key of."""
+    """Return a raw public key with the algorithms of its length, or nothing."""
     if len(seen) != 1 or not isinstance(seen[0], Bytes):
         return []
     alone = seen[0]
@@ -379,7 +379,7 @@ def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
 
 
 def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
-    """Return values without those that were there before, as in a file that has a block twice."""
+    """Return values without duplicates, such as a block that a file has twice."""
     return list({identity(value): value for value in values}.values())
 
 
@@ -393,7 +393,7 @@ def _refused_several(
     keys: Sequence[PublicKey] | Sequence[PrivateKeyInfo], kind: str
 ) -> UnreadableInputError:
     return UnreadableInputError(
-        f"{described(keys)}; one {kind} is needed", f"leave the needed {kind} alone in the file"
+        f"{described(keys)}; one {kind} is needed", f"name a file with only the needed {kind}"
     )
 
 

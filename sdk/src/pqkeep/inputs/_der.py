@@ -23,11 +23,11 @@ class Element(NamedTuple):
 
 
 class DerError(ValueError):
-    """The data is no DER. The message says why, and nothing of the data."""
+    """The data is not DER. The message gives the reason without the data."""
 
 
 class BerError(DerError):
-    """The data is BER, in a form that DER does not have."""
+    """The data is BER, but not DER."""
 
 
 def elements(data: bytes) -> Sequence[Element]:
@@ -53,7 +53,7 @@ def sequence(data: bytes) -> Sequence[Element]:
     """Return the members of the one SEQUENCE that the data is. Raises DerError."""
     tag, content = single(data)
     if tag != SEQUENCE:
-        raise DerError("it is no SEQUENCE")
+        raise DerError("it is not a SEQUENCE")
     return elements(content)
 
 
@@ -93,7 +93,7 @@ def _first(data: bytes) -> tuple[Element, bytes]:
         raise DerError("it was cut")
     size, start = data[1], _TWO
     if size == _LONG:
-        raise BerError("it has an indefinite length, which is BER and no DER")
+        raise BerError("it has an indefinite length, which is BER and not DER")
     if size & _LONG:
         count = size & 0x7F
         start += count
@@ -105,7 +105,7 @@ def _first(data: bytes) -> tuple[Element, bytes]:
         if size < _LONG or not data[_TWO]:
             raise BerError("it has a length that is not in its shortest form")
     if len(data) < start + size:
-        raise DerError(f"it was cut: bytes are missing: {start + size - len(data)}")
+        raise DerError(f"it was cut: {start + size - len(data)} bytes are missing")
     return Element(data[0], data[start : start + size]), data[start + size :]
 
 

@@ -25,7 +25,7 @@ _MOST_LAYERS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What a private key holds."""
+    """The contents of a private key."""
 
     seed: bytes = field(repr=False)
     """In the form that the service stores."""
@@ -38,9 +38,9 @@ class Material:
 
 
 def material(algorithm: str, content: bytes) -> Material | None:
-    """Return what a private key of an algorithm holds; None of an unknown form.
+    """Return the contents of a private key, or None if its form is unknown.
 
-    Raises UnreadableInputError for one that has no seed.
+    Raises UnreadableInputError if it has no seed.
     """
     parameters = PARAMETERS[algorithm]
     found = (
@@ -51,8 +51,7 @@ def material(algorithm: str, content: bytes) -> Material | None:
     if found is not None and not found.seed:
         raise UnreadableInputError(
             f"a private key of {title(algorithm)} that holds only the expanded key, and no seed",
-            "export it anew with its seed, which the expanded key does not give back; "
-            "without the seed it cannot be imported",
+            "export the key again with its seed; an expanded key alone cannot be imported",
         )
     return found
 

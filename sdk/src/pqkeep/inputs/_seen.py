@@ -1,8 +1,8 @@
-"""What a key, a signature or an envelope from outside is: every form that has a name.
+"""Recognises the form of a key, a signature or an envelope.
 
     for seen in see(data): ...
 
-What has a known form is its value; everything else is named, so that a message can say what it is.
+Supported forms become values. Other forms get a description for messages.
 """
 
 import re
@@ -101,7 +101,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes:
-    """Bytes that say nothing of themselves."""
+    """Bytes of unknown form."""
 
     data: bytes = field(repr=False)
     what: str
@@ -111,18 +111,18 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
-    """What is something else than a key, a signature or an envelope that pqkeep takes."""
+    """Input other than a supported key, signature or envelope."""
 
     what: str
     next_step: str | None = None
-    """The command that makes of it what pqkeep takes."""
+    """The command that converts it to a supported form."""
     makes: str | None = None
-    """What that is."""
+    """The result of the command, such as a public key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damaged:
-    """What was meant to be something, and cannot be read."""
+    """Input of a known form that is damaged."""
 
     what: str
     next_step: str | None = None
@@ -163,8 +163,11 @@ _OBJECTS: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"import_key_id", "suite"}), "an import key of pqkeep"),
     (frozenset({"ciphertext", "protected"}), "a JSON Web Encryption"),
     (frozenset({"ciphertext", "recipients"}), "a JSON Web Encryption"),
-    (frozenset({"data", "request_id"}), "an answer of the API, with everything around the value"),
-    (frozenset({"error_code", "message"}), "an error that the API answered"),
+    (
+        frozenset({"data", "request_id"}),
+        "a whole response of the API: name a file with the value only",
+    ),
+    (frozenset({"error_code", "message"}), "an error response of the API"),
     (frozenset({"type", "log_id"}), "a line of an export of the audit log"),
 )
 """JSON objects by names that they have."""
@@ -216,7 +219,7 @@ def _see(data: bytes, form: str, layers: int) -> Sequence[Seen]:
 
 def _repair(problem: str) -> str | None:
     if "quotation" in problem:
-        return "remove what stands before each line, or save the attachment itself"
+        return "remove the marks before each line, or save the attachment itself"
     return None
 
 
@@ -295,7 +298,7 @@ def _see_block(  # noqa: PLR0911 - one for each form
     except _der.DerError as error:
         return (
             Damaged(
-                what=f"damaged: its block {label} is no DER: {error}",
+                what=f"damaged: its block {label} is not DER: {error}",
                 next_step=_der_step(error, ""),
             ),
         )
@@ -304,7 +307,7 @@ def _see_block(  # noqa: PLR0911 - one for each form
         return (
             Damaged(
                 what=f"labelled {label} and holds {seen.what}",
-                next_step=f"see that it is the right file; its label is {right}",
+                next_step=f"check that it is the right file; the right label is {right}",
             ),
         )
     if kind is None and label not in _KEY_LABELS:
@@ -326,7 +329,7 @@ def _see_json(text: str, form: str, layers: int) -> Sequence[Seen]:
     if isinstance(value, str) and layers:
         return _see(value.encode("utf-8", "replace"), _of("a JSON string", form), layers - 1)
     if not isinstance(value, dict):
-        return (Other(what="JSON, but no object"),)
+        return (Other(what="JSON, but not an object"),)
     values = cast("dict[str, object]", value)
     keys = values.get("keys")
     if isinstance(keys, list) and "format" not in values:
@@ -340,7 +343,7 @@ def _see_jwk_set(keys: Sequence[object]) -> Sequence[Seen]:
     return tuple(
         _see_jwk(cast("dict[str, object]", key))
         if isinstance(key, dict) and "kty" in key
-        else Damaged(what="a JWK Set, of which a member is no JWK")
+        else Damaged(what="a JWK Set with a member that is not a JWK")
         for key in keys
     )
 
@@ -356,7 +359,7 @@ def _see_object(values: Mapping[str, object]) -> Seen:
     for members, what in _OBJECTS:
         if values.keys() >= members:
             return Other(what=what)
-    return Other(what="a JSON object without a format that pqkeep knows")
+    return Other(what="a JSON object of an unknown form")
 
 
 def _format_named(kind: str) -> str:
@@ -411,7 +414,7 @@ def _member(values: Mapping[str, object], name: str) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise TextError(f"its {name} is empty, or is no string")
+        raise TextError(f"its {name} is empty or not a string")
     return base64_bytes(value)
 
 
@@ -431,7 +434,7 @@ def _see_compact(text: str) -> Seen | None:
         case _, _, _, _, _:
             return Other(what="a JSON Web Encryption")
         case _:
-            return Damaged(what="a JSON Web Signature that was cut: it has three parts")
+            return Damaged(what="a JSON Web Signature that was cut: it must have three parts")
 
 
 def _see_json_signature(values: Mapping[str, object]) -> Seen:
@@ -456,9 +459,9 @@ def _jws(protected: str, payload: str, signature: str) -> Seen:
         signed = base64_bytes(signature) if signature else b""
         content = base64_bytes(payload)
     except (TextError, UnicodeDecodeError):
-        return Damaged(what="a JSON Web Signature that is damaged: a part of it is no base64url")
+        return Damaged(what="a JSON Web Signature that is damaged: a part of it is not base64url")
     if not isinstance(header, dict):
-        return Damaged(what="a JSON Web Signature whose header is no JSON object")
+        return Damaged(what="a JSON Web Signature with a header that is not a JSON object")
     return Jws(
         header=cast("dict[str, object]", header),
         protected=protected,
@@ -505,7 +508,7 @@ def _looks_like_key(data: bytes) -> bool:
 
 def _sized(data: bytes, form: str) -> str:
     size = f"{len(data)} bytes" if len(data) != 1 else "one byte"
-    return f"{size} ({form})" if form else f"{size} that say nothing of themselves"
+    return f"{size} ({form})" if form else f"{size} of unknown form"
 
 
 _UNKNOWN = "DER that is no key"
@@ -534,7 +537,7 @@ def _identifier(algorithm: _der.Element) -> tuple[str, bool]:
     """Return an AlgorithmIdentifier's object identifier, and whether it has parameters."""
     members = _der.elements(algorithm.content)
     if not members or members[0].tag != _der.OBJECT_IDENTIFIER:
-        raise _der.DerError("it names no algorithm")
+        raise _der.DerError("its algorithm is missing")
     return _der.dotted(members[0].content), len(members) > 1
 
 
@@ -544,7 +547,9 @@ def _public(members: _Members, form: str) -> Seen:
     if algorithm is None:
         return Other(what=f"a public key of {named(identifier)} ({form})")
     if has_parameters:
-        return Damaged(what=f"a public key of {title(algorithm)} with parameters, which it has not")
+        return Damaged(
+            what=f"a public key of {title(algorithm)} with parameters, which the algorithm does not allow"
+        )
     bits = members[1].content
     if bits[:1] != b"\x00":
         return Damaged(what=f"a public key of {title(algorithm)} with a damaged bit string")
@@ -566,7 +571,7 @@ def _private(members: _Members, form: str) -> Seen:
         return Other(what=f"a private key of {named(identifier)} ({form})")
     if has_parameters:
         return Damaged(
-            what=f"a private key of {title(algorithm)} with parameters, which it has not"
+            what=f"a private key of {title(algorithm)} with parameters, which the algorithm does not allow"
         )
     public_keys: list[bytes] = []
     for tag, content in members[3:]:
@@ -578,7 +583,7 @@ def _private(members: _Members, form: str) -> Seen:
             _der.elements(content)
             continue
         if bits[:1] != b"\x00":
-            raise _der.DerError("its public key is no whole number of bytes")
+            raise _der.DerError("its public key is not a whole number of bytes")
         public_keys.append(bits[1:])
     return PrivateKeyInfo(
         algorithm=algorithm,
@@ -591,7 +596,7 @@ def _private(members: _Members, form: str) -> Seen:
 def _bit_string(data: bytes) -> bytes:
     tag, content = _der.single(data)
     if tag != _der.BIT_STRING:
-        raise _der.DerError("its public key is no bit string")
+        raise _der.DerError("its public key is not a bit string")
     return content
 
 

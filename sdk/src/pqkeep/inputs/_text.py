@@ -27,7 +27,7 @@ _GROUP = 4
 
 
 class TextError(ValueError):
-    """The text is damaged. The message says how, and quotes nothing of it."""
+    """The text is damaged. The message gives the reason without quoting the text."""
 
 
 class Block(NamedTuple):
@@ -66,7 +66,7 @@ def is_utf_16(data: bytes) -> bool:
 
 
 def has_markers(text: str) -> bool:
-    """Return whether text has markers, or what looks like some."""
+    """Return True if the text has markers, damaged ones included."""
     return _DAMAGED_MARKER.search(text) is not None
 
 
@@ -75,7 +75,7 @@ def blocks(text: str) -> Sequence[Block]:
     if "\\n" in text and len(_LINES.split(text.strip())) == 1:  # as it stands in JSON or a shell
         text = text.replace("\\r", "").replace("\\n", "\n")
     if _QUOTED.search(text):
-        raise TextError("its lines begin with a sign of quotation (such as '> '), as in an e-mail")
+        raise TextError("its lines begin with a quotation mark such as '> ', as in an e-mail")
     return tuple(_blocks(text))
 
 
@@ -88,15 +88,15 @@ def base64_bytes(text: str) -> bytes:
     """Return what base64 or base64url stands for, with padding or without. Raises TextError."""
     compact = _WHITE.sub("", text)
     if _NOT_BASE64.search(compact):
-        raise TextError("it has a character that is none of base64")
+        raise TextError("it has a character that is not base64")
     body = compact.rstrip("=")
     if "=" in body:
-        raise TextError("its base64 goes on after its padding: it is two, or damaged")
+        raise TextError("its base64 has characters after the padding")
     if {"-", "_"} & set(body) and {"+", "/"} & set(body):
         raise TextError("it mixes base64 and base64url")
     missing = -len(body) % _GROUP
     if missing == _GROUP - 1 or len(compact) - len(body) not in {0, missing}:
-        raise TextError("its base64 was cut, or has a character too many")
+        raise TextError("its base64 has a wrong length")
     standard = body.replace("-", "+").replace("_", "/") + "=" * missing
     try:
         data = b64decode(standard, validate=True)
@@ -123,7 +123,7 @@ def json_value(text: str) -> object:
         raise
     except (ValueError, RecursionError):  # whose message may quote the text
         pass
-    raise TextError("it begins like JSON, and is none: it was cut, or is damaged")
+    raise TextError("it begins like JSON, but is truncated or damaged")
 
 
 def _decoded(data: bytes, encoding: str) -> str | None:
@@ -154,7 +154,7 @@ def _blocks(text: str) -> Iterator[Block]:
 
 def _shown(label: str) -> str:
     """Return a label if it can be shown: damaged markers may have anything in them."""
-    return label if _PLAIN_LABEL.fullmatch(label) else "(of an unknown label)"
+    return label if _PLAIN_LABEL.fullmatch(label) else "(unknown label)"
 
 
 def _require_no_marker(text: str) -> None:
@@ -186,7 +186,7 @@ def _block(label: str, body: str) -> Block:
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise TextError("it is JSON that has a name twice")
+        raise TextError("it is JSON with a duplicate name")
     return values
 
 

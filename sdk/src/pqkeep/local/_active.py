@@ -22,7 +22,10 @@ def named(rules: Rules, algorithm: str | None) -> str:
         return DEFAULT
     chosen = canonical(chosen)
     if chosen not in KEMS:
-        raise InvalidRequestError(f"local encryption has {', '.join(KEMS)}", field="algorithm")
+        raise InvalidRequestError(
+            f"local encryption does not support this algorithm: use {', '.join(KEMS)}",
+            field="algorithm",
+        )
     return chosen
 
 
@@ -52,7 +55,9 @@ def target_of(
     if change.to is not None:
         allowed(rules, (change.to,))
         if is_named:
-            raise InvalidRequestError("name an algorithm or a public key", field="algorithm")
+            raise InvalidRequestError(
+                "name either an algorithm or a public key, not both", field="algorithm"
+            )
         return None
     if not is_named and (change.add or change.remove):
         return None
@@ -74,7 +79,7 @@ def as_recipient(key: Key, algorithm: str, keyring: str | None = None) -> Recipi
         encapsulate(public_key=key.public_key, algorithm=algorithm, key_version=key.key_version)
     except ValueError:
         raise MalformedResponseError(
-            "the answer's key is none of the algorithm", field="public_key"
+            "the key in the response is not valid for the algorithm", field="public_key"
         ) from None
     return Recipient(
         public_key=key.public_key,

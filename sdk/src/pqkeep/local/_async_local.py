@@ -63,8 +63,8 @@ class AsyncLocal:
     ) -> bytes:
         """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
 
-        ``recipients`` can decrypt it too, and ``room`` is for as many in all. Raises ValueError
-        too.
+        ``recipients`` can decrypt it too. ``capacity`` is the largest number of recipients.
+        Raises ValueError too.
         """
         to = await self._recipients(algorithm, keyring, recipients)
         return await _in_thread(

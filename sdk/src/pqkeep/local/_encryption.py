@@ -54,7 +54,7 @@ def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
                 f"segment {number} is damaged or not in its place, or the data was cut off there"
             ) from None
         if number and not plaintext:
-            raise DecryptionError("the data ends with a segment that has nothing in it")
+            raise DecryptionError("the data ends with an empty segment")
         yield plaintext
 
 
@@ -70,7 +70,7 @@ LARGEST_PLAINTEXT = 1024 * 1024
 
 
 def encrypt(plaintext: bytes, *, recipients: Sequence[Recipient], capacity: int = 0) -> bytes:
-    """Encrypt data that is in memory. There is no room for more recipients, unless ``room``.
+    """Encrypt data that is in memory. Further recipients need ``capacity``.
 
     Raises ValueError for no recipients, more than 32, or an invalid public key.
     """

@@ -92,7 +92,9 @@ class Header:
         file_key = recipient.unwrap(shared_secret)
         content, mac = self.slot[:-_END_SIZE], self.slot[-_END_SIZE:-CHECKSUM_SIZE]
         if not file_key.has_authenticated(content, mac):
-            raise DecryptionError("the header is damaged: somebody else changed its recipients")
+            raise DecryptionError(
+                "the header is damaged: its recipients were changed without the file key"
+            )
         return file_key
 
 
@@ -113,7 +115,7 @@ def layout_for(recipients: Sequence[WrappedFileKey], *, capacity: int) -> Layout
     Without any room there is one slot, as long as it must be. Raises ValueError for too much.
     """
     if not 0 <= capacity <= MOST_RECIPIENTS:
-        raise ValueError(f"there is room for 0 to {MOST_RECIPIENTS} recipients")
+        raise ValueError(f"the capacity must be 0 to {MOST_RECIPIENTS} recipients")
     needed = _needed(recipients)
     if not capacity:
         return Layout(1, needed)
@@ -150,7 +152,7 @@ def changed_recipients(
     invalid public key, or if none or too many are left.
     """
     if not set(remove) <= {recipient.fingerprint for recipient in before}:
-        raise ValueError("there is no such recipient to remove")
+        raise ValueError("the recipient to remove is not in the header")
     kept = {
         recipient.identity: recipient for recipient in before if recipient.fingerprint not in remove
     }
@@ -209,7 +211,7 @@ def _read_layout(prefix: bytes) -> Layout:
         raise _cut()
     slots, slot_size = prefix[len(MAGIC) + 1], int.from_bytes(prefix[len(MAGIC) + 2 :], "big")
     if slots not in {1, 2} or not _SMALLEST_SLOT <= slot_size <= LARGEST_SLOT:
-        raise DecryptionError("the header is damaged: it has no such size")
+        raise DecryptionError("the header is damaged: its size is invalid")
     return Layout(slots, slot_size)
 
 
@@ -232,7 +234,7 @@ def _sequence(slot: bytes) -> int:
 def _read_recipients(slot: bytes) -> tuple[WrappedFileKey, ...]:
     count, rest = slot[_RECIPIENTS_AT - 1], slot[_RECIPIENTS_AT:-_END_SIZE]
     if not 1 <= count <= MOST_RECIPIENTS:
-        raise DecryptionError("the header is damaged: it has no such number of recipients")
+        raise DecryptionError("the header is damaged: its number of recipients is invalid")
     recipients: list[WrappedFileKey] = []
     for _ in range(count):
         recipient, rest = take_recipient(rest)
@@ -240,7 +242,7 @@ def _read_recipients(slot: bytes) -> tuple[WrappedFileKey, ...]:
     if len({recipient.identity for recipient in recipients}) < count:
         raise DecryptionError("the header is damaged: a recipient is there twice")
     if any(rest):
-        raise DecryptionError("the header is damaged: there is more than its recipients")
+        raise DecryptionError("the header is damaged: data follows its recipients")
     return tuple(recipients)
 
 

@@ -39,9 +39,9 @@ class Local:
     """
 
     _decapsulate: Callable[..., bytes]
-    """``client.kem.decapsulate``, or what answers as it does."""
+    """``client.kem.decapsulate``, or a function with the same result."""
     _active: Callable[..., Key]
-    """``client.keys.active``, likewise."""
+    """``client.keys.active``, or a function with the same result."""
     _rules: Rules
 
     def encrypt(
@@ -55,8 +55,8 @@ class Local:
     ) -> bytes:
         """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
 
-        ``recipients`` can decrypt it too, and ``room`` is for as many in all. Raises ValueError
-        too.
+        ``recipients`` can decrypt it too. ``capacity`` is the largest number of recipients.
+        Raises ValueError too.
         """
         to = self._recipients(algorithm, keyring, recipients)
         return b"".join(encrypted(BytesIO(plaintext), to, capacity=capacity))

@@ -45,7 +45,7 @@ MAC_SIZE = 48
 
 @dataclass(frozen=True, slots=True)
 class FileKey:
-    """32 bytes that nobody has but the file's recipients."""
+    """The secret key of one file (32 bytes), known to its recipients only."""
 
     value: bytes = field(repr=False)
 
@@ -208,7 +208,7 @@ def take_recipient(data: bytes) -> tuple[WrappedFileKey, bytes]:
     """Return the first recipient in data, and what follows it. Raises DecryptionError."""
     algorithm = _ALGORITHMS.get(data[0]) if data else None
     if algorithm is None:
-        raise DecryptionError("the header is damaged: there is no such algorithm")
+        raise DecryptionError("the header is damaged: the algorithm of a recipient is unknown")
     version, name_size = int.from_bytes(data[1:5], "big"), int.from_bytes(data[5:6], "big")
     at = 6 + name_size
     keyring = data[6:at].decode("latin-1")
@@ -218,7 +218,7 @@ def take_recipient(data: bytes) -> tuple[WrappedFileKey, bytes]:
     if not (
         1 <= version <= LARGEST_KEY_VERSION and KEYRING_NAME.fullmatch(keyring) and end <= len(data)
     ):
-        raise DecryptionError("the header is damaged: a recipient is none")
+        raise DecryptionError("the header is damaged: a recipient is invalid")
     recipient = WrappedFileKey(
         algorithm=algorithm,
         key_version=version,
