@@ -1,7 +1,7 @@
 """Keeps processes running: started in order, restarted with back-off, stopped in reverse.
 
-A process can be renewed: another one is started beside it, and when that one serves, the old one is
-told to leave, which it does when its last connection has ended.
+A process can be renewed: a new one starts beside it. When the new one is ready, the old one drains:
+it ends with its last connection.
 
 When a process dies, the kernel closes the socket between the two, so the other notices at once: the
 gateway answers 503 until the key service is back, and the key service drops the calls of a gateway
@@ -41,11 +41,11 @@ LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """After a process ran this long, its next restart is quick again."""
 MOST_FAILURES = 5
-"""How often a process that never ran for so long may end with an error of its own, in a row."""
+"""Failures in a row, each before STEADY_SECONDS, until a process counts as lost."""
 LEAVE_SECONDS = 120.0
-"""How long a process that was told to leave may stay: a gateway's idle connections end before."""
+"""The longest drain of a process. A gateway's idle connections end sooner."""
 LEAVE = signal.SIGUSR1
-"""What a process is sent to take no more connections, and end with the last one that it has."""
+"""The signal to drain: take no new connections, and end with the last open one."""
 FATAL = {
     os.EX_CONFIG: "it cannot start as it is set up; see its message above",
     os.EX_SOFTWARE: "its self-test failed",
@@ -72,15 +72,15 @@ class Supervisor:
         self._keepers: dict[Program, asyncio.Task[None]] = {}
         self._is_over = asyncio.Event()
         self._lost: dict[Program, asyncio.Event] = {}
-        """The programs that cannot run, and what is set when they are to be tried again."""
+        """The programs that cannot run. Their event is set to try them again."""
         self._running: dict[Program, Process] = {}
         self._changing = asyncio.Lock()  # which process is a program's
-        self._others: dict[Process, Program] = {}  # starting beside another, or leaving
+        self._others: dict[Process, Program] = {}  # starting beside another, or draining
         self._reload: asyncio.Task[None] | None = None
         self._reloads_again = False
         self._endings: set[asyncio.Task[None]] = set()
         self._last_lines: dict[Program, str] = {}
-        """What programs that are not pqkeep's have said last."""
+        """The last line of standard error, for programs that are not part of pqkeep."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep every program running until ``stop``. Raises FatalExitError."""
@@ -105,7 +105,7 @@ class Supervisor:
                 raise outcome
 
     def add(self, programs: Iterable[Program]) -> None:
-        """Keep these running, too, beside those that are there by name. They end last."""
+        """Start the programs with new names. They end last."""
         known = {program.name for program in self._programs}
         for program in programs:
             if program.name not in known:
@@ -182,7 +182,7 @@ class Supervisor:
                 return
 
     async def _renew(self, program: Program) -> bool:
-        """Start another process, and have the old one leave; False if the new one does not serve."""
+        """Start a new process and drain the old one. False if the new one does not become ready."""
         reading, writing = os.pipe()
         try:
             new = await self._start(program, writing)
@@ -214,7 +214,7 @@ class Supervisor:
         task.add_done_callback(self._endings.discard)
 
     async def _end_after_leaving(self, process: Process, program: Program) -> None:
-        """Wait until a process has left, and end it if it stays too long."""
+        """Wait for a process to drain, and end it after LEAVE_SECONDS."""
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
         await self._end_other(process, program)
@@ -273,7 +273,7 @@ class Supervisor:
         del self._lost[program]
 
     def _repeated(self, program: Program, status: int) -> str:
-        """Return why a program is not started again that ends each time right after its start."""
+        """Return the reason why a failing program is not started again."""
         said = self._last_lines.get(program)
         cause = "see its message above" if said is None else f"it says: {said}"
         return (
@@ -297,11 +297,11 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a process has to supervise that has nothing else in its memory."""
+    """The programs and settings of a supervisor process."""
 
     programs: Sequence[Program]
     places: str
-    """Where gateways say whether they are ready, for the process that waits for that."""
+    """Encoded addresses of the gateways, to ask for their readiness."""
     directory: str
     settings: Mapping[str, str]
     """Of the gateways, for the process that reads them again: what a reload cannot change."""
@@ -365,7 +365,7 @@ async def _supervise(plan: Plan, manager: "ServiceManager") -> None:
 
 
 async def _announce(plan: Plan, manager: "ServiceManager") -> None:
-    """Tell the service manager what the process says that waits for readiness."""
+    """Pass the states from the readiness helper to the service manager."""
     process = await _helper("announce", plan.places)
     try:
         while line := await process.stdout.readline():  # type: ignore[union-attr] # a pipe
@@ -408,7 +408,7 @@ def _module(*words: str) -> tuple[str, ...]:
 
 
 class ServiceManager:
-    """What is told of readiness: systemd, where it started this process as Type=notify."""
+    """Receives readiness: systemd, if it started this process as Type=notify."""
 
     def __init__(self, address: str) -> None:
         """Take the address of its socket, empty where there is none."""

@@ -33,7 +33,7 @@ of an export spends on a record."""
 
 
 _EXPORT = b'{"type":"export"'
-"""Likewise, of an export."""
+"""The beginning of an export's first line."""
 _PIECE = 1024 * 1024
 
 

@@ -1,4 +1,4 @@
-"""The Merkle tree of RFC 9162, section 2.1, with SHA-256, from the side of whoever verifies.
+"""The Merkle tree of RFC 9162, section 2.1, with SHA-256, from the side of the verifier.
 
 All hashes have 32 bytes. Proofs are checked from their shape: how many steps lead through subtrees
 that are shared with a neighbour, and how many along the tree's right border.

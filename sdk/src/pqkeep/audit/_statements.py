@@ -154,7 +154,7 @@ def read_line(value: object, formats: Formats = FORMATS) -> Statement:
 
 
 def read_saved(value: object, formats: Formats = FORMATS) -> Iterator[Statement]:
-    """Yield the values of a saved object: a line of an export, or an answer of the API.
+    """Yield the values of a saved object: a line of an export, or a response of the API.
 
     Raises MalformedError.
     """

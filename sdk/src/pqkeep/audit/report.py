@@ -61,7 +61,7 @@ class Portion:
 
     file: str
     tenant_id: str | None
-    """None: everybody's records."""
+    """None: the records of all tenants."""
     size: int
     """How many records the log had."""
     records: int
@@ -119,7 +119,7 @@ class Report:
     """By size."""
     keys: tuple[SigningKey, ...]
     are_keys_trusted: bool
-    """False: the keys came with what they verify, and anybody could have made them."""
+    """False: the keys came from the verified files, and prove only consistency."""
     findings: tuple[Finding, ...]
     """In the order of the files and their lines."""
     further: int

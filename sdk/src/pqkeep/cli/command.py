@@ -28,7 +28,7 @@ Command = Callable[Concatenate[Invocation, P], None]
 _COMMON = signature(Invocation).parameters
 _CONTEXT = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _DEFAULT = "DEFAULT"
-"""The name of the source of values that nobody gave."""
+"""The name of the source of default values."""
 _BETWEEN_INTERRUPTIONS = 0.01
 """Seconds."""
 
@@ -72,7 +72,7 @@ def given_before(context: typer.Context) -> Mapping[str, Any]:
 
 
 def _given(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common options that somebody gave in one place."""
+    """Return the common options that were given in one place."""
     sources = {name: context.get_parameter_source(name) for name in _COMMON}
     return {
         name: values[name]
@@ -108,7 +108,7 @@ class Program(typer.Typer):
             return BROKEN_PIPE
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
-        except Exception as error:  # noqa: BLE001 - a traceback helps nobody here, and may hold secrets
+        except Exception as error:  # noqa: BLE001 - a traceback may hold secrets
             _let_go_of_output()
             return end(error).exit_code
         return status
@@ -206,8 +206,8 @@ def _ended_by_signals() -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> NoReturn:
         is_handled.set()
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
+        for other in numbers:
+            signal.signal(other, signal.SIG_DFL)
         sys.exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
 
     for number in numbers:

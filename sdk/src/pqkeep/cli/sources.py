@@ -26,7 +26,7 @@ class Progress:
     """A bar with bytes a second, which is there once it is known that the work is long."""
 
     def __init__(self, size: int | None, *, wanted: bool) -> None:
-        """Show nothing yet. None: nobody knows how many bytes there will be."""
+        """Show nothing yet. A size of None means unknown."""
         self._size = size
         self._is_wanted = wanted and sys.stderr.isatty()
         self._done = 0
@@ -64,12 +64,12 @@ def _bar(size: int | None) -> "Bar":
 
 @dataclass(slots=True)
 class Source:
-    """What is read, and how much of it was."""
+    """The input of a command, with its progress."""
 
     _file: BufferedReader
     _progress: Progress
     _ahead: bytearray = field(default_factory=bytearray)
-    """What was looked at, and not read yet."""
+    """Bytes returned by ``first`` and not yet by ``read``."""
     _is_at_end: bool = False
     """Whether the end was read: a terminal would wait for another one."""
 

@@ -1,4 +1,4 @@
-"""The audit log, and what proves that nobody changed it. pqkeep.audit verifies it, offline."""
+"""The audit log and its proofs. pqkeep.audit verifies them offline."""
 
 import os
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Audit(Generic[T_co]):
-    """A tenant's own records; with the operator's credential everybody's.
+    """The records of a tenant, or of all tenants with the operator's credential.
 
     An installation can have several logs, one for each shard. ``shard``, for the operator alone,
     is whose is meant; it is ``default`` where none is named. A tenant that was moved between shards
@@ -96,7 +96,7 @@ class Audit(Generic[T_co]):
     def proof(
         self, record_id: int, *, log: str | None = None, shard: str | None = None
     ) -> Call[InclusionProof]:
-        """Return a record, and what proves that it is in the log that a checkpoint signs.
+        """Return a record and its inclusion proof up to a signed checkpoint.
 
         NotFoundError where no checkpoint covers it yet, which one does within a second.
         """
@@ -134,7 +134,7 @@ class Audit(Generic[T_co]):
     def consistency(
         self, *, first: int, second: int, log: str | None = None, shard: str | None = None
     ) -> Call[ConsistencyProof]:
-        """Return what proves that the log of one size grew into that of another."""
+        """Return the consistency proof between two sizes of the log."""
         query = {"first": first, "second": second, "log": log, "shard": shard}
         return get("/audit/consistency", _consistency, query)
 

@@ -27,7 +27,7 @@ class Keys(Generic[T_co]):
     ) -> Call[Key]:
         """Make an algorithm's key active. Raises InvalidRequestError if one is already.
 
-        With ``if_absent`` the key that is active already is the answer.
+        With ``if_absent`` an already active key is returned.
         """
         body = {**self._named(algorithm, keyring), "if_absent": if_absent or None}
         return change("/kms/keys/generate", _key, body)
@@ -233,7 +233,7 @@ def _key(data: Data, named: str | None = None) -> Key:
 
 
 def import_key_in(data: Data) -> ImportKey:
-    """Return the import key in an answer. Raises MalformedResponseError."""
+    """Return the import key in a response. Raises MalformedResponseError."""
     return ImportKey(
         import_key_id=data.text("import_key_id"),
         public_key=data.binary("public_key"),

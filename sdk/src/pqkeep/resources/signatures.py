@@ -71,9 +71,9 @@ class Signatures(Generic[T_co]):
         context: bytes | None = None,
         public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is this key's for this message. Mind the answer.
+        """Return whether the signature is valid for this key and message. Check the result.
 
-        The key is a version of yours, or anybody's ``public_key``: its bytes, or PEM as text.
+        The key is one of your versions or any ``public_key``: its bytes, or PEM as text.
         """
         return post(
             "/signature/verify",
@@ -114,9 +114,9 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is this key's for this hash. Mind the answer.
+        """Return whether the signature is valid for this key and hash. Check the result.
 
-        The key is a version of yours, or anybody's ``public_key``: its bytes, or PEM as text.
+        The key is one of your versions or any ``public_key``: its bytes, or PEM as text.
         """
         return _verify_hash(
             self._rules,
@@ -187,9 +187,9 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is this key's for this mu's message. Mind the answer.
+        """Return whether the signature is valid for this key and mu. Check the result.
 
-        The key is a version of yours, or anybody's ``public_key``: its bytes, or PEM as text.
+        The key is one of your versions or any ``public_key``: its bytes, or PEM as text.
         """
         return post(
             "/signature/verify-mu",
@@ -229,7 +229,7 @@ class Signatures(Generic[T_co]):
         algorithm: str | None = None,
         keyring: str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is this key's for this file. Raises OSError too."""
+        """Return whether the signature is valid for this key and file. Raises OSError too."""
         digest = _digest(path, self._rules.hash(hash_algorithm))
         return _verify_hash(
             self._rules, keyring, digest, signature, hash_algorithm, algorithm, key_version
