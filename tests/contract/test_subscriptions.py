@@ -218,7 +218,7 @@ def frugal(own_rules: Installation) -> Caller:
 
 ENCRYPT = {"plaintext": "QUJD"}
 CHANGE = "; an operator can change the plan with pqkeep tenants update TENANT --plan PLAN"
-SPENT = f"denied by policy monthly-allowance: it is used up{CHANGE}"
+SPENT = f"denied by policy monthly-allowance: the monthly quota is used up{CHANGE}"
 
 
 def _spend(tenant: Caller) -> None:

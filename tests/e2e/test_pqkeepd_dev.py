@@ -218,7 +218,10 @@ def test_a_port_in_use(pqkeepd: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(pqkeepd, tmp_path, "--port", str(port), "--data", str(tmp_path / "data"))
-    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use; --port" in said
+    assert (
+        f"cannot listen on 127.0.0.1, port {port}: Address already in use; name another port with --port"
+        in said
+    )
 
 
 def test_a_start_after_a_port_in_use(

@@ -102,7 +102,9 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
     dialog.get_by_label("Name").fill("ci-verifier")
     dialog.get_by_label("Use keys").uncheck()
     dialog.get_by_role("button", name="Create").click()
-    expect(dialog.locator("[data-problem=scopes]")).to_contain_text("Choose at least one thing")
+    expect(dialog.locator("[data-problem=scopes]")).to_contain_text(
+        "Choose at least one permission"
+    )
     dialog.get_by_label("Verify only").check()
     dialog.get_by_label("Administer").check()
     dialog.get_by_label("Only in these keyrings").fill("payments.*, default")
@@ -159,7 +161,7 @@ def test_an_api_key_is_rotated_with_other_limits(
     expect(page.locator("dl")).to_contain_text("2099-12-31 23:59 UTC")
     page.get_by_label("As now").uncheck()
     page.get_by_role("button", name="Rotate").click()
-    expect(page.locator("[data-problem=scopes]")).to_contain_text("Choose at least one thing")
+    expect(page.locator("[data-problem=scopes]")).to_contain_text("Choose at least one permission")
     page.get_by_label("Verify only").check()
     page.get_by_label("Only from these networks").fill("127.0.0.0/8")
     assert_fits(page)

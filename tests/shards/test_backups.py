@@ -335,7 +335,7 @@ def test_parts_of_two_moments_are_not_restored(kept: Kept, two: Two, tmp_path: P
     mixture = kept.read(written(kept, origin, messages, two.newer.sealers))
     for taken, named in (
         (mixture, "in no shard of the backup, or in several"),
-        (kept.read(written(kept, *_swapped(two), two.newer.sealers)), "is that of the shard"),
+        (kept.read(written(kept, *_swapped(two), two.newer.sealers)), "belongs to the shard"),
     ):
         with pytest.raises(RestoreError, match=named):
             asyncio.run(restore(taken, Target(tmp_path / "data"), keep=(), report=quiet))

@@ -43,5 +43,5 @@ def test_a_move_that_finds_a_full_disk(two_shards: TwoShards, full: str) -> None
     assert is_readable(tenant, encrypted)
     assert shard_of(two_shards, tenant) == "b"
     assert [each.unfinished for each in moves(two_shards).list()] == [0, 0]
-    with pytest.raises(ShardError, match="is in the shard"):
+    with pytest.raises(ShardError, match="is already in the shard"):
         moves(two_shards).move(tenant_of(tenant), "b")

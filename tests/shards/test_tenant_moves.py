@@ -170,7 +170,7 @@ def test_an_interrupted_move_is_continued(
         assert is_readable(tenant, encrypted)
         assert shard_of(two_shards, tenant) == here
         assert [each.unfinished for each in mover.list()] == [0, 0]
-        with pytest.raises(ShardError, match="is in the shard"):
+        with pytest.raises(ShardError, match="is already in the shard"):
             mover.move(tenant_of(tenant), here)
 
 
@@ -239,7 +239,7 @@ def test_a_move_that_was_overtaken_says_so(two_shards: TwoShards) -> None:
         if "serving" in step:  # as a command on another host would, that believes it has not left
             asyncio.run(stay(tenant_of(tenant)))
 
-    with pytest.raises(ShardError, match="run the command again"):
+    with pytest.raises(ShardError, match="run this command again"):
         ShardMoves(two_shards.layout, overtake).move(tenant_of(tenant), "b")
     moves(two_shards).move(tenant_of(tenant), "b")
     until_served(two_shards, tenant)

@@ -235,8 +235,7 @@ def test_the_file_is_named(made: Command) -> None:
     directory = made.directory
     for name in ("local", "sealed", "envelope", "wrapped"):
         data = bytearray((directory / name).read_bytes())
-        document = data.rfind(b'"', 0, -3)
-        data[-20 if document < 0 else document - 4] ^= 1
+        data[-20 if name == "local" else data.rfind(b'"', 0, -3) - 4] ^= 1
         (directory / "changed").write_bytes(data)
         ended = made(*("changed" if word == "{}" else word for word in READ[name]))
         assert ended.status in {1, 2, 7}, (name, ended)

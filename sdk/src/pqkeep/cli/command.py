@@ -105,6 +105,7 @@ class Program(typer.Typer):
             if status == 0:
                 sys.stdout.flush()
         except BrokenPipeError:
+            _let_go_of_output()
             return BROKEN_PIPE
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
