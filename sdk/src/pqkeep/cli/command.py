@@ -105,7 +105,7 @@ class Program(typer.Typer):
             if status == 0:
                 sys.stdout.flush()
         except BrokenPipeError:
-            _let_go_of_output()
+            _drop_output()  # click's stream hides that it cannot be flushed
             return BROKEN_PIPE
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
@@ -267,9 +267,13 @@ def _noticed(numbers: Sequence[int], is_handled: threading.Event) -> Iterator[No
         signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _let_go_of_output() -> None:
     """Write what can be written; Python would try the rest again at the end, and complain."""
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
