@@ -77,9 +77,7 @@ def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
 
 
 @pytest.mark.threat("compromised-gateway")
-def test_a_failed_shard_keeps_no_other_from_cancelling(
-    tmp_path: Path, pqkeepd_command: Sequence[str | Path]
-) -> None:
+def test_a_failed_shard(tmp_path: Path, pqkeepd_command: Sequence[str | Path]) -> None:
     """Where one shard does not answer, the others' destructions are listed and can be cancelled."""
     with running(tmp_path, shards=2) as installation:
         destructions = _command(installation, pqkeepd_command)

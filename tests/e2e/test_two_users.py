@@ -353,7 +353,7 @@ def test_start_says_what_makes_an_installation(folder: Path) -> None:
     none = folder / "nothing"
     ended = pqkeepd("start", "--data", none)
     assert ended.returncode == os.EX_CONFIG
-    assert ended.stderr == f"pqkeepd: {none} has no installation; pqkeepd init makes one\n"
+    assert ended.stderr == f"pqkeepd: {none} has no installation: make one with pqkeepd init\n"
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_commands_say_what_makes_an_installation(folder: Path, command: tuple[st
     none = folder / "nothing"
     ended = pqkeepd(*command, "--data", none)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == f"pqkeepd: {none} has no installation; pqkeepd init makes one\n"
+    assert ended.stderr == f"pqkeepd: {none} has no installation: make one with pqkeepd init\n"
 
 
 def test_the_doctor_finds_what_is_wrong(production: Production) -> None:

@@ -111,7 +111,7 @@ def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> No
         (b"", "is empty"),
         (b"[" * 100_000, "begins like JSON"),
         (b"\xff", "is one byte"),
-        (b"{}", "a JSON object without a format"),
+        (b"{}", "a JSON object of an unknown form"),
     ],
 )
 def test_no_signature(command: Command, file: Path, text: bytes, what: str) -> None:
