@@ -66,6 +66,7 @@ VALUES: dict[str, Any] = {
     "symmetric_key": bytearray(32),
     "days": 7,
     "detached": False,
+    "size": 32,
     "mu": bytes(64),
     "keyring": DEFAULT_KEYRING,
     "target": Target(Algorithm.X_WING),
@@ -82,7 +83,9 @@ LENGTHS = {"request_id": 128, "principal": 128, "source_address": 64, "policy": 
 def request(kind: type[Any], version: int) -> Any:
     """Return a request of a type with a version."""
     fields = {
-        field.name: VALUES.get(field.name, b"") for field in structs.fields(kind) if field.required
+        field.name: False if field.type is bool else VALUES.get(field.name, b"")
+        for field in structs.fields(kind)
+        if field.required
     }
     return kind(**{**fields, "version": KeyVersion(version)})
 

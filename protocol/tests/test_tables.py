@@ -4,6 +4,7 @@ import pytest
 
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
+    KEY_PAIRS,
     LIFECYCLE,
     ON_KEYRINGS,
     ON_TENANTS,
@@ -18,6 +19,8 @@ from pqkeep_protocol.messages import AnyRequest
 
 KNOWN = set(Operation)
 KEM = {"encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap", "re-encrypt"} & KNOWN
+KEM |= {"generate-data-key"}
+MAC = {"compute-mac", "verify-mac"}
 SIGNATURE = {"sign", "verify", "sign-hash", "verify-hash"} & KNOWN
 EXTERNAL_MU = {"sign-mu", "verify-mu"} & KNOWN
 READS = {
@@ -28,6 +31,7 @@ READS = {
     "verify",
     "verify-hash",
     "verify-mu",
+    "verify-mac",
 } & KNOWN
 SIZES = {  # FIPS 203, table 3; FIPS 204, table 2; FIPS 205, table 2; the two drafts
     "Kyber768": (Kind.KEM, 1184, 1088),
@@ -40,6 +44,9 @@ SIZES = {  # FIPS 203, table 3; FIPS 204, table 2; FIPS 205, table 2; the two dr
     "SLH-DSA-SHA2-128f": (Kind.SIGNATURE, 32, 17088),
     "SLH-DSA-SHA2-192s": (Kind.SIGNATURE, 48, 16224),
     "SLH-DSA-SHA2-256s": (Kind.SIGNATURE, 64, 29792),
+    "XAES-256-GCM": (Kind.CIPHER, 0, 0),
+    "HMAC-SHA-256": (Kind.MAC, 0, 32),
+    "HMAC-SHA-512": (Kind.MAC, 0, 64),
 }
 
 
@@ -54,16 +61,28 @@ def test_every_algorithm_has_its_row(algorithm: Algorithm) -> None:
 def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
     """Encryption keys never sign, signature keys never decrypt, and all have a lifecycle."""
     spec = ALGORITHMS[algorithm]
-    expected = KEM if spec.kind is Kind.KEM else SIGNATURE
+    expected = {
+        Kind.KEM: KEM,
+        Kind.SIGNATURE: SIGNATURE,
+        Kind.CIPHER: KEM - {"encapsulate", "decapsulate"},
+        Kind.MAC: MAC,
+    }[spec.kind]
     if algorithm.value == "ML-KEM-1024":  # the specification has no wrapping with it
         expected = expected - {"wrap", "unwrap"}
     if algorithm.value in {"Dilithium3", "ML-DSA-87"}:  # mu of FIPS 204, JWS of RFC 9964
         expected = expected | EXTERNAL_MU | {"sign-jws"}
     assert spec.operations - LIFECYCLE == expected
-    assert spec.operations >= LIFECYCLE
+    of_pairs = {"get-import-key", "import-key", "list-public-keys"}
+    assert LIFECYCLE - spec.operations == (of_pairs if spec.is_symmetric else set())
 
 
-@pytest.mark.parametrize("operation", sorted((KEM | SIGNATURE | EXTERNAL_MU) - READS))
+def test_the_specification_has_ten_algorithms() -> None:
+    """The first ten algorithms have public keys; the symmetric ones come behind them."""
+    assert tuple(Algorithm)[:10] == KEY_PAIRS
+    assert all(ALGORITHMS[algorithm].is_symmetric for algorithm in tuple(Algorithm)[10:])
+
+
+@pytest.mark.parametrize("operation", sorted((KEM | SIGNATURE | EXTERNAL_MU | MAC) - READS))
 def test_new_use_wants_the_active_key(operation: str) -> None:
     """The specification's first column: encrypt, encapsulate and sign only with active keys."""
     assert USABLE[Operation(operation)] == {KeyStatus.ACTIVE}

@@ -11,10 +11,12 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """The two kinds of key pairs."""
+    """The kinds of keys: two of key pairs, and two of symmetric keys."""
 
     KEM = "kem"
     SIGNATURE = "signature"
+    CIPHER = "cipher"
+    MAC = "mac"
 
 
 class Operation(StrEnum):
@@ -27,6 +29,7 @@ class Operation(StrEnum):
     WRAP = "wrap"
     UNWRAP = "unwrap"
     RE_ENCRYPT = "re-encrypt"
+    GENERATE_DATA_KEY = "generate-data-key"
     SIGN = "sign"
     VERIFY = "verify"
     SIGN_HASH = "sign-hash"
@@ -34,6 +37,8 @@ class Operation(StrEnum):
     SIGN_JWS = "sign-jws"
     SIGN_MU = "sign-mu"
     VERIFY_MU = "verify-mu"
+    COMPUTE_MAC = "compute-mac"
+    VERIFY_MAC = "verify-mac"
     GENERATE_KEY = "generate-key"
     ROTATE_KEY = "rotate-key"
     GET_IMPORT_KEY = "get-import-key"
@@ -65,6 +70,7 @@ READING = frozenset(
         Operation.VERIFY,
         Operation.VERIFY_HASH,
         Operation.VERIFY_MU,
+        Operation.VERIFY_MAC,
     }
 )
 """Operations that read a key's earlier output. Every plan allows them, and so do retired keys."""
@@ -76,6 +82,7 @@ _KEM = frozenset(
         Operation.ENCAPSULATE,
         Operation.DECAPSULATE,
         Operation.RE_ENCRYPT,
+        Operation.GENERATE_DATA_KEY,
     }
 )
 _KEY_WRAP = frozenset({Operation.WRAP, Operation.UNWRAP})
@@ -86,7 +93,9 @@ _EXTERNAL_MU = frozenset({Operation.SIGN_MU, Operation.VERIFY_MU})
 
 _JWS = frozenset({Operation.SIGN_JWS})
 
-USES = _KEM | _KEY_WRAP | _SIGNATURE | _EXTERNAL_MU | _JWS
+_MAC = frozenset({Operation.COMPUTE_MAC, Operation.VERIFY_MAC})
+
+USES = _KEM | _KEY_WRAP | _SIGNATURE | _EXTERNAL_MU | _JWS | _MAC
 """Operations that use a key."""
 
 ON_KEYRINGS = frozenset(
@@ -106,11 +115,16 @@ LISTING = frozenset({Operation.LIST_KEYS, Operation.LIST_PUBLIC_KEYS})
 """Operations that may cover all algorithms at once."""
 
 LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS - ON_TENANTS
-"""Operations on the key itself. Every algorithm supports them."""
+"""Operations on the key itself. Every algorithm of key pairs supports them."""
+
+_OF_KEY_PAIRS = frozenset(
+    {Operation.GET_IMPORT_KEY, Operation.IMPORT_KEY, Operation.LIST_PUBLIC_KEYS}
+)
+"""Operations on the key itself that symmetric keys do not have."""
 
 
 class Algorithm(StrEnum):
-    """The wire values of the interface specification."""
+    """The wire values: the interface specification's ten, then the symmetric algorithms."""
 
     ML_KEM_768 = "Kyber768"
     X_WING = "X-Wing"
@@ -122,6 +136,9 @@ class Algorithm(StrEnum):
     SLH_DSA_SHA2_128F = "SLH-DSA-SHA2-128f"
     SLH_DSA_SHA2_192S = "SLH-DSA-SHA2-192s"
     SLH_DSA_SHA2_256S = "SLH-DSA-SHA2-256s"
+    XAES_256_GCM = "XAES-256-GCM"
+    HMAC_SHA_256 = "HMAC-SHA-256"
+    HMAC_SHA_512 = "HMAC-SHA-512"
 
 
 ALIASES: Mapping[str, Algorithm] = {
@@ -149,6 +166,9 @@ DIGEST_SIZE: Mapping[HashAlgorithm, int] = {
 SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
 """Sizes in bytes of keys that can be wrapped."""
 
+CHECK_VALUE_SIZE = 32
+"""Bytes of the value that identifies a symmetric key and reveals nothing of it."""
+
 MU_SIZE = 64
 """Bytes in an external mu (FIPS 204, algorithm 7, line 6)."""
 
@@ -163,6 +183,9 @@ MAX_ASSOCIATED_DATA = 64 * 1024
 BOX_OVERHEAD = 28
 """Bytes that AES-256-GCM adds to a plaintext: nonce (12) and tag (16)."""
 
+XAES_OVERHEAD = 40
+"""Bytes that XAES-256-GCM adds to a plaintext: nonce (24) and tag (16)."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
@@ -172,8 +195,21 @@ class AlgorithmSpec:
     standard: str
     operations: frozenset[Operation]
     public_key_size: int
+    """0 for symmetric keys."""
     output_size: int
-    """Size of the KEM ciphertext, or of the largest signature."""
+    """Size of the KEM ciphertext, the largest signature or the MAC; 0 for a cipher."""
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether its keys have no public half."""
+        return self.kind in {Kind.CIPHER, Kind.MAC}
+
+    @property
+    def overhead(self) -> int:
+        """The bytes that encrypting adds to a plaintext."""
+        if self.kind is Kind.CIPHER:
+            return XAES_OVERHEAD
+        return self.output_size + BOX_OVERHEAD
 
 
 def _kem(
@@ -190,6 +226,13 @@ def _signature(
     return AlgorithmSpec(Kind.SIGNATURE, standard, operations, public_key_size, output_size)
 
 
+def _symmetric(
+    kind: Kind, standard: str, output_size: int, uses: frozenset[Operation]
+) -> AlgorithmSpec:
+    operations = uses | (LIFECYCLE - _OF_KEY_PAIRS)
+    return AlgorithmSpec(kind, standard, operations, 0, output_size)
+
+
 ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
     Algorithm.ML_KEM_768: _kem("FIPS 203", 1184, 1088),
     Algorithm.X_WING: _kem("draft-connolly-cfrg-xwing-kem", 1216, 1120),
@@ -201,4 +244,14 @@ ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
     Algorithm.SLH_DSA_SHA2_128F: _signature("FIPS 205", 32, 17088),
     Algorithm.SLH_DSA_SHA2_192S: _signature("FIPS 205", 48, 16224),
     Algorithm.SLH_DSA_SHA2_256S: _signature("FIPS 205", 64, 29792),
+    Algorithm.XAES_256_GCM: _symmetric(
+        Kind.CIPHER,
+        "C2SP XAES-256-GCM",
+        0,
+        (_KEM | _KEY_WRAP) - {Operation.ENCAPSULATE, Operation.DECAPSULATE},
+    ),
+    Algorithm.HMAC_SHA_256: _symmetric(Kind.MAC, "FIPS 198-1", 32, _MAC),
+    Algorithm.HMAC_SHA_512: _symmetric(Kind.MAC, "FIPS 198-1", 64, _MAC),
 }
+KEY_PAIRS = tuple(name for name, spec in ALGORITHMS.items() if not spec.is_symmetric)
+"""The algorithms of the interface specification's table."""

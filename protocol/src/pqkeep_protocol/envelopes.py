@@ -24,8 +24,9 @@ NUMBERS: Mapping[Algorithm, int] = {
     Algorithm.ML_KEM_768: 1,
     Algorithm.X_WING: 2,
     Algorithm.ML_KEM_1024: 3,
+    Algorithm.XAES_256_GCM: 4,
 }
-"""The algorithms' numbers in a header, the same as in the headers of local files."""
+"""The algorithms' numbers in a header. Those of KEMs are also in the headers of local files."""
 MAX_HEADER = 6 + 64
 """Bytes of the longest header."""
 

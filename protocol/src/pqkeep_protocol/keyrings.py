@@ -31,6 +31,7 @@ class KeyPurpose(StrEnum):
     DECAPSULATE = "decapsulate"
     SIGN = "sign"
     VERIFY = "verify"
+    MAC = "mac"
 
 
 ALL_PURPOSES = tuple(KeyPurpose)
@@ -49,8 +50,12 @@ PURPOSE_OF: Mapping[Operation, KeyPurpose] = {
     Operation.VERIFY: KeyPurpose.VERIFY,
     Operation.VERIFY_HASH: KeyPurpose.VERIFY,
     Operation.VERIFY_MU: KeyPurpose.VERIFY,
+    Operation.COMPUTE_MAC: KeyPurpose.MAC,
+    Operation.VERIFY_MAC: KeyPurpose.MAC,
 }
-"""The purpose that a keyring needs for each operation that uses a key."""
+"""The purpose that a keyring needs for each operation that uses a key.
+
+Re-encryptions and data keys need those of the operations that they consist of."""
 
 
 class KeyringPatterns(Struct, frozen=True, array_like=True):

@@ -107,6 +107,7 @@ class KeyInfo(Struct, frozen=True, array_like=True):
     version: SomeVersion
     status: KeyStatus
     public_key: bytes
+    """For a symmetric key: its check value (CHECK_VALUE_SIZE bytes), which is no secret."""
     created_at: datetime
     archive_at: datetime | None = None
     """When the private key is destroyed, if that is scheduled. Until then every use is refused."""

@@ -6,7 +6,7 @@ On the wire each message is an array that starts with its tag (see ``codec``).
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -281,6 +281,52 @@ class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encr
     """The format of the ciphertext; unused for a wrapped key."""
 
 
+DataKeySize = Literal[16, 32, 64]
+"""Bytes of the data keys that the key service makes."""
+
+
+class DataKey(Result, frozen=True, kw_only=True, tag="data-key"):
+    """A new data key: encrypted, and in the clear if the request wants that."""
+
+    encrypted: bytes
+    """A wrapped key, a ciphertext, or the part of an envelope after its header."""
+    version: SomeVersion
+    plaintext: bytes = b""
+
+
+class GenerateDataKey(KeyRequest[DataKey], frozen=True, kw_only=True, tag="generate-data-key"):
+    """Make a random data key, and encrypt it with a key version or the active key.
+
+    Errors: UNSUPPORTED if it is to be wrapped and the algorithm does not wrap; PURPOSE_DENIED.
+    """
+
+    operation: ClassVar = Operation.GENERATE_DATA_KEY
+    algorithm: Algorithm
+    version: SomeVersion | None
+    size: DataKeySize
+    plaintext: bool
+    """Whether the result has the data key in the clear too."""
+    associated_data: AssociatedData = b""
+    format: CiphertextFormat | None = None
+    """None: a result of Wrap. Otherwise a result of Encrypt in this format."""
+
+
+class Mac(Result, frozen=True, kw_only=True, tag="mac"):
+    """A MAC, and the version of its key."""
+
+    mac: bytes
+    version: SomeVersion
+
+
+class ComputeMac(KeyRequest[Mac], frozen=True, kw_only=True, tag="compute-mac"):
+    """Compute a message's MAC with a key version, or with the active key."""
+
+    operation: ClassVar = Operation.COMPUTE_MAC
+    algorithm: Algorithm
+    version: SomeVersion | None
+    message: bytes
+
+
 class Signed(Result, frozen=True, kw_only=True, tag="signed"):
     """A signature, and the version of its key."""
 
@@ -403,6 +449,16 @@ class VerifyMu(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mu")
     def __post_init__(self) -> None:
         """Raise ValueError unless there is either a version or a public key."""
         _require_one_key(self.version, self.public_key)
+
+
+class VerifyMac(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mac"):
+    """Verify a message's MAC with a key version. Errors: VERIFICATION_FAILED."""
+
+    operation: ClassVar = Operation.VERIFY_MAC
+    algorithm: Algorithm
+    version: SomeVersion
+    message: bytes
+    mac: bytes
 
 
 class Key(Result, frozen=True, kw_only=True, tag="key"):
@@ -749,6 +805,9 @@ AnyRequest = (
     | SignJws
     | SignMu
     | VerifyMu
+    | GenerateDataKey
+    | ComputeMac
+    | VerifyMac
     | GenerateKey
     | GetImportKey
     | ImportPrivateKey
@@ -779,6 +838,8 @@ AnyResult = (
     | ReEncrypted
     | Signed
     | Verified
+    | DataKey
+    | Mac
     | Jws
     | Key
     | Keys
@@ -806,6 +867,9 @@ ItemRequest = (
     | VerifyHash
     | SignMu
     | VerifyMu
+    | GenerateDataKey
+    | ComputeMac
+    | VerifyMac
 )
 """Requests that a batch can hold: they use keys, and change none."""
 ItemResult = (
@@ -818,6 +882,8 @@ ItemResult = (
     | ReEncrypted
     | Signed
     | Verified
+    | DataKey
+    | Mac
 )
 
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 
 import msgspec
 
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm
 from pqkeep_protocol.der import BIT_STRING, SEQUENCE, DerError, certified_key, der, form_of
 
 OBJECT_IDENTIFIER: Mapping[Algorithm, bytes] = {
@@ -115,7 +115,7 @@ def _der_prefix(algorithm: Algorithm) -> bytes:
 
 
 _PREFIXES: Mapping[Algorithm, bytes] = {
-    algorithm: _der_prefix(algorithm) for algorithm in Algorithm
+    algorithm: _der_prefix(algorithm) for algorithm in KEY_PAIRS
 }
 
 
