@@ -11,9 +11,10 @@ import pytest
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.crypto.selftest import is_kem_pair
+from pqkeep_keyservice.crypto.selftest import is_kem_pair, is_symmetric_key
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName
 from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError, generate_key
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
@@ -22,7 +23,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo, KeyStatus, KeyVersion, TenantId
 
 V1 = KeyVersion(1)
-IN_PROCESS = sorted({*Algorithm} - {*PARAMETER_SETS} - {*KEMS})
+IN_PROCESS = sorted({*Algorithm} - {*PARAMETER_SETS} - {*KEMS} - {*SYMMETRIC})
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,22 @@ def test_a_new_kem_pair_that_does_not_fit_is_not_stored(
         generate_key(Faulty(kem), is_pair)
 
 
+@pytest.mark.parametrize("algorithm", SYMMETRIC)
+def test_a_new_symmetric_key_that_does_not_fit_is_not_stored(algorithm: Algorithm) -> None:
+    """A new symmetric key is loaded, and its check value compared, before it is sealed."""
+    scheme: Any = SYMMETRIC[algorithm]
+    generate_key(scheme, is_symmetric_key)
+    with pytest.raises(InconsistentKeyPairError):
+        generate_key(Faulty(scheme), is_symmetric_key)
+
+
 @pytest.mark.parametrize("algorithm", sorted({*Algorithm} - {*PARAMETER_SETS}))
 def test_a_seed_of_another_public_key_is_not_used(
     algorithm: Algorithm, material: KeyMaterial, sealer: Sealer, tenant: TenantId
 ) -> None:
     """A seed that does not match its public key is refused at its first use."""
     public_key, _ = material.generate(KeyName(tenant, algorithm), V1)
-    scheme = KEMS.get(algorithm) or material._schemes[algorithm]
+    scheme: Any = KEMS.get(algorithm) or SYMMETRIC.get(algorithm) or material._schemes[algorithm]
     with scheme.generate().seed() as seed:
         sealed = sealer.seal(
             seed, associated_data(tenant, DEFAULT_KEYRING, algorithm, V1, public_key)
@@ -92,6 +102,8 @@ def test_a_seed_of_another_public_key_is_not_used(
     info = KeyInfo(algorithm, V1, KeyStatus.ACTIVE, public_key, datetime.now(UTC))
     entry = KeyEntry(info, sealed)
     material.authenticate(tenant, entry)  # the seal says nothing of what it holds
-    load = material.decapsulation_key if algorithm in KEMS else material.signing_key
+    load: Any = material.decapsulation_key if algorithm in KEMS else material.signing_key
+    if algorithm in SYMMETRIC:
+        load = material.symmetric_key
     with pytest.raises(DamagedKeyError, match="does not match its public key"):
         load(tenant, replace(entry))

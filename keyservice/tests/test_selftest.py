@@ -15,6 +15,7 @@ from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
 from pqkeep_protocol.algorithms import Algorithm
 
 SCHEMES = signature_schemes(Pqcrypto())
@@ -78,6 +79,8 @@ def passes(algorithm: Algorithm, known: dict[str, bytes]) -> bool:
     """Return whether an algorithm passes with these known answers."""
     if algorithm in KEMS:
         return selftest._holds(selftest._kem(KEMS[algorithm], known))
+    if algorithm in SYMMETRIC:
+        return selftest._holds(selftest._symmetric(SYMMETRIC[algorithm], known))
     signs = algorithm not in PARAMETER_SETS
     return selftest._holds(selftest._signature(SCHEMES[algorithm], known, signs=signs))
 

@@ -2,7 +2,7 @@
 
 A refused request does not affect the others. No response leaves before all records are durable.
 
-KEMs run on the event loop in short slices. Other work runs between two slices, and the batches of
+KEMs and symmetric keys run on the event loop in short slices. Other work runs between two slices, and the batches of
 different tenants take turns. Signatures, and many encapsulations to one key, run in threads or
 worker processes, a few of a batch at once.
 """
@@ -209,8 +209,8 @@ def _places(requests: Sequence[ItemRequest]) -> tuple[deque[int], deque[int]]:
     """Return the places of requests for the event loop, and of those for threads or processes."""
     here, elsewhere = deque[int](), deque[int]()
     for place, request in enumerate(requests):
-        is_kem = ALGORITHMS[request.algorithm].kind is Kind.KEM
-        (here if is_kem else elsewhere).append(place)
+        signs = ALGORITHMS[request.algorithm].kind is Kind.SIGNATURE
+        (elsewhere if signs else here).append(place)
     return here, elsewhere
 
 

@@ -16,6 +16,7 @@ from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, Kem
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureScheme, SignatureSchemes, SigningKey
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC, SymmetricKey, SymmetricScheme
 from pqkeep_protocol.algorithms import Algorithm
 
 PAIR_MESSAGE = b"pqkeep pairwise consistency"
@@ -26,6 +27,18 @@ def is_kem_pair(kem: Kem, private: DecapsulationKey, public_key: bytes) -> bool:
     """Return whether a private key decapsulates a ciphertext for the public key."""
     secret, ciphertext = kem.load_public(public_key).encapsulate()
     return private.decapsulate(ciphertext) == secret
+
+
+def is_symmetric_key(key: SymmetricKey, check_value: bytes) -> bool:
+    """Return whether a symmetric key has a check value, and accepts its own output."""
+    if key.is_cipher:
+        sealed = key.encrypt(PAIR_MESSAGE, info=PAIR_CONTEXT, associated_data=b"")
+        opened = key.decrypt(sealed, info=PAIR_CONTEXT, associated_data=b"")
+        accepts = opened == PAIR_MESSAGE
+    else:
+        mac = key.mac(PAIR_MESSAGE, info=PAIR_CONTEXT)
+        accepts = key.is_mac(mac, PAIR_MESSAGE, info=PAIR_CONTEXT)
+    return accepts and key.public_bytes() == check_value
 
 
 def is_signature_pair(scheme: SignatureScheme, private: SigningKey, public_key: bytes) -> bool:
@@ -56,6 +69,7 @@ def require(schemes: SignatureSchemes) -> None:
     """
     responses = _read()
     passed = {a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()}
+    passed |= {a: _holds(_symmetric(s, responses[a])) for a, s in SYMMETRIC.items()}
     for algorithm, scheme in schemes.items():
         signs = not scheme.holds_interpreter_lock
         passed[algorithm] = _holds(_signature(scheme, responses[algorithm], signs=signs))
@@ -94,6 +108,7 @@ def run(schemes: SignatureSchemes) -> Mapping[Algorithm, bool]:
     return {
         **{a: _holds(_kem(kem, responses[a])) for a, kem in KEMS.items()},
         **{a: _holds(_signature(s, responses[a], signs=True)) for a, s in schemes.items()},
+        **{a: _holds(_symmetric(s, responses[a])) for a, s in SYMMETRIC.items()},
     }
 
 
@@ -143,6 +158,22 @@ def _signature(scheme: SignatureScheme, known: KnownAnswers, *, signs: bool) -> 
     if signs:
         signing = private or scheme.generate()
         yield is_signature_pair(scheme, signing, signing.public_bytes())
+
+
+def _symmetric(scheme: SymmetricScheme, known: KnownAnswers) -> Iterator[bool]:
+    key = scheme.load_seed(Secret(known["seed"]))
+    yield key.public_bytes() == known["check_value"]
+    yield is_symmetric_key(key, known["check_value"])
+    if key.is_cipher:
+        yield key.decrypt(known["sealed"], info=CONTEXT, associated_data=CONTEXT) == MESSAGE
+        try:
+            key.decrypt(_damaged(known["sealed"]), info=CONTEXT, associated_data=CONTEXT)
+            yield False
+        except dem.DecryptionError:
+            yield True
+    else:
+        yield key.mac(MESSAGE, info=CONTEXT) == known["mac"]
+        yield not key.is_mac(_damaged(known["mac"]), MESSAGE, info=CONTEXT)
 
 
 def _is_refused(verify: Callable[[], None]) -> bool:

@@ -19,8 +19,9 @@ from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKe
 from pqkeep_keyservice.crypto.mldsa import ML_DSA_44
 from pqkeep_keyservice.crypto.mldsa import SigningKey as NoteKey
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.crypto.selftest import is_kem_pair, is_signature_pair
+from pqkeep_keyservice.crypto.selftest import is_kem_pair, is_signature_pair, is_symmetric_key
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey, VerifyingKey
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC, SymmetricKey
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions, SealedSeed
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.keys.sealed_keys import (
@@ -134,6 +135,7 @@ class KeyMaterial:
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(PUBLIC_CAPACITY)
         self._decapsulation: _PrivateKeys[DecapsulationKey] = _PrivateKeys()
         self._signing: _PrivateKeys[SigningKey] = _PrivateKeys()
+        self._symmetric: _PrivateKeys[SymmetricKey] = _PrivateKeys()
 
     def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
         """Return the public half of a KEM key."""
@@ -175,6 +177,15 @@ class KeyMaterial:
             lambda: load_key(scheme, self.unseal(tenant, entry), entry.info.public_key),
         )
 
+    def symmetric_key(self, tenant: TenantId, entry: KeyEntry) -> SymmetricKey:
+        """Return a symmetric key."""
+        scheme = SYMMETRIC[entry.info.algorithm]
+        return self._symmetric.get(
+            tenant,
+            entry,
+            lambda: load_key(scheme, self.unseal(tenant, entry), entry.info.public_key),
+        )
+
     def note_key(self, tenant: TenantId, entry: KeyEntry) -> NoteKey:
         """Return the key for notes that derives from a checkpoint key."""
         with self.unseal(tenant, entry) as seed:
@@ -196,11 +207,13 @@ class KeyMaterial:
     def generate(self, name: KeyName, version: KeyVersion) -> tuple[bytes, SealedSeed]:
         """Generate a key pair. Return its public key, and its seed sealed for this version.
 
-        Raises InconsistentKeyPairError.
+        A symmetric key has its check value in the place of a public key. Raises
+        InconsistentKeyPairError.
         """
-        kem = KEMS.get(name.algorithm)
-        if kem is not None:
+        if (kem := KEMS.get(name.algorithm)) is not None:
             public_key, seed = generate_key(kem, partial(is_kem_pair, kem))
+        elif (symmetric := SYMMETRIC.get(name.algorithm)) is not None:
+            public_key, seed = generate_key(symmetric, is_symmetric_key)
         else:
             scheme = self._schemes[name.algorithm]
             public_key, seed = generate_key(scheme, partial(is_signature_pair, scheme))
@@ -244,16 +257,19 @@ class KeyMaterial:
         """Remove an expanded private key from the cache."""
         self._decapsulation.forget(tenant, entry)
         self._signing.forget(tenant, entry)
+        self._symmetric.forget(tenant, entry)
 
     def forget_private_keys(self) -> None:
         """Remove all expanded private keys. Another key service may have destroyed some."""
         self._decapsulation.clear()
         self._signing.clear()
+        self._symmetric.clear()
 
     def expire(self) -> None:
         """Remove expired private keys."""
         self._decapsulation.expire()
         self._signing.expire()
+        self._symmetric.expire()
 
 
 class _PrivateKeys(Generic[T]):

@@ -5,8 +5,13 @@
 The key derivation has the purpose, tenant, keyring, algorithm and version. The cipher's associated
 data is the caller's. A ciphertext decrypts only if all of them match. With a supplied public key,
 the key derivation has that key instead, because the others are unknown.
+
+A key for XAES-256-GCM takes the place of the shared secret, with the same key derivation:
+
+    ciphertext = nonce (24) || AES-GCM ciphertext || tag (16)
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -17,15 +22,18 @@ from msgspec import structs
 from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.dem import key_info, supplied_key_info
 from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.operations.context import Context, OperationResult, RecordedError
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import (
     CiphertextFormat,
+    DataKey,
     Decapsulate,
     Decapsulated,
     Decrypt,
@@ -34,6 +42,7 @@ from pqkeep_protocol.messages import (
     Encapsulated,
     Encrypt,
     Encrypted,
+    GenerateDataKey,
     Unwrap,
     Unwrapped,
     Wrap,
@@ -47,6 +56,7 @@ class Purpose(Enum):
     ENCRYPT = b"encrypt"
     ENVELOPE = b"envelope"
     WRAP = b"wrap"
+    MAC = b"mac"
 
 
 def encrypt(request: Encrypt, context: Context) -> OperationResult:
@@ -78,6 +88,25 @@ def unwrap(request: Unwrap, context: Context) -> OperationResult:
     key = context.versions.key_for(request.operation, request.version)
     symmetric_key = _open(Purpose.WRAP, request.wrapped_key, key, context, request.associated_data)
     return OperationResult(Unwrapped(symmetric_key=symmetric_key), request.version)
+
+
+def generate_data_key(request: GenerateDataKey, context: Context) -> OperationResult:
+    """Make a random data key, and wrap or encrypt it.
+
+    Raises PURPOSE_DENIED unless the keyring allows that, and UNSUPPORTED unless the algorithm does.
+    """
+    operation = Operation.WRAP if request.format is None else Operation.ENCRYPT
+    context.keyring.require(PURPOSE_OF[operation])
+    if operation not in ALGORITHMS[request.algorithm].operations:
+        raise KeyServiceError(ErrorKind.UNSUPPORTED)
+    key = context.versions.key_for(request.operation, request.version)
+    version = key.info.version
+    purpose, associated_data = _binding(request, version)
+    data_key = os.urandom(request.size)
+    encrypted = _seal(purpose, data_key, key, context, associated_data)
+    plaintext = data_key if request.plaintext else b""
+    result = DataKey(encrypted=encrypted, version=version, plaintext=plaintext)
+    return OperationResult(result, version)
 
 
 def encapsulate(request: Encapsulate, context: Context) -> OperationResult:
@@ -163,8 +192,12 @@ def _decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> Operation
     return unwrap(request, context)
 
 
-def _binding(request: Encrypt | Decrypt, version: KeyVersion) -> tuple[Purpose, bytes]:
+def _binding(
+    request: Encrypt | Decrypt | GenerateDataKey, version: KeyVersion
+) -> tuple[Purpose, bytes]:
     """Return a ciphertext's purpose and associated data. An envelope is bound to its header too."""
+    if request.format is None:
+        return Purpose.WRAP, request.associated_data
     if request.format is CiphertextFormat.CIPHERTEXT:
         return Purpose.ENCRYPT, request.associated_data
     header = Header(request.algorithm, version, request.keyring)
@@ -178,15 +211,22 @@ def _seal(
     context: Context,
     associated_data: bytes,
 ) -> bytes:
-    """Encapsulate to the key, and encrypt the data under the shared secret."""
+    """Encapsulate to the key, and encrypt the data under the shared secret.
+
+    A symmetric key encrypts the data itself.
+    """
     versions = context.versions
+    info = derivation_info(purpose, versions, key)
+    if versions.algorithm in SYMMETRIC:
+        secret = context.material.symmetric_key(versions.tenant, key)
+        return secret.encrypt(data, info=info, associated_data=associated_data)
     public = context.material.encapsulation_key(versions.tenant, key)
     shared_secret, kem_ciphertext = public.encapsulate()
     return dem.encrypt(
         KEMS[versions.algorithm].hkdf_hash,
         shared_secret,
         data,
-        info=_info(purpose, versions, key),
+        info=info,
         associated_data=associated_data,
         prefix=kem_ciphertext,
     )
@@ -214,6 +254,13 @@ def _open(
 ) -> bytes:
     """Return the data, even if encrypt got the key as a supplied key. Raises DECRYPTION_FAILED."""
     versions = context.versions
+    info = derivation_info(purpose, versions, key)
+    if versions.algorithm in SYMMETRIC:
+        secret = context.material.symmetric_key(versions.tenant, key)
+        try:
+            return secret.decrypt(ciphertext, info=info, associated_data=associated_data)
+        except dem.DecryptionError:
+            raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
     private = context.material.decapsulation_key(versions.tenant, key)
     size = ALGORITHMS[versions.algorithm].output_size
     hkdf_hash = KEMS[versions.algorithm].hkdf_hash
@@ -226,7 +273,7 @@ def _open(
         dem.decrypt, hkdf_hash, shared_secret, sealed, associated_data=associated_data
     )
     try:
-        return open_with(info=_info(purpose, versions, key))
+        return open_with(info=info)
     except dem.DecryptionError:
         if purpose is not Purpose.ENCRYPT:
             raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
@@ -236,7 +283,8 @@ def _open(
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
 
 
-def _info(purpose: Purpose, versions: KeyVersions, key: KeyEntry) -> bytes:
+def derivation_info(purpose: Purpose, versions: KeyVersions, key: KeyEntry) -> bytes:
+    """Return the HKDF info that binds a result to its purpose and key version."""
     info = key.derivation_info.get(purpose.value)
     if info is None:
         info = key.derivation_info[purpose.value] = key_info(

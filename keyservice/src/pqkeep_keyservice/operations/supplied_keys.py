@@ -20,7 +20,7 @@ from pqkeep_keyservice.operations import kem_dem
 from pqkeep_keyservice.operations.context import Context, OperationResult, Parts, RecordedError
 from pqkeep_keyservice.operations.signing import VerifyRequest, signable_of
 from pqkeep_keyservice.storage.key_versions import find_public_key
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
 from pqkeep_protocol.keys import KeyringName, KeyVersion
@@ -71,6 +71,8 @@ def _own_recorded(run: Run[S]) -> Operation[S]:
     """Return an operation that records the keyring and version of the tenant's own key."""
 
     async def respond(request: S, context: Context) -> OperationResult:
+        if ALGORITHMS[request.algorithm].is_symmetric:
+            raise KeyServiceError(ErrorKind.UNSUPPORTED)
         public_key = request.public_key or b""
         own = await _find_own(request, public_key, context.parts)
         try:
