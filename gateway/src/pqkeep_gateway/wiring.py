@@ -45,6 +45,7 @@ from pqkeep_gateway.api import (
     key_operation,
     keyrings,
     keys,
+    mac,
     operators,
     password_resets,
     plan_limits,
@@ -368,6 +369,7 @@ async def assemble(
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         key_operation.endpoint(re_encryption.OPERATION, access),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
+        *(key_operation.endpoint(row, access) for row in mac.OPERATIONS),
         *batch.endpoints(access, audit_delivery),
         *keys.endpoints(
             access, terms, partial(_tell_owners, engine, clock), config.min_archive_days

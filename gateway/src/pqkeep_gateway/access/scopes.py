@@ -33,16 +33,21 @@ class Group(StrEnum):
 
 _PUBLIC_KEYS = frozenset({Operation.GET_KEY, Operation.GET_ACTIVE_KEY, Operation.LIST_PUBLIC_KEYS})
 _LISTS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.GET_KEYRING})
-_ENCRYPT = frozenset({Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP})
+_ENCRYPT = frozenset(
+    {Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP, Operation.GENERATE_DATA_KEY}
+)
 _DECRYPT = frozenset({Operation.DECRYPT, Operation.DECAPSULATE, Operation.UNWRAP})
 _SIGN = frozenset({Operation.SIGN, Operation.SIGN_HASH, Operation.SIGN_JWS, Operation.SIGN_MU})
-_VERIFY = frozenset({Operation.VERIFY, Operation.VERIFY_HASH, Operation.VERIFY_MU})
+_VERIFY = frozenset(
+    {Operation.VERIFY, Operation.VERIFY_HASH, Operation.VERIFY_MU, Operation.VERIFY_MAC}
+)
 
 GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     Group.USE: _ENCRYPT
     | _DECRYPT
     | {Operation.RE_ENCRYPT}
     | _SIGN
+    | {Operation.COMPUTE_MAC}
     | _VERIFY
     | _PUBLIC_KEYS
     | _LISTS,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 
 from msgspec import UNSET, Meta, UnsetType, defstruct, structs
 
-from pqkeep_gateway.api import kem, key_operation, re_encryption, signature
+from pqkeep_gateway.api import kem, key_operation, mac, re_encryption, signature
 from pqkeep_gateway.api.errors import CHANGE_PLAN, answer_to, denied_by, error_for
 from pqkeep_gateway.api.key_fields import KEYRING
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyOperation, Steps, overwrite
@@ -55,6 +55,9 @@ BATCHED = frozenset(
         Operation.VERIFY_HASH,
         Operation.SIGN_MU,
         Operation.VERIFY_MU,
+        Operation.GENERATE_DATA_KEY,
+        Operation.COMPUTE_MAC,
+        Operation.VERIFY_MAC,
     }
 )
 """The operations whose requests can be batch items: see ``messages.ItemRequest``."""
@@ -205,7 +208,7 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
 
 def endpoints(access: KeyAccess, audit_delivery: AuditDelivery) -> tuple[Endpoint, ...]:
     """Return the endpoints of all batches."""
-    rows = (*kem.OPERATIONS, re_encryption.OPERATION, *signature.OPERATIONS)
+    rows = (*kem.OPERATIONS, re_encryption.OPERATION, *signature.OPERATIONS, *mac.OPERATIONS)
     return tuple(
         endpoint(row, access, audit_delivery)
         for row in rows

@@ -78,9 +78,10 @@ from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
-    BOX_OVERHEAD,
     LIFECYCLE,
     ON_KEYRINGS,
+    Algorithm,
+    Kind,
     Operation,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -97,6 +98,9 @@ _MALFORMED: Mapping[Operation, Code] = {
     Operation.WRAP: Code.KEM_010,
     Operation.UNWRAP: Code.KEM_011,
     Operation.RE_ENCRYPT: Code.KEM_002,
+    Operation.GENERATE_DATA_KEY: Code.KEM_010,
+    Operation.COMPUTE_MAC: Code.INVALID_001,
+    Operation.VERIFY_MAC: Code.INVALID_001,
     Operation.SIGN: Code.SIG_001,
     Operation.VERIFY: Code.SIG_001,
     Operation.SIGN_HASH: Code.SIG_001,
@@ -195,9 +199,8 @@ _UNDECRYPTABLE: Mapping[Operation, ErrorResponse] = {
     ),
 }
 """The form is right, but decryption with this key fails."""
-_LEAST_CIPHERTEXT = BOX_OVERHEAD + min(
-    spec.output_size for spec in ALGORITHMS.values() if Operation.DECRYPT in spec.operations
-)
+_LEAST_CIPHERTEXT = min(spec.overhead for spec in ALGORITHMS.values() if spec.kind is Kind.KEM)
+_LEAST_OF_CIPHER = ALGORITHMS[Algorithm.XAES_256_GCM].overhead
 
 CHANGE_PLAN = "an operator can change the plan with pqkeep tenants update TENANT --plan PLAN"
 """The hint where the plan is the reason."""
@@ -578,9 +581,12 @@ def _undecryptable(operation: Operation, values: Mapping[str, object]) -> ApiErr
     text = values.get("ciphertext")
     if operation is Operation.DECRYPT and isinstance(text, str):
         size = len(text) // 4 * 3 - text.count("=")
-        if size < _LEAST_CIPHERTEXT:
-            least = f"a ciphertext has at least {_LEAST_CIPHERTEXT:,} bytes"
-            error.message = f"ciphertext has {size:,} bytes; {least}"
+        is_cipher = values.get("algorithm") == Algorithm.XAES_256_GCM
+        least = _LEAST_OF_CIPHER if is_cipher else _LEAST_CIPHERTEXT
+        if size < least:
+            error.message = (
+                f"ciphertext has {size:,} bytes; a ciphertext has at least {least:,} bytes"
+            )
     return _with_hint(error, values)
 
 

@@ -3,12 +3,15 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
 from pqkeep_gateway.api.key_fields import (
+    ACTIVE_KEY_VERSION,
     ASSOCIATED_DATA,
     CIPHERTEXT,
+    DATA_KEY_FORMAT,
+    DATA_KEY_SIZE,
     FORMAT,
     KEM_CIPHERTEXT,
     KEY_VERSION,
@@ -17,8 +20,10 @@ from pqkeep_gateway.api.key_fields import (
     SALT,
     SHARED_SECRET_SIZE,
     SYMMETRIC_KEY,
+    WITH_PLAINTEXT,
     WRAPPED_KEY,
     AlgorithmUsed,
+    DataKeyFormat,
     KeyResponse,
     KeyVersionUsed,
     SharedSecret,
@@ -40,7 +45,7 @@ from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.field import FieldError, Problem
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol import messages
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import (
@@ -49,6 +54,7 @@ from pqkeep_protocol.messages import (
     Decrypt,
     Encapsulate,
     Encrypt,
+    GenerateDataKey,
     Unwrap,
     Wrap,
 )
@@ -59,7 +65,11 @@ class Encrypted(KeyResponse, frozen=True, kw_only=True):
 
     ciphertext: (
         Annotated[
-            Base64, Meta(description="KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16).")
+            Base64,
+            Meta(
+                description="KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16). For "
+                "XAES-256-GCM: nonce (24), ciphertext, tag (16)."
+            ),
         ]
         | UnsetType
     ) = UNSET
@@ -221,7 +231,7 @@ class Wrapped(KeyResponse, frozen=True, kw_only=True):
     wrapped_key: Annotated[Base64, Meta(description="The symmetric key, wrapped.")]
     key_version: KeyVersionUsed
     algorithm: AlgorithmUsed
-    wrapping_method: Literal["KEM-DEM"]
+    wrapping_method: Literal["KEM-DEM", "XAES-256-GCM"]
 
 
 def wrap(call: KeyCall) -> Wrap:
@@ -237,11 +247,12 @@ def wrap(call: KeyCall) -> Wrap:
 
 def wrapped(_: ApiCall, request: Wrap, result: messages.Wrapped) -> Wrapped:
     """Return the wrapped key."""
+    is_cipher = request.algorithm is Algorithm.XAES_256_GCM
     return Wrapped(
         wrapped_key=base64(result.wrapped_key),
         key_version=request.version,
         algorithm=request.algorithm,
-        wrapping_method="KEM-DEM",
+        wrapping_method="XAES-256-GCM" if is_cipher else "KEM-DEM",
     )
 
 
@@ -274,6 +285,77 @@ def unwrapped(_: ApiCall, request: Unwrap, result: messages.Unwrapped) -> Unwrap
         key_version=request.version,
         algorithm=request.algorithm,
     )
+
+
+class DataKey(KeyResponse, frozen=True, kw_only=True):
+    """A new data key, encrypted, and in the clear if the request wants that."""
+
+    plaintext: (
+        Annotated[Base64, Meta(description="The data key. The service does not store it.")]
+        | UnsetType
+    ) = UNSET
+    wrapped_key: (
+        Annotated[Base64, Meta(description="For format wrapped_key: unwrap returns the data key.")]
+        | UnsetType
+    ) = UNSET
+    ciphertext: (
+        Annotated[Base64, Meta(description="For format ciphertext: decrypt returns the data key.")]
+        | UnsetType
+    ) = UNSET
+    envelope: (
+        Annotated[str, Meta(description="For format envelope: decrypt returns the data key.")]
+        | UnsetType
+    ) = UNSET
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+_CIPHERTEXT_FORMATS = {
+    DataKeyFormat.WRAPPED_KEY: None,
+    DataKeyFormat.CIPHERTEXT: CiphertextFormat.CIPHERTEXT,
+    DataKeyFormat.ENVELOPE: CiphertextFormat.ENVELOPE,
+}
+
+
+def generate_data_key(call: KeyCall) -> GenerateDataKey:
+    """Make a random key for encryption on your side, and encrypt it with the active key.
+
+    Store the encrypted key beside your data, and forget the plaintext after use. With plaintext
+    false, a program that only stores data keys never sees one.
+    """
+    wraps = Operation.WRAP in ALGORITHMS[call.algorithm].operations
+    format_ = call[DATA_KEY_FORMAT]
+    if format_ is None:
+        format_ = DataKeyFormat.WRAPPED_KEY if wraps else DataKeyFormat.CIPHERTEXT
+    if format_ is DataKeyFormat.WRAPPED_KEY and not wraps:
+        message = f"{call.algorithm} wraps no keys; send format ciphertext or envelope"
+        raise FieldError("format", Problem.MALFORMED, message)
+    return GenerateDataKey(
+        tenant=call.tenant,
+        algorithm=call.algorithm,
+        version=call[ACTIVE_KEY_VERSION],
+        size=call[DATA_KEY_SIZE],
+        plaintext=call[WITH_PLAINTEXT],
+        associated_data=call[ASSOCIATED_DATA],
+        format=_CIPHERTEXT_FORMATS[format_],
+    )
+
+
+def generated_data_key(_: ApiCall, request: GenerateDataKey, result: messages.DataKey) -> DataKey:
+    """Return the encrypted data key, and the data key if requested."""
+    response = DataKey(
+        plaintext=base64(result.plaintext) if request.plaintext else UNSET,
+        key_version=result.version,
+        algorithm=request.algorithm,
+    )
+    match request.format:
+        case None:
+            return structs.replace(response, wrapped_key=base64(result.encrypted))
+        case CiphertextFormat.CIPHERTEXT:
+            return structs.replace(response, ciphertext=base64(result.encrypted))
+        case CiphertextFormat.ENVELOPE:
+            header = Header(request.algorithm, result.version, request.keyring)
+            return structs.replace(response, envelope=envelope_of(header, result.encrypted))
 
 
 DEFAULT = Algorithm.ML_KEM_768
@@ -374,6 +456,28 @@ OPERATIONS = (
     ),
     _WRAP,
     _UNWRAP,
+    KeyOperation(
+        "POST",
+        "/kem/data-key",
+        Operation.GENERATE_DATA_KEY,
+        generate_data_key,
+        generated_data_key,
+        DEFAULT,
+        name="generate_data_key",
+        fields=(
+            DATA_KEY_SIZE,
+            WITH_PLAINTEXT,
+            DATA_KEY_FORMAT,
+            ACTIVE_KEY_VERSION,
+            ASSOCIATED_DATA,
+        ),
+        example=DataKey(
+            plaintext=_SECRET,
+            wrapped_key=shortened(WRAPPED_KEY),
+            key_version=1,
+            algorithm=DEFAULT,
+        ),
+    ),
     replace(_WRAP, path="/kem/wrap", name="wrap_by_short_path"),
     replace(_UNWRAP, path="/kem/unwrap", name="unwrap_by_short_path"),
 )

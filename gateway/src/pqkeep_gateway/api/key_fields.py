@@ -27,7 +27,6 @@ from pqkeep_gateway.http.text import Base64, base64, base64_pattern
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
     ALIASES,
-    BOX_OVERHEAD,
     DIGEST_SIZE,
     MAX_ASSOCIATED_DATA,
     MAX_CONTEXT,
@@ -48,7 +47,7 @@ from pqkeep_protocol.keys import (
     KeyStatus,
     KeyVersion,
 )
-from pqkeep_protocol.messages import CiphertextFormat
+from pqkeep_protocol.messages import CiphertextFormat, DataKeySize
 
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
 MAX_SIGNATURE = 65_536
@@ -56,6 +55,7 @@ MAX_CIPHERTEXT = MAX_PLAINTEXT + 4096
 """Bytes of a ciphertext: the largest plaintext, and more than any algorithm's overhead."""
 MAX_KEM_CIPHERTEXT = 4096
 MAX_WRAPPED_KEY = 8192
+MAX_MAC = 1024
 SHARED_SECRET_SIZE = 32
 
 KEM_CIPHERTEXT_SIZE: Mapping[Algorithm, int] = {
@@ -65,7 +65,7 @@ KEM_CIPHERTEXT_SIZE: Mapping[Algorithm, int] = {
 }
 """Bytes of a KEM ciphertext."""
 WRAPPED_KEY_SIZES: Mapping[Algorithm, frozenset[int]] = {
-    algorithm: frozenset(spec.output_size + BOX_OVERHEAD + size for size in SYMMETRIC_KEY_SIZES)
+    algorithm: frozenset(spec.overhead + size for size in SYMMETRIC_KEY_SIZES)
     for algorithm, spec in ALGORITHMS.items()
     if Operation.WRAP in spec.operations
 }
@@ -112,6 +112,14 @@ class Mode(StrEnum):
 
     STANDARD = "standard"
     DETERMINISTIC = "deterministic"
+
+
+class DataKeyFormat(StrEnum):
+    """The forms of an encrypted data key."""
+
+    WRAPPED_KEY = "wrapped_key"
+    CIPHERTEXT = "ciphertext"
+    ENVELOPE = "envelope"
 
 
 is_keyring_name = re.compile(KEYRING_NAME).fullmatch
@@ -241,6 +249,19 @@ MESSAGE = base64_field(
     "cGF5IEJvYiAxMCBFVVI=",
     at_most=MAX_MESSAGE,
 )
+MAC_MESSAGE = base64_field(
+    MESSAGE.name,
+    f"The message that the MAC is of: at most {MAX_MESSAGE:,} bytes.",
+    str(MESSAGE.example),
+    at_most=MAX_MESSAGE,
+)
+MAC = base64_field(
+    "mac",
+    f"The MAC to verify: at most {MAX_MAC} bytes.",
+    "o5qYk0Yy1mJ2d0rO8q3Q6yVn0wE7uBxV",
+    at_most=MAX_MAC,
+    made_by="compute_mac",
+)
 PAYLOAD = base64_field(
     "payload",
     f"What is signed: at most {MAX_MESSAGE:,} bytes.",
@@ -348,6 +369,34 @@ MODE = choice_field(
     tuple(Mode),
     Mode.STANDARD,
 ).or_default(Mode.STANDARD)
+
+
+def _parse_data_key_size(value: object) -> DataKeySize:
+    sizes_of_data_keys: tuple[DataKeySize, ...] = (16, 32, 64)
+    for size in sizes_of_data_keys:
+        if type(value) is int and value == size:
+            return size
+    raise InvalidValueError("must be 16, 32 or 64")
+
+
+DATA_KEY_SIZE: Field[DataKeySize] = Field(
+    name="size",
+    description="The size of the data key in bytes.",
+    schema={"type": "integer", "enum": [16, 32, 64]},
+    example=32,
+    parse=_parse_data_key_size,
+).or_default(32)
+WITH_PLAINTEXT = boolean_field(
+    "plaintext", "Whether to return the data key in the clear too.", example=False
+).or_default(default=True)
+DATA_KEY_FORMAT = choice_field(
+    "format",
+    "The form of the encrypted data key: a `wrapped_key` for unwrap, a `ciphertext` or an "
+    "`envelope` for decrypt. Left out: `wrapped_key`; for ML-KEM-1024, which wraps no keys, "
+    "`ciphertext`.",
+    tuple(DataKeyFormat),
+    DataKeyFormat.WRAPPED_KEY,
+).optional()
 SALT = replace(
     base64_field(
         "salt",
@@ -362,10 +411,12 @@ STATUS = choice_field(
 ).optional()
 
 
-def algorithm_field(operation: Operation) -> Field[Algorithm]:
+def algorithm_field(operation: Operation, *, of_key_pairs: bool = False) -> Field[Algorithm]:
     """Return the field ``algorithm`` with the algorithms that support an operation."""
     usable = tuple(
-        algorithm for algorithm, spec in ALGORITHMS.items() if operation in spec.operations
+        algorithm
+        for algorithm, spec in ALGORITHMS.items()
+        if operation in spec.operations and not (of_key_pairs and spec.is_symmetric)
     )
     return choice_field("algorithm", "The algorithm.", usable, usable[0], ALIASES)
 

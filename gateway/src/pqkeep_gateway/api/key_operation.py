@@ -30,6 +30,7 @@ from pqkeep_gateway.api.errors import (
 )
 from pqkeep_gateway.api.key_fields import (
     ACTIVE_KEY_VERSION,
+    KEM_CIPHERTEXT_SIZE,
     KEY_VERSION,
     KEYRING,
     KeyResponse,
@@ -163,6 +164,8 @@ class KeyOperation:
     may_exist: bool = False
     """Whether it can return an existing key, if the request allows that."""
     idempotent: bool = False
+    of_key_pairs: bool = False
+    """Whether it has no meaning for symmetric keys."""
     needs_step_up: bool = False
     denial: Callable[[], ApiError] | None = None
     target: "Callable[[ApiCall, KeyringName, Algorithm], TargetUse] | None" = None
@@ -179,7 +182,7 @@ class KeyOperation:
     @property
     def algorithm(self) -> Field[Algorithm]:
         """The field ``algorithm``."""
-        named = algorithm_field(self.operation)
+        named = algorithm_field(self.operation, of_key_pairs=self.of_key_pairs)
         return named if self.default is None else named.or_default(self.default)
 
 
@@ -510,6 +513,11 @@ class SuppliedKey:
         """Return the key in the encoding of the algorithm's standard. Raises FieldError."""
         if self.algorithm is not None and self.algorithm is not algorithm:
             message = f"public_key is a key of {self.algorithm}, not of {algorithm}"
+            raise FieldError("algorithm", Problem.MALFORMED, message)
+        if ALGORITHMS[algorithm].is_symmetric:
+            message = (
+                f"{algorithm} has no public keys; send one of {', '.join(KEM_CIPHERTEXT_SIZE)}"
+            )
             raise FieldError("algorithm", Problem.MALFORMED, message)
         size, sent = ALGORITHMS[algorithm].public_key_size, len(self.data)
         if sent != size:

@@ -41,7 +41,7 @@ from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.outgoing_mail import of_key
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol import messages
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage
 from pqkeep_protocol.audit import Usage as UsageOfKey
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -74,7 +74,18 @@ KeyVersionOf = Annotated[
     int, Meta(ge=1, description="Starts at 1 for each algorithm of a keyring.")
 ]
 PublicKey = Annotated[
-    Base64, Meta(description="The public key in the encoding of the algorithm's standard.")
+    Base64,
+    Meta(
+        description="The public key in the encoding of the algorithm's standard. A symmetric key "
+        "has none."
+    ),
+]
+Fingerprint = Annotated[
+    str,
+    Meta(
+        description="For a symmetric key: its check value (32 bytes in hexadecimal). It identifies "
+        "the key, and reveals nothing of it."
+    ),
 ]
 
 
@@ -87,7 +98,8 @@ class Key(KeyResponse, frozen=True, kw_only=True):
     key_version: KeyVersionOf
     algorithm: Algorithm
     status: KeyStatus
-    public_key: PublicKey
+    public_key: PublicKey | UnsetType = UNSET
+    fingerprint: Fingerprint | UnsetType = UNSET
     created_at: Timestamp
     archive_at: Annotated[
         Timestamp | UnsetType,
@@ -136,7 +148,8 @@ class KeyUsages(KeyResponse, frozen=True, kw_only=True):
 class RotatedKey(KeyResponse, frozen=True, kw_only=True):
     """The new active key."""
 
-    public_key: PublicKey
+    public_key: PublicKey | UnsetType = UNSET
+    fingerprint: Fingerprint | UnsetType = UNSET
     key_version: KeyVersionOf
     algorithm: Algorithm
     old_key_version: Annotated[int, Meta(ge=1, description="The version that was retired.")]
@@ -494,8 +507,10 @@ async def rotate(call: KeyCall) -> RotatedKey:
     rotated = await call.execute(
         RotateKey(tenant=call.tenant, algorithm=call.algorithm, idempotency=call.idempotency)
     )
+    public_key, fingerprint = _public_part(rotated.key)
     return RotatedKey(
-        public_key=base64(rotated.key.public_key),
+        public_key=public_key,
+        fingerprint=fingerprint,
         key_version=rotated.key.version,
         algorithm=rotated.key.algorithm,
         old_key_version=rotated.old_version,
@@ -589,13 +604,22 @@ def _keyring_listed(values: Mapping[str, object]) -> KeyringName | None:
     return None if _ALL_KEYRINGS.read(values) else keyring_named(values)
 
 
+def _public_part(key: KeyInfo) -> tuple[Base64 | UnsetType, str | UnsetType]:
+    """Return a key's public key, or a symmetric key's fingerprint."""
+    if ALGORITHMS[key.algorithm].is_symmetric:
+        return UNSET, key.public_key.hex()
+    return base64(key.public_key), UNSET
+
+
 def shown_key(key: KeyInfo, alias: Algorithm | None = None) -> Key:
     """Return a key in its API form."""
+    public_key, fingerprint = _public_part(key)
     return Key(
         key_version=key.version,
         algorithm=alias or key.algorithm,
         status=key.status,
-        public_key=base64(key.public_key),
+        public_key=public_key,
+        fingerprint=fingerprint,
         created_at=timestamp(key.created_at),
         archive_at=UNSET if key.archive_at is None else timestamp(key.archive_at),
         imported=True if key.imported else UNSET,

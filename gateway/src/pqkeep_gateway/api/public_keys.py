@@ -83,6 +83,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
                 Operation.GET_KEY,
                 get,
                 formatted,
+                of_key_pairs=True,
                 name="get_public_key",
                 fields=(KEY_VERSION, _FORMAT),
                 example=FormattedPublicKey(

@@ -93,6 +93,8 @@ _SIGNATURES = {
     Operation.SIGN_MU,
     Operation.VERIFY_MU,
     Operation.SIGN_JWS,
+    Operation.COMPUTE_MAC,
+    Operation.VERIFY_MAC,
 }
 _LOOKUPS = {
     Operation.GET_KEY,

@@ -64,6 +64,11 @@ CALLS: Mapping[str, ClientCall] = {
         ("ciphertext",),
         _BOUND_KEY | _same("envelope", "wrapped_key"),
     ),
+    "generate_data_key": ClientCall(
+        "kem.data_key", _shown("data_key"), (), _BOUND_KEY | _same("size", "plaintext", "format")
+    ),
+    "compute_mac": ClientCall("macs.compute", _shown("computed"), ("message",), _KEY),
+    "verify_mac": ClientCall("macs.verify", _shown("is_valid"), ("message", "mac"), _KEY),
     "sign": ClientCall(
         "signatures.sign",
         _shown("signed"),
