@@ -10,7 +10,7 @@ import pytest
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, questions
 from pqkeep_gateway.tenancy import cedar, plans
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.startup.settings import ConfigError
 
 MAY_WRITE = {
@@ -25,20 +25,28 @@ MAY_WRITE = {
     "SLH-DSA-SHA2-128f": ("", "sign", "sign", "sign", "sign", "sign", ""),
     "SLH-DSA-SHA2-192s": ("", "sign", "sign", "sign", "sign", "sign", ""),
     "SLH-DSA-SHA2-256s": ("", "sign", "sign", "sign", "sign", "sign", ""),
+    "XAES-256-GCM": ("cipher", *["wrapping cipher"] * 5, "cipher"),
+    "HMAC-SHA-256": ("mac",) * 7,
+    "HMAC-SHA-512": ("mac",) * 7,
 }
 """The specification's column "Plans (write side)"; what the words stand for is in ``WRITING``."""
 COLUMNS = ("free", "starter", "growth", "professional", "enterprise", "enterprise_plus")
 NEW = ("get-import-key", "import-key")
 WRITING: Mapping[str, set[str]] = {
     "": set(),
-    "use": {*NEW, "generate-key", "encrypt", "encapsulate"},
-    "wrap": {*NEW, "generate-key", "encrypt", "encapsulate", "wrap"},
+    "use": {*NEW, "generate-key", "encrypt", "encapsulate", "generate-data-key"},
+    "wrap": {*NEW, "generate-key", "encrypt", "encapsulate", "generate-data-key", "wrap"},
+    "cipher": {"generate-key", "encrypt", "generate-data-key"},
+    "wrapping cipher": {"generate-key", "encrypt", "generate-data-key", "wrap"},
+    "mac": {"generate-key", "compute-mac"},
     "sign": {*NEW, "generate-key", "sign", "sign-hash"},
     "ml-dsa": {*NEW, "generate-key", "sign", "sign-hash", "sign-jws", "sign-mu"},
 }
 READING = {
     "use": {"decrypt", "decapsulate", "re-encrypt"},
     "wrap": {"decrypt", "decapsulate", "re-encrypt", "unwrap"},
+    "wrapping cipher": {"decrypt", "re-encrypt", "unwrap"},
+    "mac": {"verify-mac"},
     "sign": {"verify", "verify-hash"},
     "ml-dsa": {"verify", "verify-hash", "verify-mu"},
 }
@@ -74,8 +82,13 @@ def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str
         **dict.fromkeys(WRITING[here], policy),
         **dict.fromkeys(READING[row[-2]], "reading-on-every-plan"),
         **dict.fromkeys(UPKEEP, "upkeep-on-every-plan"),
-        **dict.fromkeys(LOOKING_UP, "own-public-keys"),
+        **dict.fromkeys(LOOKING_UP - _absent(algorithm), "own-public-keys"),
     }
+
+
+def _absent(algorithm: str) -> set[str]:
+    """Return the look-ups that an algorithm lacks: symmetric keys are in no list of public keys."""
+    return {"list-public-keys"} if ALGORITHMS[Algorithm(algorithm)].is_symmetric else set()
 
 
 @pytest.mark.parametrize("tier", COLUMNS)

@@ -1,0 +1,210 @@
+"""Symmetric keys over HTTP: XAES-256-GCM, data keys and MACs."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fixtures.caller import Caller
+
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+
+NewTenant = Callable[..., Caller]
+XAES = Algorithm.XAES_256_GCM.value
+TEXT = b64encode(b"4111 1111 1111 1").decode()
+MACS = {"HMAC-SHA-256": 32, "HMAC-SHA-512": 64}
+MAKING = [
+    a.value for a, spec in ALGORITHMS.items() if Operation.GENERATE_DATA_KEY in spec.operations
+]
+PLANS = ("free", "starter", "professional", "enterprise", "enterprise_plus")
+
+
+@pytest.fixture(scope="module")
+def caller(installation: Any) -> Caller:
+    """Return a tenant with a key of each algorithm that these tests use."""
+    made: Caller = installation.new_tenant()
+    for algorithm in (*MAKING, *MACS):
+        made.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    return made
+
+
+def test_16_bytes_fit_into_a_short_column(caller: Caller) -> None:
+    """A ciphertext of 16 bytes has at most 80 characters, and decrypts with its associated data."""
+    bound = {"algorithm": XAES, "associated_data": TEXT}
+    made = caller.post("/kem/encrypt", {"plaintext": TEXT, **bound})
+    assert len(b64decode(TEXT)) == 16
+    assert len(made["ciphertext"]) <= 80
+    opened = {"ciphertext": made["ciphertext"], "key_version": 1}
+    assert caller.post("/kem/decrypt", {**bound, **opened})["plaintext"] == TEXT
+    refused = caller.refusal("/kem/decrypt", {**opened, "algorithm": XAES})
+    assert refused == (400, "ERR_KEM_002", "ciphertext")
+    envelope = caller.post("/kem/encrypt", {"plaintext": TEXT, "format": "envelope", **bound})
+    unnamed = {"envelope": envelope["envelope"], "associated_data": TEXT}
+    assert caller.post("/kem/decrypt", unnamed)["plaintext"] == TEXT
+
+
+def test_a_symmetric_key_has_a_fingerprint_and_no_public_key(new_tenant: NewTenant) -> None:
+    """Each response about the key has the same fingerprint, and another one after a rotation."""
+    caller, named = new_tenant(), {"algorithm": XAES}
+    made = caller.post("/kms/keys/generate", named, status=201)
+    listed = caller.get("/kms/keys")["keys"]
+    active = caller.get("/kms/keys/active", **named)
+    assert [key["algorithm"] for key in listed] == [XAES]
+    assert made["fingerprint"] == listed[0]["fingerprint"] == active["fingerprint"]
+    assert len(bytes.fromhex(made["fingerprint"])) == 32
+    rotated = caller.post("/kms/keys/rotate", named, status=201)
+    assert rotated["fingerprint"] != made["fingerprint"]
+    assert not any("public_key" in key for key in (made, active, rotated, *listed))
+    for method, path in (
+        ("GET", f"/kms/keys/1/public-key?algorithm={XAES}"),
+        ("GET", f"/kms/keys/import-key?algorithm={XAES}"),
+        ("POST", "/kem/encapsulate"),
+    ):
+        body = {**named, "key_version": 1} if method == "POST" else None
+        response = caller.ask(method, path, body)
+        assert response.status_code == 400, path
+    public_key = b64encode(bytes.fromhex(made["fingerprint"])).decode()
+    body = {"plaintext": TEXT, "public_key": public_key, **named}
+    assert caller.refusal("/kem/encrypt", body) == (400, "ERR_INVALID_001", "algorithm")
+
+
+@pytest.mark.parametrize("other", ["Kyber768", "X-Wing", "ML-KEM-1024"])
+def test_data_moves_to_a_kem_and_back(caller: Caller, other: str) -> None:
+    """Re-encryption moves a ciphertext in both directions; its responses have no plaintext."""
+    blob = caller.post("/kem/encrypt", {"plaintext": TEXT, "algorithm": XAES})["ciphertext"]
+    for source, target in ((XAES, other), (other, XAES)):
+        body = {
+            "ciphertext": blob,
+            "key_version": 1,
+            "algorithm": source,
+            "to": {"algorithm": target},
+        }
+        response = caller.ask("POST", "/kem/re-encrypt", body)
+        assert TEXT not in response.text
+        blob = response.json()["data"]["ciphertext"]
+    opened = {"ciphertext": blob, "key_version": 1, "algorithm": XAES}
+    assert caller.post("/kem/decrypt", opened)["plaintext"] == TEXT
+
+
+@pytest.mark.parametrize("algorithm", MAKING)
+def test_data_keys(caller: Caller, algorithm: str) -> None:
+    """A data key of each size and form is returned in the clear once, or never, and opens."""
+    named = {"algorithm": algorithm}
+    wraps = Operation.WRAP in ALGORITHMS[Algorithm(algorithm)].operations
+    usual = "wrapped_key" if wraps else "ciphertext"
+    assert {usual, "plaintext"} <= caller.post("/kem/data-key", named).keys()
+    for size in (16, 32, 64):
+        for form in ("wrapped_key", "ciphertext", "envelope"):
+            body = {**named, "size": size, "format": form}
+            if form == "wrapped_key" and not wraps:
+                assert caller.refusal("/kem/data-key", body) == (400, "ERR_KEM_010", "format")
+                continue
+            made = caller.post("/kem/data-key", body)
+            assert len(b64decode(made["plaintext"])) == size
+            if form == "envelope":
+                opened = caller.post("/kem/decrypt", {"envelope": made[form]})["plaintext"]
+            else:
+                path = "/kem/key/unwrap" if form == "wrapped_key" else "/kem/decrypt"
+                response = caller.post(path, {**named, form: made[form], "key_version": 1})
+                opened = response["symmetric_key" if form == "wrapped_key" else "plaintext"]
+            assert opened == made["plaintext"]
+            assert caller.post("/kem/data-key", {**body, "plaintext": False}).keys() == {
+                *(form, "key_version", "algorithm")
+            }
+    for size in (0, 24, 33, "32", 32.0, True, None):
+        if size is not None:
+            refused = caller.refusal("/kem/data-key", {**named, "size": size})
+            assert refused == (400, "ERR_KEM_010", "size"), size
+
+
+@pytest.mark.parametrize("algorithm", MACS)
+def test_macs(caller: Caller, algorithm: str) -> None:
+    """A wrong MAC of any size, and a MAC of another message, are 200 with valid false."""
+    named = {"algorithm": algorithm, "message": TEXT}
+    mac = b64decode(caller.post("/mac/compute", named)["mac"])
+    assert len(mac) == MACS[algorithm]
+    for other, valid in (
+        (mac, True),
+        (mac[:-1], False),
+        (bytes([mac[0] ^ 1]) + mac[1:], False),
+        (bytes(len(mac)), False),
+    ):
+        body = {**named, "mac": b64encode(other).decode(), "key_version": 1}
+        assert caller.post("/mac/verify", body) == {
+            "valid": valid,
+            "key_version": 1,
+            "algorithm": algorithm,
+        }
+    body = {"algorithm": algorithm, "message": "", "mac": b64encode(mac).decode(), "key_version": 1}
+    assert caller.post("/mac/verify", body)["valid"] is False
+    assert caller.refusal("/mac/compute", {**named, "algorithm": XAES})[0] == 400
+    assert caller.refusal("/kem/encrypt", {"plaintext": TEXT, "algorithm": algorithm})[0] == 400
+
+
+def test_batches(caller: Caller) -> None:
+    """Encryption, data keys and MACs have batches."""
+    items = [{"plaintext": TEXT}] * 3
+    made = caller.post("/kem/encrypt/batch", {"items": items, "algorithm": XAES})["results"]
+    assert len({result["data"]["ciphertext"] for result in made}) == 3
+    keys = caller.post("/kem/data-key/batch", {"items": [{}, {}], "algorithm": XAES})["results"]
+    assert len({result["data"]["plaintext"] for result in keys}) == 2
+    mac = caller.post("/mac/compute", {"message": TEXT})["mac"]
+    items = [{"message": TEXT, "mac": mac}, {"message": TEXT, "mac": TEXT}]
+    found = caller.post("/mac/verify/batch", {"items": items, "key_version": 1})["results"]
+    assert [result["data"]["valid"] for result in found] == [True, False]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_has_symmetric_keys(new_tenant: NewTenant, plan: str) -> None:
+    """Each plan makes and uses them. Lists of plans name the specification's algorithms only."""
+    caller = new_tenant(plan)
+    for algorithm in (XAES, "HMAC-SHA-512"):
+        caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    caller.post("/kem/encrypt", {"plaintext": TEXT, "algorithm": XAES})
+    caller.post("/kem/data-key", {"algorithm": XAES})
+    caller.post("/mac/compute", {"message": TEXT, "algorithm": "HMAC-SHA-512"})
+    sold = caller.get("/billing/plans")["plans"]
+    assert {name for each in sold for name in each["algorithms"]} <= {*tuple(Algorithm)[:10]}
+
+
+@pytest.mark.parametrize(
+    ("operations", "allowed"),
+    [
+        (["generate-data-key"], {"/kem/data-key"}),
+        (["encrypt-only"], {"/kem/data-key", "/kem/encrypt"}),
+        (["verify-only"], {"/mac/verify"}),
+        (["compute-mac"], {"/mac/compute"}),
+    ],
+)
+def test_a_scope_allows_what_it_names(
+    caller: Caller, installation: Any, operations: list[str], allowed: set[str]
+) -> None:
+    """An API key for data keys, encryption or MACs only does that, and nothing else."""
+    scopes = [{"operations": operations}]
+    made = caller.post(f"/tenants/{caller.tenant_id}/api-keys", {"scopes": scopes}, status=201)
+    limited = installation.caller(made["api_key"], caller.tenant_id)
+    bodies: dict[str, dict[str, Any]] = {
+        "/kem/data-key": {"algorithm": XAES},
+        "/kem/encrypt": {"plaintext": TEXT, "algorithm": XAES},
+        "/kem/decrypt": {"ciphertext": TEXT, "key_version": 1, "algorithm": XAES},
+        "/kem/key/unwrap": {"wrapped_key": TEXT * 4, "key_version": 1, "algorithm": XAES},
+        "/mac/compute": {"message": TEXT},
+        "/mac/verify": {"message": TEXT, "mac": TEXT, "key_version": 1},
+    }
+    for path, body in bodies.items():
+        expected = 200 if path in allowed else 403
+        assert limited.ask("POST", path, body).status_code == expected, path
+
+
+def test_a_purpose_allows_what_it_names(new_tenant: NewTenant) -> None:
+    """A keyring for MACs computes MACs, and neither encrypts nor makes data keys."""
+    caller = new_tenant()
+    keyring = {"name": "sums", "purposes": ["mac"]}
+    caller.post("/kms/keyrings", keyring, status=201)
+    caller.post("/kms/keys/generate", {"algorithm": "HMAC-SHA-256", "keyring": "sums"}, status=201)
+    caller.post("/mac/compute", {"message": TEXT, "keyring": "sums"})
+    body = {"algorithm": XAES, "keyring": "sums"}
+    assert caller.refusal("/kms/keys/generate", body)[0] in {400, 403}
+    assert caller.refusal("/kem/data-key", body)[0] in {403, 404}
