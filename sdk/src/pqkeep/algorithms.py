@@ -21,6 +21,9 @@ class Algorithm(StrEnum):
     SLH_DSA_SHA2_128F = "SLH-DSA-SHA2-128f"
     SLH_DSA_SHA2_192S = "SLH-DSA-SHA2-192s"
     SLH_DSA_SHA2_256S = "SLH-DSA-SHA2-256s"
+    XAES_256_GCM = "XAES-256-GCM"
+    HMAC_SHA_256 = "HMAC-SHA-256"
+    HMAC_SHA_512 = "HMAC-SHA-512"
 
 
 class HashAlgorithm(StrEnum):
@@ -119,7 +122,7 @@ PARAMETERS: Mapping[str, Parameters] = {
     Algorithm.SLH_DSA_SHA2_192S: _slh_dsa("SLH-DSA-SHA2-192s", 22, 24, 16224),
     Algorithm.SLH_DSA_SHA2_256S: _slh_dsa("SLH-DSA-SHA2-256s", 24, 32, 29792),
 }
-"""By the API's name. docs/formats.md has the sources."""
+"""Of algorithms with public keys, by the API's name. docs/formats.md has the sources."""
 
 BY_IDENTIFIER: Mapping[str, str] = {
     parameters.identifier: algorithm for algorithm, parameters in PARAMETERS.items()

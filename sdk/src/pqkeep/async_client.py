@@ -14,6 +14,7 @@ from pqkeep.resources.audit import Audit
 from pqkeep.resources.installation import InstallationState, Operators, Status
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
+from pqkeep.resources.macs import Macs
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
 
@@ -55,6 +56,7 @@ class AsyncClient:
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[AsyncTransport] = Kem(self._transport, rules)
         self.signatures: Signatures[AsyncTransport] = Signatures(self._transport, rules)
+        self.macs: Macs[AsyncTransport] = Macs(self._transport, rules)
         self.keys: Keys[AsyncTransport] = Keys(self._transport, rules)
         self.keyrings: Keyrings[AsyncTransport] = Keyrings(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)

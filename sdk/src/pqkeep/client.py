@@ -14,6 +14,7 @@ from pqkeep.resources.audit import Audit
 from pqkeep.resources.installation import InstallationState, Operators, Status
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keyrings, Keys
+from pqkeep.resources.macs import Macs
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.tenants import Tenants, UsageCounts
 
@@ -64,6 +65,7 @@ class Client:
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[Transport] = Kem(self._transport, rules)
         self.signatures: Signatures[Transport] = Signatures(self._transport, rules)
+        self.macs: Macs[Transport] = Macs(self._transport, rules)
         self.keys: Keys[Transport] = Keys(self._transport, rules)
         self.keyrings: Keyrings[Transport] = Keyrings(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)

@@ -18,6 +18,7 @@ class ComplianceProfile:
     name: str
     kem: str
     signature: str
+    mac: str
     hashes: frozenset[str]
     cipher: str
     """The algorithm of local encryption."""
@@ -37,6 +38,7 @@ PROFILES: Mapping[str, ComplianceProfile] = {
             name="cnsa-2.0",
             kem=Algorithm.ML_KEM_1024,
             signature=Algorithm.ML_DSA_87,
+            mac=Algorithm.HMAC_SHA_512,
             hashes=frozenset({HashAlgorithm.SHA_384, HashAlgorithm.SHA_512}),
             cipher="AES-256-GCM",
         ),
@@ -78,6 +80,13 @@ class Rules:
         pinned = self.profile.signature
         return self.profile.require(named or pinned, {pinned}, "signatures")
 
+    def mac(self, named: str | None) -> str | None:
+        """Return the algorithm of a MAC."""
+        if self.profile is None:
+            return named
+        pinned = self.profile.mac
+        return self.profile.require(named or pinned, {pinned}, "MACs")
+
     def wrap(self, named: str | None) -> str | None:
         """Return the algorithm of key wrap."""
         if self.profile is not None:
@@ -94,4 +103,5 @@ class Rules:
         """Return the algorithm of a key."""
         if self.profile is None:
             return named
-        return self.profile.require(named, {self.profile.kem, self.profile.signature}, "keys")
+        profile = self.profile
+        return profile.require(named, {profile.kem, profile.signature, profile.mac}, "keys")

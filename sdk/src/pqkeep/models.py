@@ -60,7 +60,31 @@ class WrappedKey:
     key_version: int
     algorithm: str
     wrapping_method: str
-    """``KEM-DEM``."""
+    """``KEM-DEM``; for a symmetric key ``XAES-256-GCM``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataKey:
+    """A new data key: encrypted in one of three forms, and in the clear if it was asked for."""
+
+    plaintext: bytes | None = field(repr=False)
+    wrapped_key: bytes | None = field(repr=False)
+    """For ``kem.unwrap``."""
+    ciphertext: bytes | None = field(repr=False)
+    """For ``kem.decrypt``."""
+    envelope: str | None = field(repr=False)
+    """For ``kem.decrypt_envelope``."""
+    key_version: int
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mac:
+    """A MAC. Keep all three: verification needs them."""
+
+    mac: bytes = field(repr=False)
+    key_version: int
+    algorithm: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +136,7 @@ class Key:
     status: str
     """``active``, ``retired``, ``disabled`` or ``archived``."""
     public_key: bytes = field(repr=False)
+    """Empty for a symmetric key."""
     created_at: datetime
     archive_at: datetime | None = None
     """When the private key is destroyed, if that is scheduled: until then nothing can use it."""
@@ -119,6 +144,8 @@ class Key:
     """Whether the private key was made elsewhere, and may be known there."""
     keyring: str | None = None
     """Its keyring, where one was named or the keys of all were asked for."""
+    fingerprint: str | None = None
+    """Of a symmetric key: its check value in hexadecimal. None for other keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +207,8 @@ class Rotation:
     key_version: int
     algorithm: str
     old_key_version: int
+    fingerprint: str | None = None
+    """Of a symmetric key: its check value in hexadecimal. None for other keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from pqkeep.cli import (
     keyrings,
     keys,
     login,
+    macs,
     re_encryption,
     shared_secrets,
     signing,
@@ -44,6 +45,7 @@ encryption.add_to(app)
 re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
+macs.add_to(app)
 for group in (keys, keyrings, api_keys, tenants, audit):
     app.add_typer(group.app)
 

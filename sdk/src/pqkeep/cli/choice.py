@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 KEM = Algorithm.ML_KEM_768
 SIGNATURE = Algorithm.ML_DSA_65
 """The service has the same default."""
-ENCRYPTING = (Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024, Algorithm.X_WING)
-SIGNING = frozenset(Algorithm) - frozenset(ENCRYPTING)
+MAC = Algorithm.HMAC_SHA_256
+"""The service has the same default."""
+ENCRYPTING = (
+    Algorithm.ML_KEM_768,
+    Algorithm.ML_KEM_1024,
+    Algorithm.X_WING,
+    Algorithm.XAES_256_GCM,
+)
+AUTHENTICATING = (Algorithm.HMAC_SHA_256, Algorithm.HMAC_SHA_512)
+SIGNING = frozenset(Algorithm) - frozenset(ENCRYPTING) - frozenset(AUTHENTICATING)
 
 
 class Named(NamedTuple):
@@ -40,6 +48,10 @@ def kem_algorithm(client: "Client", named: str | None) -> str:
             f"{named} is a signature algorithm and cannot encrypt",
             f"name one of {', '.join(ENCRYPTING)}",
         )
+    if named in AUTHENTICATING:
+        raise Refusal(
+            f"{named} computes MACs and cannot encrypt", f"name one of {', '.join(ENCRYPTING)}"
+        )
     if named is not None:
         return named
     profile = client.compliance_profile
@@ -52,6 +64,14 @@ def signature_algorithm(client: "Client", named: str | None) -> str:
         return named
     profile = client.compliance_profile
     return SIGNATURE.value if profile is None else profile.signature
+
+
+def mac_algorithm(client: "Client", named: str | None) -> str:
+    """Return the algorithm of a MAC, by default the compliance profile's."""
+    if named is not None:
+        return named
+    profile = client.compliance_profile
+    return MAC.value if profile is None else profile.mac
 
 
 def key_version(

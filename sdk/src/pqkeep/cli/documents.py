@@ -13,12 +13,14 @@ from pqkeep import inputs
 from pqkeep.algorithms import HashAlgorithm
 from pqkeep.cli.failures import naming
 from pqkeep.errors import UnreadableInputError
-from pqkeep.models import Ciphertext, HashSignature, Key, WrappedKey
+from pqkeep.models import Ciphertext, HashSignature, Key, Mac, WrappedKey
 
 LARGEST = 2 * 1024 * 1024
 """Bytes of the largest file: 1 MiB encrypted by the service."""
 SMALLEST_KEY = 16
 """Bytes of the smallest key that can be wrapped."""
+MAC_SIZES = (32, 64)
+"""Bytes of a MAC: HMAC-SHA-256, HMAC-SHA-512."""
 _KEY_VERSIONS = range(1, 1 << 32)
 DEFAULT_KEYRING = "default"
 """The keyring of files that name none."""
@@ -52,7 +54,9 @@ class ContextSignature:
     context: str
 
 
-Document = Ciphertext | ContextSignature | HashSignature | KemCiphertext | PublicKey | WrappedKey
+Document = (
+    Ciphertext | ContextSignature | HashSignature | KemCiphertext | Mac | PublicKey | WrappedKey
+)
 D = TypeVar("D", bound=Document)
 
 
@@ -68,6 +72,7 @@ FORMATS: Mapping[type, str] = {
     ContextSignature: "pqkeep/v1/context-signature",
     HashSignature: "pqkeep/v1/signature",
     KemCiphertext: "pqkeep/v1/kem-ciphertext",
+    Mac: "pqkeep/v1/mac",
     PublicKey: "pqkeep/v1/public-key",
     WrappedKey: "pqkeep/v1/wrapped-key",
 }
@@ -78,6 +83,7 @@ READ_BY: Mapping[str, str] = {
     FORMATS[ContextSignature]: "pqkeep verify --context TEXT",
     FORMATS[HashSignature]: "pqkeep verify",
     FORMATS[KemCiphertext]: "pqkeep decapsulate",
+    FORMATS[Mac]: "pqkeep verify-mac",
     FORMATS[PublicKey]: "pqkeep encrypt --public-key FILE",
     FORMATS[WrappedKey]: "pqkeep unwrap",
 }
@@ -173,6 +179,11 @@ def _require_hash_signature(document: HashSignature) -> None:
     inputs.require_signature(document.algorithm, document.signature)
 
 
+def _require_mac(mac: bytes) -> None:
+    if len(mac) not in MAC_SIZES:
+        raise _damaged(f"a MAC of {len(mac)} bytes")
+
+
 def _damaged(how: str) -> UnreadableInputError:
     return UnreadableInputError(f"damaged: {how}", "name the original file")
 
@@ -186,6 +197,7 @@ _CHECKS: Mapping[type, Callable[[Any], None]] = {
     KemCiphertext: lambda document: inputs.require_ciphertext(
         document.algorithm, document.kem_ciphertext
     ),
+    Mac: lambda document: _require_mac(document.mac),
     PublicKey: lambda document: inputs.require_public_key(document.algorithm, document.public_key),
     WrappedKey: lambda document: inputs.require_sealed(
         document.algorithm, document.wrapped_key, least=SMALLEST_KEY

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pqkeep import inputs
+from pqkeep.algorithms import Algorithm
 from pqkeep.cli import choice, documents
 from pqkeep.cli.armor import ArmorWriter
 from pqkeep.cli.command import command
@@ -406,6 +407,10 @@ def _recipient(invocation: Invocation, path: Path | None, named: choice.Named) -
         return key
     with invocation.connect() as client:
         chosen = choice.kem_algorithm(client, named.algorithm)
+        if chosen == Algorithm.XAES_256_GCM:
+            raise Refusal(
+                f"{chosen} encrypts in the service only", "add --envelope or --server-side"
+            )
         found = choice.key(client, chosen, named.key_version, named.keyring)
     if found.status != "active":
         raise Refusal(

@@ -300,7 +300,7 @@ def show(
     facts = asdict(key) | {
         "uses": used.uses,
         "last_used_at": used.last_used_at,
-        "fingerprint": sha256(key.public_key).hexdigest(),
+        "fingerprint": key.fingerprint or sha256(key.public_key).hexdigest(),
     }
     if not invocation.is_json:
         del facts["public_key"]
@@ -330,6 +330,11 @@ def public_key(
         invocation.connect() as client,
     ):
         key = choice.key(client, algorithm, key_version, keyring)
+        if not key.public_key:
+            raise Refusal(
+                f"{key.algorithm} is symmetric: its keys have no public half",
+                f"use the key in the service; its fingerprint: pqkeep keys show {key.algorithm}",
+            )
         file.write(_written(client, key, form, keyring))
 
 

@@ -1,17 +1,19 @@
-"""``pqkeep encapsulate``, ``decapsulate``, ``wrap`` and ``unwrap``: secrets for other programs.
+"""``pqkeep encapsulate``, ``decapsulate``, ``wrap``, ``unwrap``, ``data-key``: secrets for programs.
 
 Secrets are written as bytes, to files that only the user can read or to a pipe.
 """
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pqkeep.algorithms import Algorithm
 from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
-from pqkeep.cli.destinations import destination
+from pqkeep.cli.destinations import Writer, destination
 from pqkeep.cli.failures import Refusal, about
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
@@ -25,7 +27,7 @@ from pqkeep.cli.options import (
     To,
 )
 from pqkeep.cli.sources import whole
-from pqkeep.models import WrappedKey
+from pqkeep.models import Ciphertext, DataKey, WrappedKey
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 LARGEST_KEY = 64
@@ -33,11 +35,12 @@ LARGEST_DOCUMENT = 64 * 1024
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the four commands."""
+    """Add the five commands."""
     command(app, "encapsulate")(encapsulate)
     command(app, "decapsulate")(decapsulate)
     command(app, "wrap")(wrap)
     command(app, "unwrap")(unwrap)
+    command(app, "data-key")(data_key)
 
 
 def encapsulate(
@@ -150,6 +153,78 @@ def wrap(
             associated_data=None if associated_data is None else associated_data.encode(),
         )
         target.write(documents.written(wrapped, keyring))
+
+
+def data_key(
+    invocation: Invocation,
+    *,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The file for the data key itself; - is standard output. Left out: only the "
+            "encrypted key leaves the service.",
+            show_default=False,
+        ),
+    ] = None,
+    size: Annotated[int, typer.Option(metavar="BYTES", help="16, 32 or 64.")] = 32,
+    to: To = None,
+    force: Force = False,
+    algorithm: AlgorithmOption = None,
+    keyring: KeyringOption = None,
+    associated_data: AssociatedData = None,
+) -> None:
+    """Make a random key for encryption by your program.
+
+    The output is JSON with the encrypted key, which unwrap reads; for ML-KEM-1024, decrypt.
+    """
+    if secret == STANDARD and to in {None, STANDARD}:
+        raise Refusal(
+            "standard output cannot take both the data key and the encrypted key",
+            "write one of them to a file: --to FILE, or --secret FILE",
+        )
+    is_named = to is not None and secret is not None and STANDARD not in {secret, to}
+    if is_named and _is_same(secret or "", to or ""):
+        raise Refusal("--secret and --to name the same file", "name another file: --to FILE")
+    with (
+        _secret_file(secret, force=force) as secret_file,
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as target,
+        invocation.connect() as client,
+        choice.generating(choice.kem_algorithm(client, algorithm), keyring=keyring),
+    ):
+        made = client.kem.data_key(
+            size=size,
+            plaintext=secret is not None,
+            algorithm=algorithm,
+            keyring=keyring,
+            associated_data=None if associated_data is None else associated_data.encode(),
+        )
+        target.write(documents.written(_encrypted(made), keyring))
+        if secret_file is not None and made.plaintext is not None:
+            secret_file.write(made.plaintext)
+
+
+def _secret_file(name: str | None, *, force: bool) -> AbstractContextManager[Writer | None]:
+    if name is None:
+        return nullcontext()
+    return destination(name, otherwise=name, force=force, mode=PRIVATE)
+
+
+def _encrypted(made: DataKey) -> WrappedKey | Ciphertext:
+    """Return the content of an encrypted data key's file."""
+    if made.wrapped_key is None:
+        return Ciphertext(
+            ciphertext=made.ciphertext or b"",
+            key_version=made.key_version,
+            algorithm=made.algorithm,
+        )
+    is_cipher = made.algorithm == Algorithm.XAES_256_GCM
+    return WrappedKey(
+        wrapped_key=made.wrapped_key,
+        key_version=made.key_version,
+        algorithm=made.algorithm,
+        wrapping_method=Algorithm.XAES_256_GCM.value if is_cipher else "KEM-DEM",
+    )
 
 
 def unwrap(

@@ -18,6 +18,7 @@ from pqkeep.algorithms import (
     BY_JWK,
     OTHER_SIGNATURES,
     PARAMETERS,
+    Algorithm,
     canonical,
     title,
 )
@@ -80,9 +81,16 @@ _SIGNATURE_FORMS = (
 PUBLIC_KEY_FORMAT = "pqkeep/v1/public-key"
 _ENVELOPE_SIZES = range(6, 6 + 64 + 1)
 """Bytes of an envelope's header."""
-_ENVELOPE_ALGORITHMS: Mapping[int, str] = {1: "Kyber768", 2: "X-Wing", 3: "ML-KEM-1024"}
+_ENVELOPE_ALGORITHMS: Mapping[int, str] = {
+    1: "Kyber768",
+    2: "X-Wing",
+    3: "ML-KEM-1024",
+    4: "XAES-256-GCM",
+}
 _SEALING_SIZE = 12 + 16
-"""Bytes of nonce and tag in every ciphertext."""
+"""Bytes of nonce and tag in every ciphertext to a public key."""
+_CIPHER_SIZE = 24 + 16
+"""The same for XAES-256-GCM."""
 T = TypeVar("T")
 
 
@@ -303,6 +311,11 @@ def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
 def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
     """Raise UnreadableInputError below KEM ciphertext, nonce, ``least`` bytes and tag."""
     known = PARAMETERS.get(algorithm)
+    if algorithm == Algorithm.XAES_256_GCM and len(sealed) < _CIPHER_SIZE + least:
+        raise UnreadableInputError(
+            f"encrypted with {algorithm} and has only {len(sealed)} bytes: it was cut",
+            "name the file as it was written",
+        )
     if known is None:
         return
     if known.ciphertext is None:

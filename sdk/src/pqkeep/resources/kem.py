@@ -8,12 +8,21 @@ from pqkeep._data import Data, encoded, encoded_key, encoded_or_none
 from pqkeep._many import Many
 from pqkeep._operation import Operation
 from pqkeep.compliance import Rules
-from pqkeep.models import Ciphertext, Encapsulation, Envelope, ReEncrypted, SharedSecret, WrappedKey
+from pqkeep.models import (
+    Ciphertext,
+    DataKey,
+    Encapsulation,
+    Envelope,
+    ReEncrypted,
+    SharedSecret,
+    WrappedKey,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
 SHARED_SECRET = 32
 SYMMETRIC_KEYS = (16, 24, 32, 48, 64)
+DATA_KEYS = (16, 32, 64)
 """Sizes in bytes."""
 
 
@@ -175,6 +184,37 @@ class Kem(Generic[T_co]):
         )
 
     @Operation
+    def data_key(
+        self,
+        *,
+        size: int | None = None,
+        plaintext: bool | None = None,
+        format: str | None = None,  # noqa: A002 - the API's
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        key_version: int | None = None,
+        associated_data: bytes | None = None,
+    ) -> Call[DataKey]:
+        """Make a random data key of 16, 32 (the default) or 64 bytes, and encrypt it.
+
+        ``format`` is ``wrapped_key``, ``ciphertext`` or ``envelope``. With ``plaintext`` False the
+        result has the encrypted key only.
+        """
+        return post(
+            "/kem/data-key",
+            _data_key,
+            {
+                "size": size,
+                "plaintext": plaintext,
+                "format": format,
+                "key_version": key_version,
+                "algorithm": self._rules.kem(algorithm),
+                "keyring": keyring,
+                "associated_data": encoded_or_none(associated_data),
+            },
+        )
+
+    @Operation
     def encrypt_to_envelope(
         self,
         plaintext: bytes,
@@ -293,6 +333,7 @@ class Kem(Generic[T_co]):
     decrypt_many = Many(decrypt)
     encapsulate_many = Many(encapsulate)
     decapsulate_many = Many(decapsulate)
+    data_key_many = Many(data_key)
     wrap_many = Many(wrap)
     unwrap_many = Many(unwrap)
     encrypt_to_envelope_many = Many(encrypt_to_envelope)
@@ -339,6 +380,17 @@ def _wrapped_key(data: Data) -> WrappedKey:
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
         wrapping_method=data.text("wrapping_method"),
+    )
+
+
+def _data_key(data: Data) -> DataKey:
+    return DataKey(
+        plaintext=data.binary("plaintext", *DATA_KEYS) if data.has("plaintext") else None,
+        wrapped_key=data.binary("wrapped_key") if data.has("wrapped_key") else None,
+        ciphertext=data.binary("ciphertext") if data.has("ciphertext") else None,
+        envelope=data.text_or_none("envelope"),
+        key_version=data.integer("key_version"),
+        algorithm=data.text("algorithm"),
     )
 
 

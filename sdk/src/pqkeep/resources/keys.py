@@ -224,12 +224,18 @@ def _key(data: Data, named: str | None = None) -> Key:
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
         status=data.text("status"),
-        public_key=data.binary("public_key"),
+        public_key=_public_part(data),
         created_at=data.time("created_at"),
         archive_at=data.time_or_none("archive_at"),
         imported=data.has("imported") and data.flag("imported"),
         keyring=data.text_or_none("keyring") or named,
+        fingerprint=data.text_or_none("fingerprint"),
     )
+
+
+def _public_part(data: Data) -> bytes:
+    """Return a key's public key; empty for a symmetric key, which has a fingerprint instead."""
+    return b"" if data.has("fingerprint") else data.binary("public_key")
 
 
 def import_key_in(data: Data) -> ImportKey:
@@ -264,10 +270,11 @@ def _public_key(data: Data) -> PublicKey:
 
 def _rotation(data: Data) -> Rotation:
     return Rotation(
-        public_key=data.binary("public_key"),
+        public_key=_public_part(data),
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
         old_key_version=data.integer("old_key_version"),
+        fingerprint=data.text_or_none("fingerprint"),
     )
 
 

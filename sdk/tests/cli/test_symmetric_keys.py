@@ -1,0 +1,60 @@
+"""``pqkeep data-key``, ``mac`` and ``verify-mac``, and the other commands with XAES-256-GCM."""
+
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+XAES = ("--algorithm", "XAES-256-GCM")
+
+
+@pytest.mark.parametrize("algorithm", ["Kyber768", "XAES-256-GCM"])
+def test_a_data_key(command: Command, tenant: Client, algorithm: str) -> None:
+    """Unwrap gives the data key that was written to a file of its owner; without --secret none."""
+    tenant.keys.generate(algorithm)
+    named = ("--algorithm", algorithm)
+    made = command("data-key", *named, "--secret", "key", "--size", "64", "--to", "key.json")
+    assert (made.status, made.out) == (0, b"" if isinstance(made.out, bytes) else "")
+    key = command.directory / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert len(key.read_bytes()) == 64
+    assert command("unwrap", "key.json").out == key.read_bytes()
+    alone = json.loads(command("data-key", *named).out)
+    assert (alone["format"], "plaintext" in alone) == ("pqkeep/v1/wrapped-key", False)
+    assert command("data-key", *named, "--secret", "-").status == 2
+    assert command("data-key", *named, "--secret", "same", "--to", "same").status == 2
+    assert command("data-key", *named, "--size", "24").status == 1
+
+
+def test_a_mac(command: Command, tenant: Client) -> None:
+    """Verify-mac ends with 0 for the file, and with 7 for another one."""
+    assert command("mac", stdin=b"a message").status == 4
+    tenant.keys.generate("HMAC-SHA-256")
+    (command.directory / "file").write_bytes(b"a message")
+    made = command("mac", "file", "--to", "file.mac")
+    assert (made.status, made.err) == (0, "")
+    assert command("verify-mac", "file", "--mac", "file.mac").status == 0
+    (command.directory / "file").write_bytes(b"another")
+    ended = command("verify-mac", "file", "--mac", "file.mac")
+    assert (ended.status, "the MAC is not the file's" in ended.err) == (7, True)
+
+
+def test_the_cipher_works_in_the_service(command: Command, tenant: Client) -> None:
+    """XAES-256-GCM encrypts with --envelope; local encryption and public keys are refused."""
+    tenant.keys.generate("XAES-256-GCM")
+    (command.directory / "file").write_bytes(b"a secret")
+    refused = command("encrypt", *XAES, "file")
+    assert (refused.status, "in the service only" in refused.err) == (2, True)
+    assert command("encrypt", *XAES, "--envelope", "file", "--to", "sealed").status == 0
+    assert command("decrypt", "sealed", "--to", "-").out == b"a secret"
+    refused = command("keys", "public-key", "XAES-256-GCM")
+    assert (refused.status, "no public half" in refused.err) == (2, True)
+    assert "fingerprint" in str(command("keys", "show", "XAES-256-GCM").out)

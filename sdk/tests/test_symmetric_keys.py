@@ -1,0 +1,75 @@
+"""Symmetric keys with the client: XAES-256-GCM, data keys and MACs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pqkeep import AsyncClient, Client, DecryptionError, InvalidRequestError
+
+XAES = "XAES-256-GCM"
+XAES_KEY: Any = {"algorithm": XAES, "key_version": 1}
+
+
+def test_the_cipher(client: Client) -> None:
+    """Data, keys and envelopes open with XAES-256-GCM; the key has a fingerprint only."""
+    key = client.keys.generate(XAES)
+    assert (key.public_key, len(bytes.fromhex(key.fingerprint or ""))) == (b"", 32)
+    assert client.keys.active(XAES).fingerprint == key.fingerprint
+    sealed = client.kem.encrypt(bytes(16), algorithm=XAES, associated_data=b"row")
+    assert len(sealed.ciphertext) == 56
+    opened = client.kem.decrypt(sealed.ciphertext, **XAES_KEY, associated_data=b"row")
+    assert opened == bytes(16)
+    with pytest.raises(DecryptionError):
+        client.kem.decrypt(sealed.ciphertext, **XAES_KEY)
+    wrapped = client.kem.wrap(bytes(32), **XAES_KEY)
+    assert wrapped.wrapping_method == XAES
+    assert client.kem.unwrap(wrapped.wrapped_key, **XAES_KEY) == bytes(32)
+    made = client.kem.encrypt_to_envelope(b"a secret", algorithm=XAES)
+    assert client.kem.decrypt_envelope(made.envelope) == b"a secret"
+    client.keys.generate("X-Wing")
+    moved = client.kem.re_encrypt(envelope=made.envelope, to_algorithm="X-Wing")
+    assert client.kem.decrypt_envelope(moved.envelope or "") == b"a secret"
+    rotated = client.keys.rotate(XAES)
+    assert rotated.fingerprint not in {None, key.fingerprint}
+
+
+@pytest.mark.parametrize("algorithm", ["Kyber768", "X-Wing", XAES])
+def test_data_keys(client: Client, algorithm: str) -> None:
+    """A data key is in the clear only if that is wanted, and unwraps."""
+    client.keys.generate(algorithm)
+    made = client.kem.data_key(size=64, algorithm=algorithm)
+    assert made.plaintext is not None
+    assert made.wrapped_key is not None
+    assert len(made.plaintext) == 64
+    opened = client.kem.unwrap(made.wrapped_key, key_version=1, algorithm=algorithm)
+    assert opened == made.plaintext
+    assert made.plaintext.hex() not in repr(made)
+    hidden = client.kem.data_key(plaintext=False, format="envelope", algorithm=algorithm)
+    assert (hidden.plaintext, hidden.wrapped_key) == (None, None)
+    assert len(client.kem.decrypt_envelope(hidden.envelope or "")) == 32
+    with pytest.raises(InvalidRequestError):
+        client.keys.public_key(XAES, key_version=1)
+
+
+def test_macs(client: Client) -> None:
+    """A MAC is the message's or not, alone and in a batch."""
+    client.keys.generate("HMAC-SHA-256")
+    made = client.macs.compute(b"a message")
+    assert (len(made.mac), made.key_version, made.algorithm) == (32, 1, "HMAC-SHA-256")
+    assert client.macs.verify(b"a message", made.mac, key_version=1) is True
+    assert client.macs.verify(b"another", made.mac, key_version=1) is False
+    many = client.macs.compute_many([{"message": b"one"}, {"message": b"two"}])
+    assert len(many) == 2
+
+
+async def test_the_client_for_asyncio(client: Client, async_client: AsyncClient) -> None:
+    """The client for asyncio has the same methods."""
+    client.keys.generate(XAES)
+    client.keys.generate("HMAC-SHA-512")
+    made = await async_client.kem.data_key(algorithm=XAES)
+    assert await async_client.kem.unwrap(made.wrapped_key or b"", **XAES_KEY) == made.plaintext
+    mac = await async_client.macs.compute(b"a message", algorithm="HMAC-SHA-512")
+    named: Any = {"algorithm": "HMAC-SHA-512", "key_version": 1}
+    assert await async_client.macs.verify(b"a message", mac.mac, **named)
