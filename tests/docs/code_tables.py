@@ -32,7 +32,7 @@ from pqkeep.cli import app as client_command
 from pqkeep_gateway.management.collection import METRICS
 from pqkeep_gateway.tenancy import plans
 from pqkeep_keyservice.crypto.key_wrapping import SEED_SIZE
-from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, ALIASES, KEY_PAIRS, Algorithm
 from pqkeep_protocol.metrics import BOUNDS
 from pqkeep_protocol.public_keys import JWK_ALGORITHM, OBJECT_IDENTIFIER
 from pqkeep_server.cli import app as server_command
@@ -273,6 +273,7 @@ def algorithms() -> str:
                 next(tier for tier in terms if algorithm in terms[tier].algorithms),
             )
             for algorithm, spec in ALGORITHMS.items()
+            if not spec.is_symmetric
         ),
     )
 
@@ -301,7 +302,7 @@ def object_identifiers() -> str:
                 _dotted(OBJECT_IDENTIFIER[algorithm]),
                 code(JWK_ALGORITHM[algorithm]) if algorithm in JWK_ALGORITHM else "",
             )
-            for algorithm in Algorithm
+            for algorithm in KEY_PAIRS
         ),
     )
 
