@@ -29,7 +29,7 @@ from tests.portal.visitors import (
 
 from pqkeep_gateway.access.callers import Role
 from pqkeep_gateway.portal.views.algorithms import ABOUT
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import KEY_PAIRS, Algorithm
 
 OPERATIONS = {
     *("generate_key", "rotate_key", "retire_key", "disable_key", "enable_key"),
@@ -228,12 +228,14 @@ def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> Non
 
 
 def test_algorithms_beyond_the_plan_name_the_plan_that_has_them(installation: Installation) -> None:
-    """On the free plan two algorithms can be chosen, and the others say from which plan on."""
+    """On the free plan five algorithms can be chosen, and the others say from which plan on."""
     tenant = installation.new_tenant(plan="free")
     text = get_page(installation.person(tenant.tenant_id), "/portal/keys").text
     choices = text[text.index('id="generate"') :]
     assert choices.count('type="radio"') == len(Algorithm)
-    assert choices.count(" disabled>") == len(Algorithm) - 2
+    symmetric = len(Algorithm) - len(KEY_PAIRS)
+    assert choices.count(" disabled>") == len(KEY_PAIRS) - 2
+    assert symmetric == 3
     assert choices.count("from the plan starter") == 6
     assert choices.count("from the plan enterprise") == 2
 

@@ -1,10 +1,71 @@
 """Descriptions of the algorithms, to choose one: purpose and strength."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, AlgorithmSpec, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words for what a kind of keys does."""
+
+    legend: str
+    writes: str
+    reads: str
+    does: str
+    retired: str
+    kept: str
+    lost: str
+    gone: str
+    output: str
+    """Without its size."""
+    public_half: str = ""
+    """What the holder of the public key can do; empty for symmetric keys."""
+
+
+_ENCRYPTING = Words(
+    legend="To encrypt",
+    writes="encrypt",
+    reads="decrypt",
+    does="encrypts and decrypts",
+    retired="decrypts old data, and encrypts nothing new",
+    kept="Data encrypted with this version can still be decrypted",
+    lost="Data encrypted with it can never be read again",
+    gone="Data encrypted with it can never be read again",
+    output="ciphertext",
+    public_half="It can encrypt to this key, but not decrypt.",
+)
+WORDS: Mapping[Kind, Words] = {
+    Kind.KEM: _ENCRYPTING,
+    Kind.SIGNATURE: Words(
+        legend="To sign",
+        writes="sign",
+        reads="verify",
+        does="signs and verifies",
+        retired="verifies old signatures, and signs nothing new",
+        kept="Its signatures can still be verified",
+        lost="This service can never verify its signatures again",
+        gone="It can no longer sign or verify here",
+        output="signature",
+        public_half="It can verify this key's signatures, but not sign.",
+    ),
+    Kind.CIPHER: replace(_ENCRYPTING, public_half=""),
+    Kind.MAC: Words(
+        legend="To authenticate",
+        writes="compute MACs",
+        reads="verify MACs",
+        does="computes and verifies MACs",
+        retired="verifies old MACs, and computes no new ones",
+        kept="Its MACs can still be verified",
+        lost="This service can never verify its MACs again",
+        gone="It can no longer compute or verify MACs",
+        output="MAC",
+    ),
+}
+LEGENDS = tuple(dict.fromkeys(words.legend for words in WORDS.values()))
+"""The groups of algorithms in the dialog that generates a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +85,19 @@ class About:
         return ALGORITHMS[self.algorithm]
 
     @property
-    def encrypts(self) -> bool:
-        """Whether the algorithm encrypts. The others sign."""
-        return self.spec.kind is Kind.KEM
+    def words(self) -> Words:
+        """The words for what its keys do."""
+        return WORDS[self.spec.kind]
+
+    @property
+    def adds(self) -> int:
+        """The bytes of an output without the data in it: of a cipher, what it adds."""
+        return self.spec.output_size or self.spec.overhead
+
+    @property
+    def has_data(self) -> bool:
+        """Whether an output has the data too."""
+        return self.spec.kind in {Kind.KEM, Kind.CIPHER}
 
     @property
     def strength(self) -> str:
@@ -96,6 +167,24 @@ _TABLE = (
         5,
         "Signs with hash functions only, slowly, with the widest margin.",
     ),
+    About(
+        Algorithm.XAES_256_GCM,
+        "XAES-256-GCM",
+        5,
+        "Encrypts data and wraps keys with a symmetric key. Short ciphertexts, in the service only.",
+    ),
+    About(
+        Algorithm.HMAC_SHA_256,
+        "HMAC-SHA-256",
+        5,
+        "Computes MACs of 32 bytes, which only this service can verify.",
+    ),
+    About(
+        Algorithm.HMAC_SHA_512,
+        "HMAC-SHA-512",
+        5,
+        "Computes MACs of 64 bytes, which only this service can verify.",
+    ),
 )
 ABOUT: Mapping[Algorithm, About] = {about.algorithm: about for about in _TABLE}
 
@@ -133,7 +222,9 @@ async def choices(reader: Reader, active: Iterable[Algorithm]) -> tuple[Choice, 
         Choice(
             about,
             about.algorithm in active_names,
-            "" if not included or about.algorithm in included else first.get(about.algorithm, ""),
+            ""
+            if not included or about.algorithm in included
+            else first.get(about.algorithm, ""),  # no plan names the symmetric ones: all have them
         )
         for about in _TABLE
     )

@@ -13,7 +13,7 @@ from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
-from pqkeep_gateway.portal.views.algorithms import ABOUT, About, Choice, choices
+from pqkeep_gateway.portal.views.algorithms import ABOUT, LEGENDS, About, Choice, choices
 from pqkeep_gateway.portal.views.audit import place
 from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
 from pqkeep_gateway.portal.views.people import addresses
@@ -146,6 +146,7 @@ async def _read_list(visit: Visit) -> Content:
         "named": in_keyring(keyring),
         "has_keyrings": len(keyrings.names) > 1 or any(name != keyring for name in shown),
         "has_key_set": is_of_one and _are_in_key_set(listed),
+        "legends": LEGENDS,
         "choices": await _choices(reader, in_default if is_whole else None, in_keyring(keyring)),
         "algorithms": [(name.value, name.value) for name in Algorithm],
         "statuses": [(name.value, name.value) for name in KeyStatus],
@@ -247,7 +248,7 @@ async def _read_import(visit: Visit) -> Content:
         "algorithms": [
             (choice.about.algorithm.value, f"{choice.about.algorithm}: {choice.about.purpose}")
             for choice in open_to
-            if choice.is_open
+            if choice.is_open and not choice.about.spec.is_symmetric
         ],
         "seconds": IMPORT_KEY_SECONDS,
         "words": OUTCOME_WORDS,
