@@ -16,6 +16,7 @@ from pqkeep_protocol.messages import (
     Attribution,
     CancelArchive,
     CancelDestruction,
+    ComputeMac,
     CreateKeyring,
     Decapsulate,
     Decrypt,
@@ -23,6 +24,7 @@ from pqkeep_protocol.messages import (
     EnableKey,
     Encapsulate,
     Encrypt,
+    GenerateDataKey,
     GenerateKey,
     GetActiveKey,
     GetImportKey,
@@ -48,6 +50,7 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
     Verify,
     VerifyHash,
+    VerifyMac,
     VerifyMu,
     Wrap,
 )
@@ -117,6 +120,20 @@ def recorded(keys: KeyService, tenant: TenantId, attribution: Attribution, sql: 
     return Recorded(keys, tenant, attribution, sql)
 
 
+async def use_symmetric_keys(recorded: Recorded) -> None:
+    """Make a data key, and compute and verify a MAC."""
+    named: dict[str, Any] = {"tenant": recorded.tenant, "version": None}
+    cipher, mac_of = Algorithm.XAES_256_GCM, Algorithm.HMAC_SHA_256
+    for algorithm in (cipher, mac_of):
+        generate = GenerateKey(tenant=recorded.tenant, algorithm=algorithm, quota=None)
+        await recorded.ask(generate, 1)
+    await recorded.ask(GenerateDataKey(**named, algorithm=cipher, size=32, plaintext=True), 1)
+    mac = await recorded.ask(ComputeMac(**named, algorithm=mac_of, message=SECRET), 1)
+    named["version"] = KeyVersion(1)
+    verify = VerifyMac(**named, algorithm=mac_of, message=SECRET, mac=mac.mac)
+    await recorded.ask(verify, 1)
+
+
 async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     """Each operation adds one row with the version that was used."""
     kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
@@ -142,6 +159,7 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     await recorded.ask(SignJws(**signature, version=None, **payload), 1)
     signed = await recorded.ask(SignMu(**signature, version=None, mu=bytes(64)), 1)
     await recorded.ask(VerifyMu(**signature, **one, mu=bytes(64), signature=signed.signature), 1)
+    await use_symmetric_keys(recorded)
     await recorded.ask(GetKey(**kem, **one), 1)
     await recorded.ask(GetActiveKey(**kem), 2)
     await recorded.ask(ListKeys(tenant=recorded.tenant, algorithm=None, status=None), None)

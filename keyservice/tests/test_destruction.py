@@ -496,6 +496,7 @@ USES = frozenset(
     {
         *("Encrypt", "Decrypt", "Encapsulate", "Decapsulate", "Wrap", "Unwrap", "ReEncrypt"),
         *("Sign", "Verify", "SignHash", "VerifyHash", "SignJws", "SignMu", "VerifyMu"),
+        *("GenerateDataKey", "ComputeMac", "VerifyMac"),
     }
 )
 """What uses keys, and changes none."""

@@ -25,6 +25,7 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     Attribution,
+    ComputeMac,
     CreateKeyring,
     Decapsulate,
     Decrypt,
@@ -45,6 +46,7 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
     Verify,
     VerifyHash,
+    VerifyMac,
     VerifyMu,
     Wrap,
 )
@@ -66,6 +68,7 @@ def uses_of(tenant: TenantId, **more: Any) -> list[AnyRequest]:
     """Return a request of each operation that uses a key. None of them opens or verifies."""
     of: dict[str, Any] = {"tenant": tenant, "keyring": CARDS, "version": V1, **more}
     kem, signature = {**of, "algorithm": KEM}, {**of, "algorithm": SIGNATURE}
+    mac: dict[str, Any] = {**of, "algorithm": Algorithm.HMAC_SHA_256}
     digest: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
     return [
         Encrypt(**kem, plaintext=TEXT),
@@ -81,11 +84,14 @@ def uses_of(tenant: TenantId, **more: Any) -> list[AnyRequest]:
         Verify(**signature, message=TEXT, signature=bytes(3309)),
         VerifyHash(**signature, **digest, signature=bytes(3309)),
         VerifyMu(**signature, mu=bytes(64), signature=bytes(3309)),
+        ComputeMac(**mac, message=TEXT),
+        VerifyMac(**mac, message=TEXT, mac=bytes(32)),
     ]
 
 
-WITH_ONE_KEY = USES - {Operation.RE_ENCRYPT}
-"""A re-encryption needs a purpose of each of two keyrings: tests/contract/test_re_encryption.py."""
+WITH_ONE_KEY = USES - {Operation.RE_ENCRYPT, Operation.GENERATE_DATA_KEY}
+"""A re-encryption needs a purpose of each of two keyrings: tests/contract/test_re_encryption.py. A
+data key needs the purpose of its form: test_symmetric_keys.py."""
 
 
 STANDS_FOR = {
@@ -97,6 +103,7 @@ STANDS_FOR = {
     KeyPurpose.DECAPSULATE: {"decapsulate"},
     KeyPurpose.SIGN: {"sign", "sign-hash", "sign-jws", "sign-mu"},
     KeyPurpose.VERIFY: {"verify", "verify-hash", "verify-mu"},
+    KeyPurpose.MAC: {"compute-mac", "verify-mac"},
 }
 """The operations that each purpose allows."""
 

@@ -31,6 +31,9 @@ PATHS: Mapping[Operation, str] = {
     Operation.SIGN_JWS: "/signature/jws",
     Operation.SIGN_MU: "/signature/sign-mu",
     Operation.VERIFY_MU: "/signature/verify-mu",
+    Operation.GENERATE_DATA_KEY: "/kem/data-key",
+    Operation.COMPUTE_MAC: "/mac/compute",
+    Operation.VERIFY_MAC: "/mac/verify",
 }
 VERSIONS: Mapping[KeyStatus, int] = {
     KeyStatus.ARCHIVED: 1,
@@ -88,6 +91,7 @@ class World:
             (Operation.SIGN, self.message, Operation.VERIFY, "signature", self.message),
             (Operation.SIGN_HASH, self.hash, Operation.VERIFY_HASH, "signature", self.hash),
             (Operation.SIGN_MU, self.mu, Operation.VERIFY_MU, "signature", self.mu),
+            (Operation.COMPUTE_MAC, self.message, Operation.VERIFY_MAC, "mac", self.message),
         ):
             if writing in ALGORITHMS[algorithm].operations:
                 response = self.caller.post(PATHS[writing], {**given, **named})
@@ -100,6 +104,8 @@ class World:
                     payload = {"payload": self.message["message"]}
                     self.fields[Operation.SIGN_JWS, algorithm, version] = payload
                 if writing is Operation.ENCRYPT:
+                    if Operation.GENERATE_DATA_KEY in ALGORITHMS[algorithm].operations:
+                        self.fields[Operation.GENERATE_DATA_KEY, algorithm, version] = {}
                     self.fields[Operation.RE_ENCRYPT, algorithm, version] = {made: response[made]}
 
     def copy(self, algorithm: Algorithm, version: int, *, into: int) -> None:

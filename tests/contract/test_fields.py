@@ -33,6 +33,9 @@ BINARY_FIELDS = [
     pytest.param(Operation.SIGN_MU, "mu", "ERR_SIG_001", id="sign-mu mu"),
     pytest.param(Operation.VERIFY_MU, "mu", "ERR_SIG_001", id="verify-mu mu"),
     pytest.param(Operation.VERIFY_MU, "signature", "ERR_SIG_001", id="verify-mu signature"),
+    pytest.param(Operation.COMPUTE_MAC, "message", "ERR_INVALID_001", id="compute-mac message"),
+    pytest.param(Operation.VERIFY_MAC, "message", "ERR_INVALID_001", id="verify-mac message"),
+    pytest.param(Operation.VERIFY_MAC, "mac", "ERR_INVALID_001", id="verify-mac mac"),
 ]
 NOT_BASE64 = [
     pytest.param(MISSING, id="missing"),
@@ -74,6 +77,9 @@ VERSION_FIELDS = [
     pytest.param(Operation.VERIFY_HASH, "ERR_SIG_001", True, id="verify-hash"),
     pytest.param(Operation.SIGN_MU, "ERR_SIG_001", False, id="sign-mu"),
     pytest.param(Operation.VERIFY_MU, "ERR_SIG_001", True, id="verify-mu"),
+    pytest.param(Operation.GENERATE_DATA_KEY, "ERR_KEM_010", False, id="data-key"),
+    pytest.param(Operation.COMPUTE_MAC, "ERR_INVALID_001", False, id="compute-mac"),
+    pytest.param(Operation.VERIFY_MAC, "ERR_INVALID_001", True, id="verify-mac"),
 ]
 NO_VERSION = [
     pytest.param(0, id="0"),
@@ -211,6 +217,9 @@ def test_a_version_that_does_not_exist_is_404(
         "/signature/verify",
         "/kem/key/wrap",
         "/kem/key/unwrap",
+        "/kem/data-key",
+        "/mac/compute",
+        "/mac/verify",
         "/signature/sign-hash",
         "/signature/verify-hash",
         "/signature/sign-mu",

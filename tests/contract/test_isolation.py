@@ -159,6 +159,12 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
         **_made(t, "/signature/sign-mu", "signature", mu=MU),
         "mu": MU,
     },
+    "/kem/data-key": lambda _: {},
+    "/mac/compute": lambda _: {"message": "QUJD"},
+    "/mac/verify": lambda t: {
+        **_made(t, "/mac/compute", "mac", message="QUJD"),
+        "message": "QUJD",
+    },
     "/kms/keys/generate": lambda _: {"algorithm": "ML-KEM-1024"},
     "/kms/keys/rotate": lambda _: KYBER,
     "/kms/keys/import": lambda t: body(issue(t, "ML-DSA-87"), PRIVATE_KEY),
@@ -216,7 +222,7 @@ def other(new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def _with_keys(tenant: Caller) -> Caller:
-    for algorithm in ("Kyber768", "Dilithium3"):
+    for algorithm in ("Kyber768", "Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post("/kms/keyrings", {"name": KEYRING}, status=201)
     return tenant
@@ -227,7 +233,7 @@ Owner = tuple["Installation", "Caller"]
 
 @pytest.fixture(scope="module")
 def untouched(installation: Installation) -> Owner:
-    """A tenant with two keys, which nothing in this module changes."""
+    """A tenant with three keys, which nothing in this module changes."""
     return installation, _with_keys(installation.new_tenant())
 
 

@@ -21,6 +21,7 @@ from pqkeep_protocol.algorithms import ALIASES, Algorithm
 PARTS = (
     "kem",
     "signature",
+    "mac",
     "kms",
     "tenants",
     "operators",
@@ -41,6 +42,7 @@ MADE_BY = {
     "verify": ("sign", "signature"),
     "verify_hash": ("sign_hash", "signature"),
     "verify_mu": ("sign_mu", "signature"),
+    "verify_mac": ("compute_mac", "mac"),
 }
 FIRST = ("create_keyring", "generate_key")
 LAST = (
@@ -202,7 +204,8 @@ def test_examples_work(
 ) -> None:
     """Sent in a sensible order, each operation's example succeeds, and as documented."""
     tenant = new_tenant()
-    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    for algorithm in ("Dilithium3", "HMAC-SHA-256"):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     for _ in range(64):  # as many records as the examples speak of
         tenant.get("/kms/keys")
     operator.post("/audit/checkpoints", status=201)

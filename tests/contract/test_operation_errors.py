@@ -330,6 +330,9 @@ STATUSES = {
     Operation.VERIFY: {KeyStatus.ACTIVE, KeyStatus.RETIRED},
     Operation.VERIFY_HASH: {KeyStatus.ACTIVE, KeyStatus.RETIRED},
     Operation.VERIFY_MU: {KeyStatus.ACTIVE, KeyStatus.RETIRED},
+    Operation.GENERATE_DATA_KEY: {KeyStatus.ACTIVE},
+    Operation.COMPUTE_MAC: {KeyStatus.ACTIVE},
+    Operation.VERIFY_MAC: {KeyStatus.ACTIVE, KeyStatus.RETIRED},
 }
 STATUS_ROWS = [
     pytest.param(operation, algorithm, status, id=f"{operation}, {status} {algorithm} key")

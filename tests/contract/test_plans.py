@@ -23,8 +23,25 @@ WRITING = {
     "SLH-DSA-SHA2-128f": STARTER_UP,
     "SLH-DSA-SHA2-192s": STARTER_UP,
     "SLH-DSA-SHA2-256s": STARTER_UP,
+    "XAES-256-GCM": ALL,
+    "HMAC-SHA-256": ALL,
+    "HMAC-SHA-512": ALL,
 }
-"""The specification's column "Plans (write side)"."""
+"""The specification's column "Plans (write side)"; and the symmetric algorithms, on every plan."""
+WRITES = {
+    Kind.KEM: ("/kem/encrypt", "plaintext", "ERR_KEM_001"),
+    Kind.CIPHER: ("/kem/encrypt", "plaintext", "ERR_KEM_001"),
+    Kind.SIGNATURE: ("/signature/sign", "message", "ERR_SIG_001"),
+    Kind.MAC: ("/mac/compute", "message", "ERR_INVALID_001"),
+}
+"""A writing operation of each kind: its path, its field, and the code without it."""
+READS = {
+    Kind.KEM: ("/kem/decrypt", {"ciphertext": "QUJD"}),
+    Kind.CIPHER: ("/kem/decrypt", {"ciphertext": "QUJD"}),
+    Kind.SIGNATURE: ("/signature/verify", {"message": "QUJD", "signature": "QUJD"}),
+    Kind.MAC: ("/mac/verify", {"message": "QUJD", "mac": "QUJD"}),
+}
+"""A reading operation of each kind: its path and fields."""
 POLICY = (403, "ERR_POLICY_001", None)
 NOT_FOUND = (404, "ERR_NOT_FOUND_001")
 
@@ -46,9 +63,8 @@ def test_writing_needs_the_plan(
     on_plan: dict[str, Caller], algorithm: Algorithm, plan: str
 ) -> None:
     """Encrypt and sign get past the policy exactly where the plan has the algorithm."""
-    kem = ALGORITHMS[algorithm].kind is Kind.KEM
-    path = "/kem/encrypt" if kem else "/signature/sign"
-    body = {"algorithm": algorithm.value, "plaintext" if kem else "message": "QUJD"}
+    path, field, _ = WRITES[ALGORITHMS[algorithm].kind]
+    body = {"algorithm": algorithm.value, field: "QUJD"}
     refusal = on_plan[plan].refusal(path, body)
     if plan in WRITING[algorithm.value]:
         assert refusal[:2] == NOT_FOUND
@@ -78,12 +94,8 @@ def test_reading_needs_no_plan(
 ) -> None:
     """decrypt, verify and looking keys up work on every plan for every algorithm."""
     version = {"algorithm": algorithm.value, "key_version": 1}
-    if ALGORITHMS[algorithm].kind is Kind.KEM:
-        refusal = on_plan[plan].refusal("/kem/decrypt", {**version, "ciphertext": "QUJD"})
-    else:
-        refusal = on_plan[plan].refusal(
-            "/signature/verify", {**version, "message": "QUJD", "signature": "QUJD"}
-        )
+    path, fields = READS[ALGORITHMS[algorithm].kind]
+    refusal = on_plan[plan].refusal(path, {**version, **fields})
     assert refusal[:2] == NOT_FOUND
     listed = on_plan[plan].get("/kms/keys", algorithm=algorithm.value)
     assert listed["total"] == 0
@@ -95,9 +107,7 @@ def test_policy_comes_before_the_other_fields(
 ) -> None:
     """A free tenant without a plaintext hears about its plan first, if there is anything to hear."""
     named = {"algorithm": algorithm.value}
-    kem = ALGORITHMS[algorithm].kind is Kind.KEM
-    path, code = ("/kem/encrypt", "ERR_KEM_001") if kem else ("/signature/sign", "ERR_SIG_001")
-    field = "plaintext" if kem else "message"
+    path, field, code = WRITES[ALGORITHMS[algorithm].kind]
     refusal = on_plan["free"].refusal(path, named)
     assert refusal == ((400, code, field) if "free" in WRITING[algorithm.value] else POLICY)
 

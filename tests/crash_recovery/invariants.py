@@ -24,6 +24,7 @@ USED = frozenset(
     {
         *("encrypt", "decrypt", "re-encrypt", "encapsulate", "decapsulate", "wrap", "unwrap"),
         *("sign", "verify", "sign-hash", "verify-hash", "sign-mu", "verify-mu", "sign-jws"),
+        *("generate-data-key", "compute-mac", "verify-mac"),
     }
 )
 SHOWN = 5

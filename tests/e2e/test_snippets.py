@@ -39,6 +39,7 @@ MADE_BY = {
         {"hash_algorithm": "SHA-256", "hash": "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="},
         "signature",
     ),
+    "verify_mac": ("/mac/compute", {"message": "cGF5IEJvYiAxMCBFVVI="}, "mac"),
     "verify_mu": ("/signature/sign-mu", {"mu": ROWS["sign_mu"].fields[0].example}, "signature"),
 }
 FIRST = ("generate_key",)
@@ -50,7 +51,7 @@ BY_OPERATOR = {
     *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
 }
 """Operations that an API key may not do, or that would end this API key."""
-IN_THE_CLIENT = ("/kem/", "/signature/", "/kms/", "/tenants", "/audit/", "/healthz")
+IN_THE_CLIENT = ("/kem/", "/signature/", "/mac/", "/kms/", "/tenants", "/audit/", "/healthz")
 """Where the paths begin of what the client has calls for."""
 BATCH = "_batch"
 """How the names of batches end."""
@@ -80,7 +81,8 @@ def address(installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def prepared(tenant: Caller) -> Iterator[str]:
     """Give the operations one after another, once what their examples speak of is there."""
-    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    for algorithm in ("Dilithium3", "HMAC-SHA-256"):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
     tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
     for _ in range(64):  # as many records as the examples speak of
         tenant.get("/kms/keys")

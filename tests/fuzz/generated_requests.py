@@ -56,7 +56,11 @@ SPENDS = NEEDS_KEYS | {
     "change_tenant",
 }
 """Operations that use their tenant up."""
-KEMS = {"Kyber768", "X-Wing", "ML-KEM-1024"}
+KINDS = {
+    **dict.fromkeys(("Kyber768", "X-Wing", "ML-KEM-1024", "XAES-256-GCM"), "/kem/"),
+    **dict.fromkeys(("HMAC-SHA-256", "HMAC-SHA-512"), "/mac/"),
+}
+"""The beginning of the paths that take an algorithm; that of signatures is left out."""
 PLAIN = base64.b64encode(b"plaintext").decode()
 DIGEST = base64.b64encode(bytes(32)).decode()
 MU = base64.b64encode(bytes(64)).decode()
@@ -71,10 +75,15 @@ READS = {
         {"hash": DIGEST, "hash_algorithm": "SHA-256"},
         {"hash": DIGEST, "hash_algorithm": "SHA-256"},
     ),
+    "verify_mac": ("mac", "/mac/compute", {"message": PLAIN}, {"message": PLAIN}),
     "verify_mu": ("signature", "/signature/sign-mu", {"mu": MU}, {"mu": MU}),
 }
 """Reading operations: the field that another makes, where, from what, and what goes with it."""
-ONLY = {"unwrap": ("Kyber768", "X-Wing"), "verify_mu": ("Dilithium3", "ML-DSA-87")}
+ONLY = {
+    "unwrap": ("Kyber768", "X-Wing", "XAES-256-GCM"),
+    "decapsulate": ("Kyber768", "X-Wing", "ML-KEM-1024"),
+    "verify_mu": ("Dilithium3", "ML-DSA-87"),
+}
 """Algorithms of reading operations that not all of their kind have."""
 
 
@@ -165,7 +174,7 @@ def _prepare(world: World) -> Cast:
         post("/kms/keys/generate", named)
         post("/kms/keys/rotate", named)
         for reading, (made, path, given_, kept) in READS.items():
-            if (algorithm in KEMS) is not path.startswith("/kem/"):
+            if not path.startswith(KINDS.get(algorithm, "/signature/")):
                 continue
             if algorithm not in ONLY.get(reading, (algorithm,)):
                 continue

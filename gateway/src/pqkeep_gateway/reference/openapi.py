@@ -47,6 +47,7 @@ OVERVIEW = (
 PARTS: Mapping[str, str] = {
     "kem": "Encryption, shared secrets and key wrapping.",
     "signature": "Signatures over messages and over digests.",
+    "mac": "Message authentication codes.",
     "kms": "The lifecycle of keys. Private keys are never shown.",
     "tenants": "The organisations that own keys, and their API keys.",
     "operators": "The operators of the installation.",

@@ -73,6 +73,9 @@ COMMON_OPERATIONS = (
     "verify-mu",
     "sign-jws",
     "re-encrypt",
+    "generate-data-key",
+    "compute-mac",
+    "verify-mac",
 )
 """The operations of most records. The index ``rare_operations`` excludes them, so do not change
 them."""

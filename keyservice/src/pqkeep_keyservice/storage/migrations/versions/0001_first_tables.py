@@ -17,6 +17,8 @@ _IS_RARE_OPERATION = sa.text(
     " AND operation <> 'wrap' AND operation <> 'unwrap' AND operation <> 'sign-hash'"
     " AND operation <> 'verify-hash' AND operation <> 'sign-mu' AND operation <> 'verify-mu'"
     " AND operation <> 'sign-jws' AND operation <> 're-encrypt'"
+    " AND operation <> 'generate-data-key' AND operation <> 'compute-mac'"
+    " AND operation <> 'verify-mac'"
 )
 _IS_REFUSED = sa.text(
     "outcome NOT IN ('success', 'begun', 'handed-out', 'completed', 'cancelled',"
