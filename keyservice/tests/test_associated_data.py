@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pqkeep_protocol.algorithms import ALGORITHMS, MAX_ASSOCIATED_DATA, Algorithm, Kind, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, MAX_ASSOCIATED_DATA, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -22,7 +22,7 @@ from pqkeep_protocol.messages import (
 )
 
 ONE = KeyVersion(1)
-KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
+KEMS = [a for a, spec in ALGORITHMS.items() if Operation.ENCRYPT in spec.operations]
 WRAPPING = [a for a, spec in ALGORITHMS.items() if Operation.WRAP in spec.operations]
 KEY = bytes(range(32))
 ROWS = (b"customers/1", b"customers/2", b"customers/1\0", b"")

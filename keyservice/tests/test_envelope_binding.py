@@ -23,7 +23,7 @@ from pqkeep_protocol.messages import (
 )
 
 Sql = Callable[..., list[Any]]
-KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
+KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind in {Kind.KEM, Kind.CIPHER}]
 ONE, TWO = KeyVersion(1), KeyVersion(2)
 ENVELOPE, CIPHERTEXT = CiphertextFormat.ENVELOPE, CiphertextFormat.CIPHERTEXT
 DATA, ROW = b"4111-1111", b"customers/42"
@@ -106,11 +106,15 @@ async def test_every_byte_of_a_blob_counts(safe: Safe) -> None:
         assert failed is ErrorKind.DECRYPTION_FAILED
 
 
+@pytest.mark.parametrize("algorithm", [Algorithm.ML_KEM_768, Algorithm.XAES_256_GCM])
 async def test_an_envelope_of_one_keyring_opens_in_no_other(
-    safe: Safe, keys: KeyService, tenant: TenantId, attribution: Attribution
+    algorithm: Algorithm,
+    safe: Safe,
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
 ) -> None:
     """The keyring's name is bound: with another keyring's name decryption fails."""
-    algorithm = Algorithm.ML_KEM_768
     for keyring in ("payments.cards", "payments.logs"):
         named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": keyring}
         await keys.execute(CreateKeyring(tenant=tenant, keyring=keyring), attribution)

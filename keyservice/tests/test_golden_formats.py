@@ -18,6 +18,7 @@ from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.dem import key_info
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
 from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
@@ -108,9 +109,25 @@ def test_encrypted_data_is_decrypted(keyring: str, vectors: dict[str, Any], name
     assert dem.decrypt(hkdf_hash, bytes(range(32)), sealed, info=info) == b"hello, world"
 
 
+@pytest.mark.parametrize("name", VECTORS["symmetric"])
+@pytest.mark.parametrize(("keyring", "vectors"), KEYRINGS)
+def test_what_symmetric_keys_made_is_read(keyring: str, vectors: dict[str, Any], name: str) -> None:
+    """Ciphertexts and MACs that were made externally for a key version are read."""
+    algorithm, purpose = name.split()
+    scheme = SYMMETRIC[Algorithm(algorithm)]
+    key = scheme.load_seed(Secret(bytes(range(scheme.size))))
+    assert key.public_bytes().hex() == VECTORS["key_check_value"][algorithm]
+    info = key_info(purpose.encode(), TENANT, Algorithm(algorithm), KeyVersion(7), keyring)
+    output = bytes.fromhex(vectors["symmetric"][name])
+    if purpose == "mac":
+        assert key.is_mac(output, b"hello, world", info=info)
+    else:
+        assert key.decrypt(output, info=info, associated_data=b"") == b"hello, world"
+
+
 def test_every_kem_and_purpose_has_a_vector() -> None:
     """Each KEM has a vector for each purpose."""
-    bare = set(Purpose) - {Purpose.ENVELOPE}
+    bare = set(Purpose) - {Purpose.ENVELOPE, Purpose.MAC}
     expected = {f"{kem} {purpose.value.decode()}" for kem in KEMS for purpose in bare}
     assert set(VECTORS["dem"]) == set(NAMED["dem"]) == expected
     assert {envelope["algorithm"] for envelope in ENVELOPES} == set(KEMS)

@@ -119,6 +119,7 @@ class Outputs:
 
     ciphertexts: list[dict[str, Any]] = field(default_factory=list)
     signatures: list[dict[str, Any]] = field(default_factory=list)
+    macs: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def of(cls, caller: Caller, algorithms: Iterable[Algorithm] = Algorithm) -> Outputs:
@@ -132,6 +133,9 @@ class Outputs:
             if Operation.ENCRYPT in ALGORITHMS[algorithm].operations:
                 made = caller.post("/kem/encrypt", {**named, "plaintext": TEXT})
                 outputs.ciphertexts.append({**named, **_named(made, "ciphertext")})
+            elif Operation.COMPUTE_MAC in ALGORITHMS[algorithm].operations:
+                made = caller.post("/mac/compute", {**named, "message": TEXT})
+                outputs.macs.append({**named, **_named(made, "mac"), "message": TEXT})
             else:
                 made = caller.post("/signature/sign", {**named, "message": TEXT})
                 body = {**named, **_named(made, "signature"), "message": TEXT}
@@ -144,6 +148,8 @@ class Outputs:
             assert caller.post("/kem/decrypt", body)["plaintext"] == TEXT
         for body in self.signatures:
             assert caller.post("/signature/verify", body)["valid"] is True
+        for body in self.macs:
+            assert caller.post("/mac/verify", body)["valid"] is True
         new = {"algorithm": "SLH-DSA-SHA2-128f", "message": TEXT}
         made = caller.post("/signature/sign", new)
         assert caller.post("/signature/verify", {**new, **_named(made, "signature")})["valid"]

@@ -13,7 +13,7 @@ from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
 from tests.sampling import fast_algorithms_first
 
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm, Operation
 
 if TYPE_CHECKING:
     import httpx2
@@ -22,7 +22,7 @@ KEY_FIELDS = {"key_version", "algorithm", "status", "public_key", "created_at"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 INVALID_ALGORITHM = (400, "ERR_INVALID_001", "algorithm")
 
-every_algorithm = pytest.mark.parametrize("algorithm", fast_algorithms_first(ALGORITHMS))
+every_algorithm = pytest.mark.parametrize("algorithm", fast_algorithms_first(KEY_PAIRS))
 
 
 @pytest.fixture

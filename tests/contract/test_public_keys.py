@@ -17,13 +17,13 @@ from tests.fixtures.installation import Installation
 from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol import public_keys
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
+from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm, Kind
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
 
 NO_FORMAT = (400, "ERR_INVALID_001", "format")
 PAYLOAD = b'{"amount":10}'
 
-every_algorithm = pytest.mark.parametrize("algorithm", fast_algorithms_first(ALGORITHMS))
+every_algorithm = pytest.mark.parametrize("algorithm", fast_algorithms_first(KEY_PAIRS))
 
 
 def jwks(caller: Caller) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ from pqkeep_keyservice.crypto.key_wrapping import (
     decode_pkcs8,
 )
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, KEY_PAIRS, Algorithm
 from pqkeep_protocol.der import BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, der
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.public_keys import algorithm_identifier
@@ -49,7 +49,7 @@ LIBRARY: dict[Algorithm, Any] = {
     Algorithm.ML_DSA_87: MLDSA87PrivateKey,
 }
 expanding = pytest.mark.parametrize("algorithm", LIBRARY)
-SEEDS = {algorithm: bytes(range(SEED_SIZE[algorithm])) for algorithm in Algorithm}
+SEEDS = {algorithm: bytes(range(SEED_SIZE[algorithm])) for algorithm in KEY_PAIRS}
 Kind = ErrorKind
 
 
@@ -107,7 +107,7 @@ def both(algorithm: Algorithm, expanded_key: bytes) -> bytes:
     return document(algorithm, der(SEQUENCE, parts))
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("algorithm", KEY_PAIRS)
 def test_each_container_of_a_seed_is_read(algorithm: Algorithm) -> None:
     """A seed is read bare, in a further octet string, with attributes, and with its public key."""
     seed = SEEDS[algorithm]
@@ -164,12 +164,12 @@ def test_an_expanded_key_alone_is_named(algorithm: Algorithm) -> None:
         assert decoded(algorithm, document(algorithm, form)) is Kind.PRIVATE_KEY_WITHOUT_SEED
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("algorithm", KEY_PAIRS)
 def test_every_other_document_is_refused_by_its_kind(algorithm: Algorithm) -> None:
     """Cut, longer, damaged, empty, another algorithm's, another version, unknown or repeated parts."""
     seed = SEEDS[algorithm]
     good = document(algorithm, der(OCTET_STRING, seed))
-    others = [other for other in Algorithm if other is not algorithm]
+    others = [other for other in KEY_PAIRS if other is not algorithm]
     for other in others:
         data = document(other, SEEDS[other])
         assert decoded(algorithm, data) is Kind.PRIVATE_KEY_ALGORITHM

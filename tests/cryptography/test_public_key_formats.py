@@ -37,7 +37,7 @@ from pqkeep_keyservice.crypto.signature import signature_schemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol import public_keys
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import KEY_PAIRS, Algorithm
 from pqkeep_protocol.der import BIT_STRING, INTEGER, SEQUENCE, der
 from pqkeep_protocol.public_keys import NotAPublicKeyError
 
@@ -69,7 +69,7 @@ KNOWN_TO_OPENSSL: Mapping[Algorithm, str] = {
 }
 """What OpenSSL calls the key types that it has."""
 
-every_algorithm = pytest.mark.parametrize("algorithm", Algorithm)
+every_algorithm = pytest.mark.parametrize("algorithm", KEY_PAIRS)
 
 
 @pytest.fixture(scope="module")

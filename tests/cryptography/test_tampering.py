@@ -42,7 +42,7 @@ Outcome = AnyResult | ErrorKind
 Execute = Callable[[Sequence[AnyRequest]], list[Outcome]]
 
 KEMS = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.KEM]
-WRAPPING = [a for a in Algorithm if Operation.WRAP in ALGORITHMS[a].operations]
+WRAPPING = [a for a in KEMS if Operation.WRAP in ALGORITHMS[a].operations]
 SIGNATURES = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.SIGNATURE]
 SHORT_SIGNATURES = [a for a in SIGNATURES if ALGORITHMS[a].standard != "FIPS 205"]
 ONE = KeyVersion(1)
