@@ -8,7 +8,7 @@ import pytest
 
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, Grant
-from pqkeep_gateway.api import kem, signature
+from pqkeep_gateway.api import kem, mac, signature
 from pqkeep_gateway.api.key_fields import WRAPPED_KEY_SIZES
 from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
 from pqkeep_gateway.http.endpoint import ApiCall
@@ -20,7 +20,7 @@ from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import Attribution
 
-ROWS = (*kem.OPERATIONS, *signature.OPERATIONS)
+ROWS = (*kem.OPERATIONS, *signature.OPERATIONS, *mac.OPERATIONS)
 ROW = pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
 REQUIRED = pytest.mark.parametrize(
     ("row", "name"),

@@ -387,7 +387,7 @@ def test_help() -> None:
 def test_keyrings(client: Client) -> None:
     """A keyring is created, changed and listed; what is of one opens in it alone."""
     made = client.keyrings.create("payments.cards", labels={"team": "payments"}, rotation_days=90)
-    assert (made.labels, made.rotation_days, len(made.purposes)) == ({"team": "payments"}, 90, 8)
+    assert (made.labels, made.rotation_days, len(made.purposes)) == ({"team": "payments"}, 90, 9)
     changed = client.keyrings.update("payments.cards", description="cards", rotation_days=0)
     assert (changed.description, changed.rotation_days) == ("cards", None)
     assert client.keyrings.get("payments.cards") == changed

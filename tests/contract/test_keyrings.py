@@ -44,7 +44,7 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
     """What is left out has its default, a change leaves the rest, and 0 days are null."""
     made = tenant.post("/kms/keyrings", {"name": CARDS, "labels": {"team": "pay"}}, status=201)
     assert made.keys() == FIELDS
-    assert (made["description"], made["rotation_days"], len(made["purposes"])) == ("", None, 8)
+    assert (made["description"], made["rotation_days"], len(made["purposes"])) == ("", None, 9)
     changed = patch(tenant, CARDS, rotation_days=90, purposes=["decrypt", "encrypt"])
     assert changed == made | {"rotation_days": 90, "purposes": ["encrypt", "decrypt"]}
     assert patch(tenant, CARDS, rotation_days=0)["rotation_days"] is None

@@ -31,7 +31,7 @@ Purposes = Annotated[
     typer.Option(
         metavar="PURPOSE",
         help="Allow only this use of the keys: encrypt, decrypt, wrap, unwrap, encapsulate, "
-        "decapsulate, sign or verify. By default all are allowed. Can be repeated.",
+        "decapsulate, sign, verify or mac. By default all are allowed. Can be repeated.",
         show_default=False,
     ),
 ]
