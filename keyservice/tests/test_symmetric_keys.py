@@ -189,6 +189,7 @@ def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Call
     return Caller(keys, tenant, attribution)
 
 
+@pytest.mark.threat("other-tenant")
 @both_databases
 async def test_a_ciphertext_opens_only_with_its_key(
     caller: Caller, keys: KeyService, attribution: Attribution

@@ -169,6 +169,7 @@ def test_every_plan_has_symmetric_keys(new_tenant: NewTenant, plan: str) -> None
     assert {name for each in sold for name in each["algorithms"]} <= {*tuple(Algorithm)[:10]}
 
 
+@pytest.mark.threat("scoped-api-key")
 @pytest.mark.parametrize(
     ("operations", "allowed"),
     [

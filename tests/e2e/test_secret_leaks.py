@@ -58,11 +58,19 @@ def work(caller: Caller, run: Run) -> None:
         if Operation.ENCRYPT in spec.operations:
             made = caller.post("/kem/encrypt", {**named, "plaintext": encoded})
             caller.post("/kem/decrypt", {**use, "ciphertext": made["ciphertext"]})
+            made = caller.post("/kem/data-key", named)
+            run.secrets[f"a data key of {algorithm}"] = base64.b64decode(made["plaintext"])
+            bodies.append(("/kem/decrypt", {**use, "ciphertext": encoded}))
+        if Operation.ENCAPSULATE in spec.operations:
             shared = caller.post("/kem/encapsulate", use)
             secret = base64.b64decode(shared["shared_secret"])
             run.secrets[f"a shared secret of {algorithm}"] = secret
             caller.post("/kem/decapsulate", {**use, "kem_ciphertext": shared["kem_ciphertext"]})
-            bodies.append(("/kem/decrypt", {**use, "ciphertext": encoded}))
+        if Operation.COMPUTE_MAC in spec.operations:
+            made = caller.post("/mac/compute", {**named, "message": encoded})
+            body = {**use, "message": encoded, "mac": made["mac"]}
+            caller.post("/mac/verify", body)
+            bodies.append(("/mac/verify", {**body, "key_version": encoded}))
         if Operation.WRAP in spec.operations:
             made = caller.post("/kem/key/wrap", {**use, "symmetric_key": wrapped})
             caller.post("/kem/key/unwrap", {**use, "wrapped_key": made["wrapped_key"]})
