@@ -251,6 +251,7 @@ def test_an_algorithm_does_only_its_own_operations(
     [
         pytest.param("/kem/encrypt", "plaintext", {}, MIB, id="encrypt plaintext 1 MiB"),
         pytest.param("/signature/sign", "message", {}, MIB, id="sign message 1 MiB"),
+        pytest.param("/mac/compute", "message", {}, MIB, id="compute-mac message 1 MiB"),
     ],
 )
 def test_exactly_at_the_limit(

@@ -36,6 +36,10 @@ MODULES: Mapping[str, Module] = {
         f"{_KEY_SERVICE}/crypto/dem.py",
         ("keyservice/tests/test_dem.py", "keyservice/tests/test_golden_formats.py"),
     ),
+    "symmetric": Module(
+        f"{_KEY_SERVICE}/crypto/symmetric.py",
+        ("keyservice/tests/test_symmetric_keys.py", "keyservice/tests/test_golden_formats.py"),
+    ),
     "merkle": Module(f"{_KEY_SERVICE}/ledger/merkle.py", ("keyservice/tests/test_merkle.py",)),
     "policy": Module(f"{_GATEWAY}/access/policy.py", _POLICY_TESTS),
     "cedar": Module(f"{_GATEWAY}/tenancy/cedar.py", _POLICY_TESTS),
