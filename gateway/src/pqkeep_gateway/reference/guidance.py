@@ -96,8 +96,9 @@ GUIDANCE: Mapping[Code, Guidance] = {
         "mode is neither standard nor deterministic.", "Correct the field.", "mode"
     ),
     Code.KEM_010: Guidance(
-        "A field of wrap is missing, malformed or unknown, or the key has an unsupported size.",
-        "Send a key of 16, 24, 32, 48 or 64 bytes.",
+        "A field of wrap or data-key is missing, malformed or unknown, or the key has an unsupported "
+        "size.",
+        "Send a key of 16, 24, 32, 48 or 64 bytes; for a data key, size 16, 32 or 64.",
         "symmetric_key",
     ),
     Code.KEM_011: Guidance(
