@@ -431,6 +431,18 @@ async def test_symmetric_keys_have_no_public_half(caller: Caller) -> None:
 
 
 @both_databases
+@pytest.mark.parametrize("algorithm", SYMMETRIC)
+async def test_the_record_of_a_key_has_its_fingerprint(
+    algorithm: Algorithm, caller: Caller, sql: Sql
+) -> None:
+    """A generated and a rotated key are recorded with the fingerprint that the key shows."""
+    first = (await caller.ask(GenerateKey(**caller.named(algorithm), quota=None))).key
+    second = (await caller.ask(RotateKey(**caller.named(algorithm)))).key
+    recorded = sql("SELECT public_key_sha256 FROM audit_records ORDER BY id")
+    assert [bytes(value) for (value,) in recorded] == [first.public_key, second.public_key]
+
+
+@both_databases
 async def test_a_batch_of_symmetric_keys(caller: Caller) -> None:
     """Each item of a batch has its own result: a wrong MAC refuses its own item only."""
     mac_of = MACS[0]

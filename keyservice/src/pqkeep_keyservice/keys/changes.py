@@ -7,6 +7,7 @@ from hashlib import sha256
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedUsage
+from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.keys import TenantId
 
 
@@ -26,8 +27,15 @@ class KeyChange:
 
     @property
     def fingerprint(self) -> bytes | None:
-        """SHA-256 of the new version's public key (32 bytes), or None without a new version."""
-        return sha256(self.added[-1].info.public_key).digest() if self.added else None
+        """SHA-256 of the new version's public key (32 bytes), or None without a new version.
+
+        Of a symmetric key: its check value.
+        """
+        if not self.added:
+            return None
+        public_key = self.added[-1].info.public_key
+        is_symmetric = ALGORITHMS[self.new.algorithm].is_symmetric
+        return public_key if is_symmetric else sha256(public_key).digest()
 
     @property
     def destroys_a_seed(self) -> bool:
