@@ -56,6 +56,7 @@ from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
     Batch,
+    ComputeMac,
     CreateKeyring,
     Decrypt,
     DisableKey,
@@ -76,6 +77,7 @@ from pqkeep_protocol.messages import (
     Sign,
     UpdateKeyring,
     Verify,
+    VerifyMac,
 )
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -352,6 +354,23 @@ async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> N
         )
     enabled = EnableKey(tenant=tenant, algorithm=KEM, version=KeyVersion(3))
     assert (await pair.west.ask(enabled)).key.version == 3
+
+
+async def test_symmetric_keys_move(pair: Pair, tenant: TenantId) -> None:
+    """A cipher's and a MAC's key have the same fingerprints after a move, and read their output."""
+    cipher: dict[str, Any] = {"tenant": tenant, "algorithm": Algorithm.XAES_256_GCM}
+    mac_of: dict[str, Any] = {"tenant": tenant, "algorithm": Algorithm.HMAC_SHA_512}
+    for key in (cipher, mac_of):
+        await pair.east.ask(GenerateKey(**key, quota=None))
+    sealed = await pair.east.ask(Encrypt(**cipher, version=None, plaintext=TEXT))
+    mac = await pair.east.ask(ComputeMac(**mac_of, version=None, message=TEXT))
+    before = await everything(pair.east, tenant)
+    await move(pair.east, pair.west, tenant)
+    assert await everything(pair.west, tenant) == before
+    one = KeyVersion(1)
+    opened = await pair.west.ask(Decrypt(**cipher, version=one, ciphertext=sealed.ciphertext))
+    assert opened.plaintext == TEXT
+    await pair.west.ask(VerifyMac(**mac_of, version=one, message=TEXT, mac=mac.mac))
 
 
 @pytest.mark.threat("moved-tenant-rollback")
