@@ -19,6 +19,7 @@ DOCUMENT = (ROOT / "docs" / "sdk.md").read_text()
 RESOURCES = (
     "kem",
     "signatures",
+    "macs",
     "keys",
     "keyrings",
     "tenants",

@@ -186,7 +186,7 @@ def test_secrets_are_not_shown(client: Client, api_key: str) -> None:
     assert repr(made) == f"Encapsulation(key_version=1, algorithm='{KEM}')"
     wrapped = client.kem.wrap(bytes(32), key_version=1)
     assert repr(wrapped).startswith("WrappedKey(key_version=1, algorithm=")
-    for name in ("kem", "signatures", "keys", "tenants", "api_keys", "audit", "_transport"):
+    for name in ("kem", "signatures", "macs", "keys", "tenants", "api_keys", "audit", "_transport"):
         assert api_key not in repr(client) + repr(getattr(client, name))
     assert api_key not in repr(client._transport._settings)
 
