@@ -218,13 +218,10 @@ async def choices(reader: Reader, active: Iterable[Algorithm]) -> tuple[Choice, 
         for name in plan.algorithms:
             first.setdefault(name, plan.tier.value.replace("_", " "))
     active_names = set(active)
-    return tuple(
-        Choice(
-            about,
-            about.algorithm in active_names,
-            ""
-            if not included or about.algorithm in included
-            else first.get(about.algorithm, ""),  # no plan names the symmetric ones: all have them
-        )
-        for about in _TABLE
-    )
+
+    def plan_of(about: About) -> str:
+        """Return the first plan with an algorithm; empty if the tenant has it."""
+        has_it = not included or about.algorithm in included or about.spec.is_symmetric
+        return "" if has_it else first.get(about.algorithm, "")
+
+    return tuple(Choice(about, about.algorithm in active_names, plan_of(about)) for about in _TABLE)
