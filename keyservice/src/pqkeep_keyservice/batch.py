@@ -3,8 +3,8 @@
 A refused request does not affect the others. No response leaves before all records are durable.
 
 KEMs and symmetric keys run on the event loop in short slices. Other work runs between two slices,
-and the batches of different tenants take turns. Signatures, and many encapsulations to one key, run in threads or
-worker processes, a few of a batch at once.
+and the batches of different tenants take turns. Signatures, and many encapsulations to one key, run
+in threads or worker processes, a few of a batch at once.
 """
 
 import asyncio
