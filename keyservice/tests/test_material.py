@@ -13,7 +13,7 @@ from tests.sampling import fast_algorithms_first
 
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey
 from pqkeep_keyservice.crypto.signature import SigningKey
-from pqkeep_keyservice.crypto.symmetric import SYMMETRIC
+from pqkeep_keyservice.crypto.symmetric import SYMMETRIC, SymmetricKey
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -30,7 +30,7 @@ from pqkeep_protocol.messages import (
 )
 
 NOTHING = SealedSeed(b"")
-Load = Callable[[TenantId, KeyEntry], DecapsulationKey | SigningKey]
+Load = Callable[[TenantId, KeyEntry], DecapsulationKey | SigningKey | SymmetricKey]
 
 
 def generated(material: KeyMaterial, tenant: TenantId, algorithm: Algorithm) -> KeyEntry:

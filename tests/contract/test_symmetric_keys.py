@@ -113,10 +113,9 @@ def test_data_keys(caller: Caller, algorithm: str) -> None:
             assert caller.post("/kem/data-key", {**body, "plaintext": False}).keys() == {
                 *(form, "key_version", "algorithm")
             }
-    for size in (0, 24, 33, "32", 32.0, True, None):
-        if size is not None:
-            refused = caller.refusal("/kem/data-key", {**named, "size": size})
-            assert refused == (400, "ERR_KEM_010", "size"), size
+    for wrong in (0, 24, 33, "32", 32.5, True):
+        refused = caller.refusal("/kem/data-key", {**named, "size": wrong})
+        assert refused == (400, "ERR_KEM_010", "size"), wrong
 
 
 @pytest.mark.parametrize("algorithm", MACS)
