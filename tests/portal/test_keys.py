@@ -277,3 +277,15 @@ def test_the_keys_of_every_keyring_are_listed(
     expect(page.get_by_role("region", name="Kyber768 in default")).to_have_count(0)
     page.get_by_role("link", name="Version 2").click()
     expect(page.get_by_role("heading", name="payments/Kyber768 v2")).to_be_visible()
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm)[len(KEY_PAIRS) :])
+def test_a_symmetric_key_has_a_fingerprint(installation: Installation, algorithm: str) -> None:
+    """List and page name a symmetric key; its page has the fingerprint and no public key."""
+    tenant = installation.new_tenant()
+    made = tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    person = installation.person(tenant.tenant_id)
+    assert f">{algorithm}</h2>" in get_page(person, "/portal/keys").text
+    page = get_page(person, f"/portal/keys/{algorithm}/1").text
+    assert made["fingerprint"] in page
+    assert 'id="public-key"' not in page
