@@ -118,6 +118,9 @@ def test_api_keys(administrator: Client, connect: Connect, tenant: Tenant, base_
     assert made.api_key.endswith(made.key_last4)
     assert made.api_key not in repr(made)
     own = connect(base_url, made.api_key)
+    asked = own.api_keys.own()
+    assert (asked.tenant_id, asked.version, asked.scopes) == (tenant.id, 1, None)
+    assert not asked.rotated
     (listed,) = own.api_keys.list(tenant.id)
     assert (listed.version, listed.key_last4, listed.revoked_at) == (1, made.key_last4, None)
     revoked = administrator.api_keys.revoke(tenant.id, version=1)

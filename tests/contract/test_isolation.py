@@ -45,6 +45,7 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
             "GET /audit/consistency",
             "GET /audit/keys",
             "GET /audit/export",
+            "GET /auth/api-key",
             "GET /tenants",
             "GET /billing/subscription",
             "GET /billing/limits",

@@ -13,7 +13,7 @@ from tests.contract.rows import api_rows
 from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
 
-from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
+from pqkeep_gateway.access.callers import GRANTS, WITHOUT_SCOPE, Credential
 from pqkeep_gateway.access.scopes import GROUPS, ON_KEYS, OPERATIONS, Group
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.errors import Code
@@ -23,9 +23,9 @@ from pqkeep_protocol.algorithms import Operation
 ROWS = tuple(
     row
     for row in api_rows()
-    if Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC
+    if Credential.API_KEY in GRANTS[row.permission] and row.permission not in WITHOUT_SCOPE
 )
-"""What an API key may call, and nobody may call without a credential."""
+"""The operations that scopes limit."""
 ON_KEYS_ROWS = tuple(row for row in ROWS if row.audit_operation in ON_KEYS)
 POLICY = "denied by policy api-key-scope"
 OF_NOBODY = str(uuid.uuid4())
@@ -599,3 +599,56 @@ def test_a_scope_of_one_algorithm_tells_nothing_of_another(
     mismatch, failure = tenant.get("/audit/records", order="desc", limit=2)["records"]
     assert mismatch["target"] == "default/X-Wing/1"
     assert failure["target"] is None
+
+
+@pytest.mark.parametrize("group", Group)
+def test_an_api_key_of_any_scope_asks_about_itself(
+    tenant: Caller, limited: Limited, group: Group
+) -> None:
+    """The response has tenant, name, version, scopes, expiry and networks of the asking API key."""
+    expires = (datetime.now(UTC) + DAY).replace(microsecond=0)
+    scopes = [{"operations": [group.value], "keyrings": ["cards*"], "algorithms": ["Kyber768"]}]
+    program = limited(
+        name=f"worker-{group.value}",
+        scopes=scopes,
+        expires_at=expires.isoformat(),
+        allowed_addresses=["127.0.0.0/8"],
+    )
+    own = program.get("/auth/api-key")
+    assert own.pop("version") > 1
+    assert datetime.fromisoformat(own.pop("expires_at")) == expires
+    assert own == {
+        "tenant_id": tenant.tenant_id,
+        "name": f"worker-{group.value}",
+        "scopes": scopes,
+        "allowed_addresses": ["127.0.0.0/8"],
+        "rotated": False,
+    }
+
+
+def test_an_api_key_without_limits_asks_about_itself(
+    new_tenant: Callable[..., Caller], installation: Installation
+) -> None:
+    """Limits that an API key does not have are null, and a rotated API key learns that it is one."""
+    tenant = new_tenant()
+    plain = {
+        "tenant_id": tenant.tenant_id,
+        "version": 1,
+        "name": None,
+        "scopes": None,
+        "expires_at": None,
+        "allowed_addresses": None,
+        "rotated": False,
+    }
+    assert tenant.get("/auth/api-key") == plain
+    rotated = tenant.post(f"/tenants/{tenant.tenant_id}/api-keys/rotate")["new_key"]
+    new = installation.caller(rotated["api_key"], tenant.tenant_id)
+    assert tenant.get("/auth/api-key") == plain | {"rotated": True}
+    assert new.get("/auth/api-key") == plain | {"version": 2}
+
+
+def test_no_scope_can_name_the_question_about_itself(tenant: Caller) -> None:
+    """The operation that every API key has is no name in scopes, so no scope can leave it out."""
+    asked = {"scopes": [{"operations": ["get-own-api-key"]}]}
+    response = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys", asked)
+    assert _ended(response) == (400, "ERR_INVALID_001", "scopes")

@@ -81,6 +81,7 @@ class AuditEvent(StrEnum):
 
     # API keys
     CREATE_API_KEY = "create-api-key"
+    GET_OWN_API_KEY = "get-own-api-key"
     LIST_API_KEYS = "list-api-keys"
     ROTATE_API_KEY = "rotate-api-key"
     REVOKE_API_KEY = "revoke-api-key"

@@ -319,6 +319,22 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnApiKey:
+    """The API key that a client uses."""
+
+    tenant_id: str
+    version: int
+    name: str | None
+    scopes: tuple[Scope, ...] | None
+    """None: everything that an API key may do."""
+    expires_at: datetime | None
+    allowed_addresses: tuple[str, ...] | None
+    """The networks from which it is accepted; None: all networks."""
+    rotated: bool
+    """Whether a new API key has replaced it, and its overlap runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewApiKey:
     """An API key, shown this once. The last four say what was asked for, and else nothing."""
 

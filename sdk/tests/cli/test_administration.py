@@ -217,7 +217,12 @@ def test_an_api_key_is_limited_by_options(
     assert "everything" in shown
     worker = with_key(made["api_key"])
     assert worker("keys", "generate", "Kyber768").status == 5
-    assert result(worker, "status")["principal"] == "API key with scopes"
+    status = result(worker, "status")
+    own = result(worker, "api-keys", "show")
+    assert status["principal"] == "API key with scopes"
+    assert status["tenant"] == own["tenant_id"]
+    assert (own["version"], own["name"], own["scopes"]) == (made["version"], "worker", [scope])
+    assert "use on payments.*, default with Kyber768" in worker("api-keys", "show").out.decode()
     plain = command("api-keys", "create")
     assert "--scope use" in plain.err
     assert "scopes" not in plain.out.decode()

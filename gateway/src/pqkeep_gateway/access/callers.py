@@ -43,6 +43,8 @@ class Permission(StrEnum):
     """Signing in, and public information."""
     OWN_ACCOUNT = "own-account"
     """The caller's own password, factors and sessions."""
+    OWN_API_KEY = "own-api-key"
+    """The tenant and limits of the API key that calls."""
     VIEW_KEYS = "view-keys"
     USE_KEYS = "use-keys"
     MANAGE_KEYS = "manage-keys"
@@ -79,6 +81,7 @@ _OPERATOR: frozenset[Caller] = frozenset({Credential.OPERATOR})
 GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.PUBLIC: frozenset(CALLERS),
     Permission.OWN_ACCOUNT: _PEOPLE,
+    Permission.OWN_API_KEY: _ANY_API_KEY,
     Permission.VIEW_KEYS: _PEOPLE | _ANY_API_KEY,
     Permission.USE_KEYS: _DEVELOPER | _ANY_API_KEY,
     Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
@@ -98,6 +101,9 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.VIEW_INSTALLATION: _OPERATOR,
     Permission.SIGN_CHECKPOINTS: _OPERATOR,
 }
+
+WITHOUT_SCOPE: frozenset[Permission] = frozenset({Permission.PUBLIC, Permission.OWN_API_KEY})
+"""Permissions that the scopes of an API key do not limit. No scope can name their operations."""
 
 PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.ENCRYPT: Permission.USE_KEYS,

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import TenantNotFoundError
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.api.api_key_fields import (
     ALLOWED_ADDRESSES,
     EXPIRES_AT,
@@ -27,6 +28,7 @@ from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, KEY_SERVICE_OUTAGE
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import DETAILS, FieldError, Problem, integer_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import TenantKeyService
@@ -120,6 +122,29 @@ class ApiKeysData(Data, frozen=True, kw_only=True):
     ] = UNSET
 
 
+class OwnApiKey(Data, frozen=True, kw_only=True):
+    """The API key that sent the request."""
+
+    tenant_id: Annotated[str, Meta(description="Its tenant.", extra_json_schema={"format": "uuid"})]
+    version: ApiKeyVersion
+    name: Annotated[str | None, Meta(description="The owner's name for it.")]
+    scopes: Annotated[
+        tuple[ScopeData, ...] | None,
+        Meta(description="Its permissions; null: everything that an API key may do."),
+    ]
+    expires_at: Annotated[
+        Timestamp | None,
+        Meta(description="The time from which it is refused; null: it does not expire."),
+    ]
+    allowed_addresses: Annotated[
+        tuple[str, ...] | None,
+        Meta(description="The networks from which it is accepted; null: all networks."),
+    ]
+    rotated: Annotated[
+        bool, Meta(description="Whether a new API key has replaced it, and its overlap runs.")
+    ]
+
+
 class RotatedApiKey(Data, frozen=True, kw_only=True):
     """A new API key, and the version that it replaces."""
 
@@ -177,6 +202,23 @@ def endpoints(
     """Return the endpoints of API keys."""
     handlers = _ApiKeys(tenants, stored, api_keys, keys)
     return (
+        Endpoint(
+            method="GET",
+            path="/auth/api-key",
+            name="get_own_api_key",
+            handler=handlers.get_own,
+            permission=Permission.OWN_API_KEY,
+            field_codes=BAD_REQUEST_FIELDS,
+            example=OwnApiKey(
+                tenant_id=str(TENANT.example),
+                version=1,
+                name="payments-worker",
+                scopes=(ScopeData(operations=("use",), keyrings=("payments.*",)),),
+                expires_at=None,
+                allowed_addresses=None,
+                rotated=False,
+            ),
+        ),
         Endpoint(
             method="POST",
             path="/tenants/{tenant_id}/api-keys",
@@ -259,6 +301,24 @@ class _ApiKeys:
         self._stored = stored
         self._api_keys = api_keys
         self._keys = keys
+
+    async def get_own(self, call: ApiCall) -> OwnApiKey:
+        """Return the tenant and the limits of the API key that sends the request.
+
+        Every API key may ask, with any scopes. A signed-in person or an operator gets 403.
+        """
+        own = call.principal
+        if not isinstance(own, ApiKeyPrincipal):
+            raise forbidden("only an API key may do this")
+        return OwnApiKey(
+            tenant_id=str(own.tenant),
+            version=own.api_key_version,
+            name=own.name,
+            scopes=shown_scopes(own.limits.scopes),
+            expires_at=shown_time(own.limits.expires_at),
+            allowed_addresses=shown_addresses(own.limits.addresses),
+            rotated=own.is_rotated,
+        )
 
     async def create(self, call: ApiCall) -> NewApiKeyData:
         """Create an API key. The key is shown only once.

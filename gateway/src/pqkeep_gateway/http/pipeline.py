@@ -14,7 +14,7 @@ from pqkeep_gateway.access.admission import (
     SuspendedError,
     UnknownCredentialError,
 )
-from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
+from pqkeep_gateway.access.callers import GRANTS, WITHOUT_SCOPE, Credential, Permission, may
 from pqkeep_gateway.access.networks import network_of
 from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
@@ -145,7 +145,7 @@ class Pipeline:
             if endpoint.denial is not None:
                 raise endpoint.denial()
             raise forbidden("this credential does not allow this")
-        if endpoint.permission is not Permission.PUBLIC:
+        if endpoint.permission not in WITHOUT_SCOPE:
             check_call(principal.scopes, endpoint.audit_operation)
         if principal.must_enroll and not endpoint.during_enrollment:
             raise enrollment_required()

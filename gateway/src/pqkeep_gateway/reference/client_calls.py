@@ -159,6 +159,9 @@ CALLS: Mapping[str, ClientCall] = {
     "create_api_key": ClientCall(
         "api_keys.create", "made = {}\nprint(made.api_key)", _TENANT, _LIMITS
     ),
+    "get_own_api_key": ClientCall(
+        "api_keys.own", "own = {}\nprint(own.tenant_id, own.version, own.scopes)"
+    ),
     "list_api_keys": ClientCall(
         "api_keys.list",
         "for key in {}:\n    print(key.version, key.key_last4)",

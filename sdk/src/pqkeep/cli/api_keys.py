@@ -207,6 +207,19 @@ def list_api_keys(invocation: Invocation, *, tenant: Tenant = None) -> None:
     show_rows(invocation, "api_keys", rows, COLUMNS)
 
 
+@command(app, "show")
+def show(invocation: Invocation) -> None:
+    """Show the API key that you use: its tenant, version, permissions and expiry."""
+    with invocation.connect() as client:
+        own = client.api_keys.own()
+    if invocation.is_json:
+        show_facts(invocation, own)
+        return
+    may = "everything" if own.scopes is None else "; ".join(map(_words, own.scopes))
+    facts = {name: value for name, value in asdict(own).items() if name != "scopes"}
+    show_facts(invocation, facts | {"may": may})
+
+
 @command(app, "rotate")
 def rotate(  # noqa: PLR0913 - an option each
     invocation: Invocation,

@@ -87,7 +87,7 @@ def who(client: "Client") -> dict[str, str]:
     try:
         tenants = client.tenants.list()
     except PolicyDeniedError:  # the scopes refuse it, so the service knows the API key
-        return {"principal": "API key with scopes"}
+        return {"principal": "API key with scopes", "tenant": client.api_keys.own().tenant_id}
     if (
         len(tenants) != 1 or tenants[0].subscription is not None
     ):  # only the operator sees a subscription

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pqkeep._call import Call, change, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation
-from pqkeep.models import ApiKey, ApiKeyRotation, NewApiKey, Scope
+from pqkeep.models import ApiKey, ApiKeyRotation, NewApiKey, OwnApiKey, Scope
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -39,6 +39,11 @@ class ApiKeys(Generic[T_co]):
         """
         body = _limits(name, scopes, expires_at, allowed_addresses, allow_absent_keyrings)
         return change(_path(tenant_id), _new_api_key, body)
+
+    @Operation
+    def own(self) -> Call[OwnApiKey]:
+        """Return the tenant and the limits of this client's API key, with any scopes."""
+        return get("/auth/api-key", _own_api_key)
 
     @Operation
     def list(self, tenant_id: str, *, details: bool = False) -> Call[tuple[ApiKey, ...]]:
@@ -130,6 +135,18 @@ def _api_key(data: Data) -> ApiKey:
         scopes=_scopes(data),
         expires_at=data.time_or_none("expires_at"),
         allowed_addresses=data.texts_or_none("allowed_addresses"),
+    )
+
+
+def _own_api_key(data: Data) -> OwnApiKey:
+    return OwnApiKey(
+        tenant_id=data.text("tenant_id"),
+        version=data.integer("version"),
+        name=data.text_or_none("name"),
+        scopes=_scopes(data),
+        expires_at=data.time_or_none("expires_at"),
+        allowed_addresses=data.texts_or_none("allowed_addresses"),
+        rotated=data.flag("rotated"),
     )
 
 
