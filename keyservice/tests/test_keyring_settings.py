@@ -13,7 +13,7 @@ from msgspec import structs
 
 from pqkeep_protocol.algorithms import USES, Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.audit import GetUsage, ListRecords, ListUsage
-from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
     MAX_KEYRINGS,
@@ -21,7 +21,7 @@ from pqkeep_protocol.keyrings import (
     KeyPurpose,
     KeyringInfo,
 )
-from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     Attribution,
@@ -29,6 +29,7 @@ from pqkeep_protocol.messages import (
     CreateKeyring,
     Decapsulate,
     Decrypt,
+    DisableKey,
     Encapsulate,
     Encrypt,
     GenerateKey,
@@ -37,11 +38,13 @@ from pqkeep_protocol.messages import (
     KeyService,
     ListKeyrings,
     ListKeys,
+    ReEncrypt,
     RotateKey,
     Sign,
     SignHash,
     SignJws,
     SignMu,
+    Target,
     Unwrap,
     UpdateKeyring,
     Verify,
@@ -268,3 +271,124 @@ async def test_what_is_done_with_keyrings_is_recorded(caller: Caller) -> None:
         ("get-keyring", CARDS, None, None, 1),
         ("list-keyrings", None, None, None, 1),
     ]
+
+
+READS = {
+    Operation.DECRYPT,
+    Operation.UNWRAP,
+    Operation.DECAPSULATE,
+    Operation.VERIFY,
+    Operation.VERIFY_HASH,
+    Operation.VERIFY_MU,
+}
+"""The operations that ``minimum_decryption_version`` limits."""
+
+
+async def _below_minimum(caller: Caller, **minimums: int) -> set[Operation]:
+    """Return the operations with the active version 2 that these minimum versions refuse."""
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, **minimums))
+    refused = set[Operation]()
+    for use in uses_of(caller.tenant, version=KeyVersion(2)):
+        try:
+            await caller.ask(use)
+        except KeyServiceError as error:
+            if error.kind is ErrorKind.VERSION_BELOW_MINIMUM:
+                refused.add(use.operation)
+    return refused
+
+
+@BOTH
+async def test_a_minimum_version_refuses_its_operations_and_no_others(
+    caller: Caller, restarted: Callable[[], KeyService], attribution: Attribution
+) -> None:
+    """Each operation with a version below the minimum is refused, and allowed once it is lowered."""
+    await caller.create(CARDS)
+    for algorithm in (KEM, SIGNATURE):
+        await caller.generate(algorithm, CARDS)
+        await caller.ask(RotateKey(tenant=caller.tenant, keyring=CARDS, algorithm=algorithm))
+    makes = WITH_ONE_KEY - READS
+    assert await _below_minimum(caller, minimum_encryption_version=2) == set()
+    assert await _below_minimum(caller, minimum_encryption_version=3) == makes
+    again = Caller(restarted(), caller.tenant, attribution)
+    assert await _below_minimum(again, description="after a restart") == makes
+    assert await _below_minimum(again, minimum_encryption_version=0) == set()
+    assert await _below_minimum(again, minimum_decryption_version=2) == set()
+    assert await _below_minimum(again, minimum_decryption_version=3) == WITH_ONE_KEY
+    assert await _below_minimum(again, minimum_decryption_version=0) == set()
+
+
+async def test_the_active_key_is_below_the_minimum_until_it_is_rotated(caller: Caller) -> None:
+    """A request that names no version is refused too, and a rotation makes the next one pass."""
+    await caller.create(CARDS, minimum_encryption_version=2)
+    await caller.generate(KEM, CARDS)
+    of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
+    use = Encrypt(**of, version=None, plaintext=TEXT)
+    assert await caller.refusal(use) is ErrorKind.VERSION_BELOW_MINIMUM
+    await caller.ask(RotateKey(**of))
+    assert (await caller.ask(use)).version == 2
+
+
+async def test_a_lower_minimum_does_not_enable_a_disabled_version(caller: Caller) -> None:
+    """A minimum is no status: what a person disabled stays disabled."""
+    await caller.create(CARDS, minimum_decryption_version=2)
+    await caller.generate(KEM, CARDS)
+    of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
+    await caller.ask(DisableKey(**of, version=V1))
+    await caller.ask(
+        UpdateKeyring(tenant=caller.tenant, keyring=CARDS, minimum_decryption_version=0)
+    )
+    opening = Decrypt(**of, version=V1, ciphertext=bytes(1200))
+    assert await caller.refusal(opening) is ErrorKind.KEY_NOT_FOUND
+
+
+async def test_minimum_versions_bind_re_encryption_and_supplied_keys(caller: Caller) -> None:
+    """A re-encryption obeys both keyrings, and one's own public key obeys its keyring."""
+    for name in (CARDS, LOGS):
+        await caller.create(name)
+    await caller.generate(KEM, CARDS, LOGS)
+    of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
+    sealed = await caller.ask(Encrypt(**of, version=None, plaintext=TEXT))
+    again = ReEncrypt(
+        **of,
+        version=V1,
+        ciphertext=sealed.ciphertext,
+        is_wrapped_key=False,
+        target=Target(KEM, LOGS),
+    )
+    await caller.ask(again)
+
+    async def refusal_with(keyring: str, request: AnyRequest, **minimums: int) -> object:
+        change = UpdateKeyring(tenant=caller.tenant, keyring=keyring, **minimums)
+        await caller.ask(change)
+        kind = await caller.refusal(request)
+        await caller.ask(structs.replace(change, **dict.fromkeys(minimums, 0)))
+        return kind
+
+    below, target = ErrorKind.VERSION_BELOW_MINIMUM, ErrorKind.TARGET_VERSION_BELOW_MINIMUM
+    assert await refusal_with(CARDS, again, minimum_decryption_version=2) is below
+    assert await refusal_with(LOGS, again, minimum_encryption_version=2) is target
+    assert await refusal_with(LOGS, again, minimum_decryption_version=2) is target
+    public_key = (await caller.ask(GetActiveKey(**of))).key.public_key
+    supplied = Encrypt(
+        tenant=caller.tenant, algorithm=KEM, version=None, plaintext=TEXT, public_key=public_key
+    )
+    await caller.ask(supplied)
+    assert await refusal_with(CARDS, supplied, minimum_encryption_version=2) is below
+    await caller.ask(again)
+
+
+@BOTH
+@pytest.mark.parametrize("column", ["minimum_decryption_version", "minimum_encryption_version"])
+async def test_a_changed_minimum_version_is_damage(
+    caller: Caller,
+    restarted: Callable[[], InProcessService],
+    attribution: Attribution,
+    sql: Sql,
+    column: str,
+) -> None:
+    """The keyring's MAC covers the minimum versions: a lowered one refuses every use."""
+    await caller.create(CARDS, minimum_decryption_version=7, minimum_encryption_version=7)
+    sql(f"UPDATE keyrings SET {column} = 0 WHERE name = '{CARDS}'")  # noqa: S608 - our own names
+    again = Caller(restarted(), caller.tenant, attribution)
+    get = GetKeyring(tenant=caller.tenant, keyring=CARDS)
+    assert await again.refusal(get) is ErrorKind.UNAVAILABLE

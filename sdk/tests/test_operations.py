@@ -394,6 +394,9 @@ def test_keyrings(client: Client) -> None:
     assert [keyring.name for keyring in client.keyrings.list()] == ["default", "payments.cards"]
     assert client.keyrings.list(label="team:payments") == (changed,)
     client.keys.generate(KEM)
+    floors = client.keyrings.update("payments.cards", minimum_decryption_version=3)
+    assert (floors.minimum_decryption_version, floors.minimum_encryption_version) == (3, 0)
+    client.keyrings.update("payments.cards", minimum_decryption_version=0)
     first = client.keys.generate(KEM, keyring="payments.cards")
     assert client.keys.generate(KEM, keyring="payments.cards", if_absent=True) == first
     assert client.keys.list(keyring="payments.cards") == (first,)

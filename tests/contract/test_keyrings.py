@@ -14,7 +14,7 @@ KYBER = {"algorithm": "Kyber768"}
 CARDS = "payments.cards"
 FIELDS = {
     *("name", "description", "labels", "purposes", "rotation_days", "archive_after_days"),
-    "created_at",
+    *("minimum_decryption_version", "minimum_encryption_version", "created_at"),
 }
 TEXT = base64.b64encode(b"attack at dawn").decode()
 NOT_FOUND = (404, "ERR_NOT_FOUND_001", "keyring")
@@ -83,6 +83,9 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
         ({"name": "x", "rotation_days": -1}, "rotation_days"),
         ({"name": "x", "rotation_days": 3651}, "rotation_days"),
         ({"name": "x", "archive_after_days": "30"}, "archive_after_days"),
+        ({"name": "x", "minimum_decryption_version": -1}, "minimum_decryption_version"),
+        ({"name": "x", "minimum_encryption_version": 2**31}, "minimum_encryption_version"),
+        ({"name": "x", "minimum_encryption_version": "1"}, "minimum_encryption_version"),
         ({"name": "x", "tags": {}}, "tags"),
     ],
 )
@@ -212,6 +215,28 @@ def test_a_use_without_its_purpose_is_denied_and_recorded_once(tenant: Caller) -
     assert "denied by policy keyring-purposes" in response.json()["error"]["message"]
     records = tenant.get("/audit/records", operation="encrypt", keyring=CARDS)["records"]
     assert [(each["outcome"], each["keyring"]) for each in records] == [("purpose-denied", CARDS)]
+
+
+def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:
+    """The error names the policy and the field, JWKS leaves the key out, and lowering allows it."""
+    tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
+    named, signing = KYBER | {"keyring": CARDS}, {"algorithm": "Dilithium3", "keyring": CARDS}
+    for body in (named, signing):
+        tenant.post("/kms/keys/generate", body, status=201)
+    blob = tenant.post("/kem/encrypt", named | {"plaintext": TEXT})["ciphertext"]
+    tenant.post("/kms/keys/rotate", named, status=201)
+    opening = named | {"ciphertext": blob, "key_version": 1}
+    assert patch(tenant, CARDS, minimum_decryption_version=2)["minimum_decryption_version"] == 2
+    response = tenant.ask("POST", "/kem/decrypt", opening)
+    assert refusal_of(response) == (403, "ERR_POLICY_001", "key_version")
+    assert "keyring-minimum-version" in response.json()["error"]["message"]
+    tenant.post("/kem/encrypt", named | {"plaintext": TEXT})
+    assert tenant.refusal("/signature/sign", signing | {"message": TEXT})[0] == 403
+    assert tenant.ask("GET", "/kms/jwks", params={"keyring": CARDS}).json()["keys"] == []
+    recorded = tenant.get("/audit/records", operation="decrypt", keyring=CARDS)["records"]
+    assert [each["outcome"] for each in recorded] == ["version-below-minimum"]
+    patch(tenant, CARDS, minimum_decryption_version=1)
+    assert tenant.post("/kem/decrypt", opening)["plaintext"] == TEXT
 
 
 def test_generating_if_absent(tenant: Caller) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.keys import PRINTABLE, KeyringName
+from pqkeep_protocol.algorithms import READING, Operation
+from pqkeep_protocol.keys import MAX_KEY_VERSION, PRINTABLE, KeyringName
 
 MAX_KEYRINGS = 256
 """The most keyrings a tenant can have, including ``default``."""
@@ -81,6 +81,8 @@ Purposes = Annotated[tuple[KeyPurpose, ...], Meta(min_length=1, max_length=len(A
 """In the order of ``KeyPurpose``, each once."""
 Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]
 """0 means never."""
+MinimumVersion = Annotated[int, Meta(ge=0, le=MAX_KEY_VERSION)]
+"""0 means that every version is allowed."""
 
 
 class KeyringInfo(Struct, frozen=True, array_like=True):
@@ -96,3 +98,14 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     """The days after which a retired key version is archived automatically; 0 for never."""
     created_at: datetime | None = None
     """None for ``default``, which exists from the start."""
+    minimum_decryption_version: MinimumVersion = 0
+    """The lowest key version that decrypts, unwraps, decapsulates and verifies."""
+    minimum_encryption_version: MinimumVersion = 0
+    """The lowest key version that encrypts, wraps, encapsulates and signs. Versions below
+    ``minimum_decryption_version`` do not either: nothing could read the result."""
+
+    def allows_version(self, operation: Operation, version: int) -> bool:
+        """Return whether the minimum versions allow an operation with a key version."""
+        if operation in READING:
+            return version >= self.minimum_decryption_version
+        return version >= max(self.minimum_encryption_version, self.minimum_decryption_version)

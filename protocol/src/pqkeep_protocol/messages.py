@@ -28,6 +28,7 @@ from pqkeep_protocol.keyrings import (
     KeyringInfo,
     KeyringPatterns,
     Labels,
+    MinimumVersion,
     Purposes,
 )
 from pqkeep_protocol.keys import (
@@ -686,6 +687,8 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     purposes: Purposes = ALL_PURPOSES
     rotation_days: Days = 0
     archive_after_days: Days = 0
+    minimum_decryption_version: MinimumVersion = 0
+    minimum_encryption_version: MinimumVersion = 0
 
 
 class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="update-keyring"):
@@ -698,6 +701,8 @@ class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="up
     purposes: Purposes | None = None
     rotation_days: Days | None = None
     archive_after_days: Days | None = None
+    minimum_decryption_version: MinimumVersion | None = None
+    minimum_encryption_version: MinimumVersion | None = None
 
 
 class GetKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="get-keyring"):

@@ -185,6 +185,10 @@ class Keyring:
     """How many days after it was retired a version is archived by itself; None: never."""
     created_at: datetime | None
     """None for ``default``."""
+    minimum_decryption_version: int = 0
+    """The lowest key version that decrypts, unwraps, decapsulates and verifies; 0: every version."""
+    minimum_encryption_version: int = 0
+    """The lowest key version that encrypts, wraps, encapsulates and signs; 0: every version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,9 @@ def test_keyrings(command: Command, tenant: Client) -> None:
         ("encrypt",),
         90,
     )
-    assert command("keyrings", "update", "payments.cards", "--description", "cards").status == 0
+    changes = ("--description", "cards", "--minimum-encryption-version", "1")
+    assert command("keyrings", "update", "payments.cards", *changes).status == 0
+    assert tenant.keyrings.get("payments.cards").minimum_encryption_version == 1
     shown = json.loads(command("--output", "json", "keyrings", "show", "payments.cards").out)
     assert (shown["description"], shown["labels"]) == ("cards", {"team": "payments"})
     listed = json.loads(command("--output", "json", "keyrings", "list").out)

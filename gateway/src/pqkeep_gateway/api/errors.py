@@ -245,6 +245,22 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         ),
         "to",
     ),
+    ErrorKind.VERSION_BELOW_MINIMUM: (
+        Code.POLICY_001,
+        (
+            "denied by policy keyring-minimum-version: the key version is below the keyring's "
+            "minimum version for this operation"
+        ),
+        "key_version",
+    ),
+    ErrorKind.TARGET_VERSION_BELOW_MINIMUM: (
+        Code.POLICY_001,
+        (
+            "denied by policy keyring-minimum-version: the active key to re-encrypt to is below "
+            "its keyring's minimum version; rotate it"
+        ),
+        "to",
+    ),
     ErrorKind.SCOPE_DENIED: (
         Code.POLICY_001,
         (

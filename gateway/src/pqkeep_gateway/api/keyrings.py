@@ -32,7 +32,7 @@ from pqkeep_protocol.keyrings import (
     KeyPurpose,
     KeyringInfo,
 )
-from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, TenantId
 from pqkeep_protocol.messages import (
     MAX_KEYRINGS_LISTED,
     CreateKeyring,
@@ -79,6 +79,11 @@ def _label(value: object) -> tuple[str, str]:
     return name, text
 
 
+def _minimum(name: str, operations: str) -> Field[int]:
+    description = f"The lowest key version that may {operations}. 0: every version."
+    return integer_field(name, description, 2, at_least=0, at_most=MAX_KEY_VERSION)
+
+
 def _days(name: str, description: str, example: int) -> Field[int]:
     return integer_field(name, description, example, at_least=0, at_most=MAX_DAYS)
 
@@ -121,6 +126,12 @@ ARCHIVE_AFTER_DAYS = _days(
     "private key. 0: never.",
     0,
 )
+MINIMUM_DECRYPTION_VERSION = _minimum(
+    "minimum_decryption_version", "decrypt, unwrap, decapsulate and verify"
+)
+MINIMUM_ENCRYPTION_VERSION = _minimum(
+    "minimum_encryption_version", "encrypt, wrap, encapsulate and sign"
+)
 LABEL = Field(
     name="label",
     description="Only keyrings with this label: its name, a colon and its value.",
@@ -137,6 +148,11 @@ D = TypeVar("D", int, int | None)
 Days = Annotated[int, Meta(ge=1)] | None
 
 
+MinimumVersion = Annotated[
+    int, Meta(ge=0, description="Lower key versions are refused. 0: every version is allowed.")
+]
+
+
 class Keyring(Data, frozen=True, kw_only=True):
     """A keyring."""
 
@@ -151,6 +167,8 @@ class Keyring(Data, frozen=True, kw_only=True):
         Days,
         Meta(description="Days after which a retired key version is archived automatically."),
     ]
+    minimum_decryption_version: MinimumVersion
+    minimum_encryption_version: MinimumVersion
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
@@ -173,6 +191,8 @@ EXAMPLE = Keyring(
     purposes=(KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT),
     rotation_days=90,
     archive_after_days=None,
+    minimum_decryption_version=2,
+    minimum_encryption_version=0,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
 _SETTINGS = (
@@ -181,6 +201,8 @@ _SETTINGS = (
     PURPOSES.or_default(ALL_PURPOSES),
     ROTATION_DAYS.or_default(0),
     ARCHIVE_AFTER_DAYS.or_default(0),
+    MINIMUM_DECRYPTION_VERSION.or_default(0),
+    MINIMUM_ENCRYPTION_VERSION.or_default(0),
 )
 _CHANGES = (
     DESCRIPTION.optional(),
@@ -188,6 +210,8 @@ _CHANGES = (
     PURPOSES.optional(),
     ROTATION_DAYS.optional(),
     ARCHIVE_AFTER_DAYS.optional(),
+    MINIMUM_DECRYPTION_VERSION.optional(),
+    MINIMUM_ENCRYPTION_VERSION.optional(),
 )
 _LIMIT = integer_field(
     "limit",
@@ -279,7 +303,7 @@ class _Keyrings:
 
         With archive_after_days, a signed-in person must send a step-up token.
         """
-        description, labels, purposes, rotation_days, archive_after_days = _SETTINGS
+        description, labels, purposes, rotation_days, archive_after_days, *minimums = _SETTINGS
         request = CreateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NEW_NAME],
@@ -288,6 +312,8 @@ class _Keyrings:
             purposes=call[purposes],
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
+            minimum_decryption_version=call[minimums[0]],
+            minimum_encryption_version=call[minimums[1]],
         )
         taken = GetKeyring(tenant=request.tenant, keyring=request.keyring)
         try:
@@ -330,7 +356,7 @@ class _Keyrings:
 
         A removed purpose ends immediately, even for existing ciphertexts.
         """
-        description, labels, purposes, rotation_days, archive_after_days = _CHANGES
+        description, labels, purposes, rotation_days, archive_after_days, *minimums = _CHANGES
         request = UpdateKeyring(
             tenant=call.tenant.tenant,
             keyring=call[NAME],
@@ -339,6 +365,8 @@ class _Keyrings:
             purposes=call[purposes],
             rotation_days=call[rotation_days],
             archive_after_days=_archive_days(call, archive_after_days),
+            minimum_decryption_version=call[minimums[0]],
+            minimum_encryption_version=call[minimums[1]],
         )
         days = 0
         if request.archive_after_days or is_rehearsal():
@@ -385,5 +413,7 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         purposes=keyring.purposes,
         rotation_days=keyring.rotation_days or None,
         archive_after_days=keyring.archive_after_days or None,
+        minimum_decryption_version=keyring.minimum_decryption_version,
+        minimum_encryption_version=keyring.minimum_encryption_version,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
     )

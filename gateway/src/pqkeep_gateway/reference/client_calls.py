@@ -41,7 +41,15 @@ _WRAP = ClientCall("kem.wrap", _shown("wrapped"), ("symmetric_key",), _BOUND_KEY
 _UNWRAP = ClientCall("kem.unwrap", "symmetric_key = {}", ("wrapped_key",), _BOUND_KEY)
 _TENANT = ("tenant_id",)
 _NAME = ("name",)
-_SETTINGS = _same("description", "labels", "purposes", "rotation_days", "archive_after_days")
+_SETTINGS = _same(
+    "description",
+    "labels",
+    "purposes",
+    "rotation_days",
+    "archive_after_days",
+    "minimum_decryption_version",
+    "minimum_encryption_version",
+)
 _LIMITS = _same("name", "expires_at", "allowed_addresses", "allow_absent_keyrings")
 
 CALLS: Mapping[str, ClientCall] = {

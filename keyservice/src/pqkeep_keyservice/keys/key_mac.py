@@ -53,6 +53,8 @@ def _keyring_state(keyring: Keyring) -> bytes:
             created_at_us.to_bytes(8, "big"),
             info.rotation_days.to_bytes(4, "big"),
             info.archive_after_days.to_bytes(4, "big"),
+            info.minimum_decryption_version.to_bytes(4, "big"),
+            info.minimum_encryption_version.to_bytes(4, "big"),
             length_prefixed(
                 info.name.encode(),
                 info.description.encode(),

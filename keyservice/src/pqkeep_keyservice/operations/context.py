@@ -6,7 +6,7 @@ from datetime import timedelta
 from msgspec import Struct
 
 from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
-from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.live.encapsulation_workers import EncapsulationWorkers
 from pqkeep_keyservice.live.executors import Executor, Executors
@@ -61,9 +61,20 @@ class Context:
         """The executor for this key's algorithm."""
         return self.parts.executors[self.versions.algorithm]
 
-    async def of_key(self, name: KeyName) -> "Context":
-        """Return a context for another key. Raises DamagedKeyError."""
+    def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
+        """Return the key for a cryptographic operation. For None, it is the active key.
+
+        Raises KEY_NOT_FOUND, also if the version's status does not allow the operation, and
+        VERSION_BELOW_MINIMUM.
+        """
+        entry = self.versions.key_for(operation, version)
+        self.keyring.require_version(operation, entry.info.version)
+        return entry
+
+    async def of_key(self, name: KeyName, keyring: Keyring) -> "Context":
+        """Return a context for another key. ``keyring`` is its keyring. Raises DamagedKeyError."""
         other = Context(self.parts, self.deadline)
+        other.keyring = keyring
         other.versions = await self.parts.keys.get(name)
         return other
 

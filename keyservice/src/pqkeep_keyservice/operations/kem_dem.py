@@ -61,7 +61,7 @@ class Purpose(Enum):
 
 def encrypt(request: Encrypt, context: Context) -> OperationResult:
     """Encrypt data."""
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     version = key.info.version
     purpose, associated_data = _binding(request, version)
     ciphertext = _seal(purpose, request.plaintext, key, context, associated_data)
@@ -70,7 +70,7 @@ def encrypt(request: Encrypt, context: Context) -> OperationResult:
 
 def decrypt(request: Decrypt, context: Context) -> OperationResult:
     """Decrypt a ciphertext of the same key version. Raises DECRYPTION_FAILED."""
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     purpose, associated_data = _binding(request, request.version)
     plaintext = _open(purpose, request.ciphertext, key, context, associated_data)
     return OperationResult(Decrypted(plaintext=plaintext), request.version)
@@ -78,14 +78,14 @@ def decrypt(request: Decrypt, context: Context) -> OperationResult:
 
 def wrap(request: Wrap, context: Context) -> OperationResult:
     """Encrypt a symmetric key."""
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     wrapped_key = _seal(Purpose.WRAP, request.symmetric_key, key, context, request.associated_data)
     return OperationResult(Wrapped(wrapped_key=wrapped_key), key.info.version)
 
 
 def unwrap(request: Unwrap, context: Context) -> OperationResult:
     """Decrypt a wrapped key of the same key version. Raises DECRYPTION_FAILED."""
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     symmetric_key = _open(Purpose.WRAP, request.wrapped_key, key, context, request.associated_data)
     return OperationResult(Unwrapped(symmetric_key=symmetric_key), request.version)
 
@@ -111,7 +111,7 @@ def generate_data_key(request: GenerateDataKey, context: Context) -> OperationRe
 
 def encapsulate(request: Encapsulate, context: Context) -> OperationResult:
     """Return a fresh shared secret and its KEM ciphertext."""
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     public = context.material.encapsulation_key(context.versions.tenant, key)
     shared_secret, kem_ciphertext = public.encapsulate()
     result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
@@ -122,7 +122,7 @@ async def encapsulate_all(
     request: Encapsulate, context: Context, count: int
 ) -> Sequence[OperationResult]:
     """Return ``count`` encapsulations with different secrets, or none if no worker is ready."""
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     context.material.authenticate(context.versions.tenant, key)
     info = key.info
     encapsulations = await context.parts.encapsulation_workers.encapsulate(
@@ -140,7 +140,7 @@ def decapsulate(request: Decapsulate, context: Context) -> OperationResult:
     ML-KEM rejects implicitly: a damaged KEM ciphertext of the right size gives another secret, not
     an error. Raises DECRYPTION_FAILED on a wrong size, and on X-Wing's points of low order.
     """
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     private = context.material.decapsulation_key(context.versions.tenant, key)
     try:
         shared_secret = private.decapsulate(request.kem_ciphertext)
@@ -164,7 +164,9 @@ async def decrypt_or_unwrap(request: Decrypt | Unwrap, context: Context) -> Oper
     for algorithm in _others(request):
         other = structs.replace(request, algorithm=algorithm)
         with suppress(KeyServiceError, DamagedKeyError):
-            candidate = await context.of_key(KeyName(request.tenant, algorithm, request.keyring))
+            candidate = await context.of_key(
+                KeyName(request.tenant, algorithm, request.keyring), context.keyring
+            )
             if candidate.versions.entries:
                 tried.append(algorithm)
             _decrypt_or_unwrap(other, candidate)

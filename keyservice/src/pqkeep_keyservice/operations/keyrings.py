@@ -42,6 +42,8 @@ def _created(request: CreateKeyring) -> OperationResult:
         request.rotation_days,
         request.archive_after_days,
         clock.now(),
+        request.minimum_decryption_version,
+        request.minimum_encryption_version,
     )
     change = KeyringChange(Keyring(request.tenant, info), MAX_KEYRINGS)
     return OperationResult(KeyringFound(keyring=info), None, change)

@@ -269,6 +269,8 @@ async def _page(
         for entry in versions.entries
         if request.status is None or entry.info.status is request.status
         if entry.info.archive_at is not None or not getattr(request, "scheduled", False)
+        if not isinstance(request, ListPublicKeys)
+        or context.keyring.info.allows_version(Operation.VERIFY, entry.info.version)
     ]
     after = request.after
     rest = [

@@ -1,7 +1,7 @@
 """re-encrypt: from one key to another. The plaintext stays in this process."""
 
 from pqkeep_keyservice.keys.key_versions import KeyName
-from pqkeep_keyservice.keys.keyring import KeyringId
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.ledger.records import target_text
 from pqkeep_keyservice.operations import kem_dem
 from pqkeep_keyservice.operations.context import Context, OperationResult
@@ -26,7 +26,8 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     """Decrypt with the source, and encrypt with the active key of the target.
 
     Raises PURPOSE_DENIED and TARGET_PURPOSE_DENIED unless the source keyring allows decrypting and
-    the target encrypting; the errors of decrypt and unwrap; TARGET_NOT_FOUND; and UNSUPPORTED.
+    the target encrypting; the errors of decrypt and unwrap; TARGET_NOT_FOUND;
+    TARGET_VERSION_BELOW_MINIMUM; and UNSUPPORTED.
     """
     wraps = request.is_wrapped_key
     context.keyring.require(PURPOSE_OF[Operation.UNWRAP if wraps else Operation.DECRYPT])
@@ -38,7 +39,7 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     if PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT] not in target.info.purposes:
         raise KeyServiceError(ErrorKind.TARGET_PURPOSE_DENIED)
     plaintext = await _opened(request, context)
-    sealed, record = await _sealed(request, plaintext, context)
+    sealed, record = await _sealed(request, plaintext, context, target)
     return OperationResult(sealed, request.version, target=record)
 
 
@@ -66,7 +67,9 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
             format=request.format,
         )
     _require_operation(source)
-    source_context = await context.of_key(KeyName(source.tenant, source.algorithm, source.keyring))
+    source_context = await context.of_key(
+        KeyName(source.tenant, source.algorithm, source.keyring), context.keyring
+    )
     opened = await kem_dem.decrypt_or_unwrap(source, source_context)
     match opened.result:
         case Decrypted(plaintext=plaintext) | Unwrapped(symmetric_key=plaintext):
@@ -76,16 +79,21 @@ async def _opened(request: ReEncrypt, context: Context) -> bytes:
 
 
 async def _sealed(
-    request: ReEncrypt, plaintext: bytes, context: Context
+    request: ReEncrypt, plaintext: bytes, context: Context, keyring: Keyring
 ) -> tuple[ReEncrypted, str]:
-    """Return the result, and the target's key version in the form of records."""
+    """Return the result, and the target's key version in the form of records.
+
+    ``keyring`` is that of the target.
+    """
     target = request.target
     target_key = KeyName(request.tenant, target.algorithm, target.keyring)
-    target_context = await context.of_key(target_key)
+    target_context = await context.of_key(target_key, keyring)
     try:
         version = target_context.versions.require_active().info.version
     except KeyServiceError:
         raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
+    if not keyring.info.allows_version(Operation.ENCRYPT, version):
+        raise KeyServiceError(ErrorKind.TARGET_VERSION_BELOW_MINIMUM)
     if request.is_wrapped_key:
         wrap = Wrap(
             tenant=request.tenant,

@@ -46,7 +46,7 @@ VerifyRequest = Verify | VerifyHash | VerifyMu
 async def sign(request: _Sign, context: Context) -> OperationResult:
     """Sign a message, a digest or a mu."""
     versions = context.versions
-    key = versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     signature = await context.executor.sign(
         versions.tenant, key, signable_of(request), context.deadline
     )
@@ -57,7 +57,7 @@ async def sign(request: _Sign, context: Context) -> OperationResult:
 async def sign_jws(request: SignJws, context: Context) -> OperationResult:
     """Sign a payload as JWS. It equals a signature over the signing input with an empty context."""
     versions = context.versions
-    key = versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     header = _protected_header(versions.algorithm, key.info.public_key)
     message = _signing_input(header, request.payload)
     signature = await context.executor.sign(
@@ -71,7 +71,7 @@ async def sign_jws(request: SignJws, context: Context) -> OperationResult:
 async def verify(request: VerifyRequest, context: Context) -> OperationResult:
     """Verify a signature over a message, a digest or a mu. Raises VERIFICATION_FAILED."""
     versions = context.versions
-    key = versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     signable = signable_of(request)
     try:
         await context.executor.verify(

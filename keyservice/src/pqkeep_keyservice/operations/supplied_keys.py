@@ -56,6 +56,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
                 own_keyring.require(PURPOSE_OF[request.operation])
                 versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
                 versions.key_for(request.operation, version)
+                own_keyring.require_version(request.operation, version)
             except KeyServiceError as refused:
                 kind = refused.kind
             else:

@@ -132,6 +132,8 @@ def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
         "purposes": purposes_text(keyring),
         "rotation_days": keyring.info.rotation_days,
         "archive_after_days": keyring.info.archive_after_days,
+        "minimum_decryption_version": keyring.info.minimum_decryption_version,
+        "minimum_encryption_version": keyring.info.minimum_encryption_version,
         "created_at_us": stored_time(keyring.info.created_at),
         "destruction": keyring.destruction and keyring.destruction.state,
         "destruction_at_us": keyring.destruction and stored_time(keyring.destruction.at),
@@ -186,6 +188,8 @@ def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
                 row.rotation_days,
                 row.archive_after_days,
                 loaded_time(row.created_at_us),
+                row.minimum_decryption_version,
+                row.minimum_encryption_version,
             ),
             KeyringInfo,
         )

@@ -70,6 +70,8 @@ KEYRINGS = Table(
     Column("purposes", Text, nullable=False),
     Column("rotation_days", Integer, nullable=False),
     Column("archive_after_days", Integer, nullable=False),
+    Column("minimum_decryption_version", Integer, nullable=False),
+    Column("minimum_encryption_version", Integer, nullable=False),
     Column("created_at_us", BigInteger, nullable=True),
     Column("destruction", String(16), nullable=True),
     Column("destruction_at_us", BigInteger, nullable=True, index=True),

@@ -45,6 +45,27 @@ RotationDays = Annotated[
     ),
 ]
 
+MinimumDecryption = Annotated[
+    int | None,
+    typer.Option(
+        "--minimum-decryption-version",
+        metavar="VERSION",
+        min=0,
+        help="Refuse to decrypt and verify with lower key versions; 0 allows all.",
+        show_default=False,
+    ),
+]
+MinimumEncryption = Annotated[
+    int | None,
+    typer.Option(
+        "--minimum-encryption-version",
+        metavar="VERSION",
+        min=0,
+        help="Refuse to encrypt and sign with lower key versions; 0 allows all.",
+        show_default=False,
+    ),
+]
+
 app = typer.Typer(
     name="keyrings",
     help="Create keyrings and set the purposes of their keys.",
@@ -76,6 +97,8 @@ def create(
     label: Labels = None,
     purpose: Purposes = None,
     rotation_days: RotationDays = None,
+    minimum_decryption_version: MinimumDecryption = None,
+    minimum_encryption_version: MinimumEncryption = None,
 ) -> None:
     """Create a keyring without keys."""
     labels = _labels(label)
@@ -86,6 +109,8 @@ def create(
             labels=labels,
             purposes=purpose,
             rotation_days=rotation_days,
+            minimum_decryption_version=minimum_decryption_version,
+            minimum_encryption_version=minimum_encryption_version,
         )
     _show(invocation, made)
 
@@ -99,6 +124,8 @@ def update(
     label: Labels = None,
     purpose: Purposes = None,
     rotation_days: RotationDays = None,
+    minimum_decryption_version: MinimumDecryption = None,
+    minimum_encryption_version: MinimumEncryption = None,
 ) -> None:
     """Change a keyring. New labels or purposes replace all old ones."""
     labels = _labels(label)
@@ -109,6 +136,8 @@ def update(
             labels=labels,
             purposes=purpose,
             rotation_days=rotation_days,
+            minimum_decryption_version=minimum_decryption_version,
+            minimum_encryption_version=minimum_encryption_version,
         )
     _show(invocation, changed)
 

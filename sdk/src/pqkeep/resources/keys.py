@@ -307,9 +307,19 @@ class Keyrings(Generic[T_co]):
         purposes: Sequence[str] | None = None,
         rotation_days: int | None = None,
         archive_after_days: int | None = None,
+        minimum_decryption_version: int | None = None,
+        minimum_encryption_version: int | None = None,
     ) -> Call[Keyring]:
         """Create a keyring, which has no keys yet. Without ``purposes`` its keys are for all."""
-        body = _settings(description, labels, purposes, rotation_days, archive_after_days)
+        body = _settings(
+            description,
+            labels,
+            purposes,
+            rotation_days,
+            archive_after_days,
+            minimum_decryption_version,
+            minimum_encryption_version,
+        )
         return change("/kms/keyrings", _keyring, {"name": name, **body})
 
     @Operation
@@ -322,9 +332,22 @@ class Keyrings(Generic[T_co]):
         purposes: Sequence[str] | None = None,
         rotation_days: int | None = None,
         archive_after_days: int | None = None,
+        minimum_decryption_version: int | None = None,
+        minimum_encryption_version: int | None = None,
     ) -> Call[Keyring]:
-        """Change what is named, and leave the rest. Labels and purposes replace all; 0 days: never."""
-        body = _settings(description, labels, purposes, rotation_days, archive_after_days)
+        """Change what is named, and leave the rest. Labels and purposes replace all.
+
+        0 days: never. A minimum version of 0 allows every version again, unless it is disabled.
+        """
+        body = _settings(
+            description,
+            labels,
+            purposes,
+            rotation_days,
+            archive_after_days,
+            minimum_decryption_version,
+            minimum_encryption_version,
+        )
         return change(f"/kms/keyrings/{quote(name, safe='')}", _keyring, body, method="PATCH")
 
     @Operation
@@ -344,6 +367,8 @@ def _settings(
     purposes: Sequence[str] | None,
     rotation_days: int | None,
     archive_after_days: int | None,
+    minimum_decryption_version: int | None,
+    minimum_encryption_version: int | None,
 ) -> dict[str, object]:
     return {
         "description": description,
@@ -351,6 +376,8 @@ def _settings(
         "purposes": None if purposes is None else list(purposes),
         "rotation_days": rotation_days,
         "archive_after_days": archive_after_days,
+        "minimum_decryption_version": minimum_decryption_version,
+        "minimum_encryption_version": minimum_encryption_version,
     }
 
 
@@ -369,4 +396,6 @@ def _keyring(data: Data) -> Keyring:
         rotation_days=data.integer_or_none("rotation_days"),
         archive_after_days=data.integer_or_none("archive_after_days"),
         created_at=data.time_or_none("created_at"),
+        minimum_decryption_version=data.integer("minimum_decryption_version"),
+        minimum_encryption_version=data.integer("minimum_encryption_version"),
     )
