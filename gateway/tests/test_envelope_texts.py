@@ -13,7 +13,7 @@ HEADERS = st.builds(
     Header,
     st.sampled_from(list(NUMBERS)),
     st.integers(1, MAX_KEY_VERSION).map(KeyVersion),
-    st.from_regex(r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"),
+    st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z"),
 )
 TEXTS = st.builds(envelope_of, HEADERS, st.binary(max_size=200))
 LETTERS = st.characters(codec="ascii")

@@ -104,6 +104,8 @@ NOT_AUTHENTICATED = {
     "tenant_bundles.tenant_id": "a bundle is opened with its digest, which the log has",
     "tenant_bundles.part": "likewise",
     "tenant_bundles.data": "likewise",
+    "keyring_counts.tenant_id": "how many keyrings a tenant has only bounds new ones",
+    "keyring_counts.keyrings": "likewise",
     "service_epoch.epoch": "which session writes: another number ends the session",
     "service_epoch.takeovers": "which key service has the lock is decided by the lock",
     "service_epoch.holder": "likewise",

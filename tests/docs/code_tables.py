@@ -281,7 +281,7 @@ def algorithms() -> str:
 def plan_limits() -> str:
     """Return the limits of each tier."""
     terms = plans.read(None)
-    limits = ("pqc_keys", "api_keys", "requests_per_minute", "operations_per_month")
+    limits = ("pqc_keys", "keyrings", "api_keys", "requests_per_minute", "operations_per_month")
     return table(
         ("limit", *terms),
         ((code(name), *(_number(getattr(terms[tier], name)) for tier in terms)) for name in limits),

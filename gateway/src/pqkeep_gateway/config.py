@@ -262,7 +262,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     plans_file: Path | None = None
     """A TOML file with changes to the built-in plans: for each plan a table such as [starter], with
     any of monthly_price_usd, self_service, requests_per_minute, operations_per_month, pqc_keys,
-    api_keys, algorithms and key_wrap. GET /billing/plans shows the result."""
+    keyrings, api_keys, algorithms and key_wrap. GET /billing/plans shows the result."""
     policy_directory: Path | None = None
     """Cedar policies (*.cedar) in addition to the built-in ones."""
     redis_url: str | None = None

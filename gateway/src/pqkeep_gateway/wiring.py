@@ -375,7 +375,7 @@ async def assemble(
             access, terms, partial(_tell_owners, engine, clock), config.min_archive_days
         ),
         *public_keys.endpoints(access),
-        *keyrings.endpoints(access, partial(_tell_owners, engine, clock)),
+        *keyrings.endpoints(access, terms, partial(_tell_owners, engine, clock)),
         *key_import.endpoints(access, terms),
         *tenants.endpoints(
             all_tenants,

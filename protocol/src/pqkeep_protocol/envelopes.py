@@ -15,6 +15,7 @@ from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     KEYRING_NAME,
     MAX_KEY_VERSION,
+    MAX_KEYRING_NAME,
     KeyringName,
     KeyVersion,
 )
@@ -27,7 +28,7 @@ NUMBERS: Mapping[Algorithm, int] = {
     Algorithm.XAES_256_GCM: 4,
 }
 """The algorithms' numbers in a header. Those of KEMs are also in the headers of local files."""
-MAX_HEADER = 6 + 64
+MAX_HEADER = 6 + MAX_KEYRING_NAME
 """Bytes of the longest header."""
 
 _ALGORITHMS = {number: algorithm for algorithm, number in NUMBERS.items()}

@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 from pqkeep_protocol.algorithms import READING, Operation
 from pqkeep_protocol.keys import MAX_KEY_VERSION, PRINTABLE, KeyringName
 
-MAX_KEYRINGS = 256
-"""The most keyrings a tenant can have, including ``default``."""
+MAX_KEYRINGS = 100_000
+"""The most keyrings that a plan can allow a tenant, including ``default``."""
 MAX_DESCRIPTION = 256
 MAX_LABELS = 20
 MAX_LABEL_VALUE = 128

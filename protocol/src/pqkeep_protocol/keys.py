@@ -36,11 +36,12 @@ SomeVersion = Annotated[KeyVersion, Meta(ge=1, le=MAX_KEY_VERSION)]
 PRINTABLE = r"\A[ -~\xa0-\U0010ffff]*\Z"
 """The pattern of recorded text: no control characters. PostgreSQL cannot store NUL."""
 
-KEYRING_NAME = r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"
-"""The pattern of a keyring's name."""
+MAX_KEYRING_NAME = 128
+KEYRING_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z"
+"""The pattern of a keyring's name. Names that differ in case are different."""
 
 KeyringName = Annotated[str, Meta(pattern=KEYRING_NAME)]
-"""A keyring's name, 1 to 64 characters. A keyring holds one key for each algorithm."""
+"""A keyring's name, 1 to 128 characters. A keyring holds one key for each algorithm."""
 
 DEFAULT_KEYRING: Final = "default"
 """The keyring that every tenant has. A request that names no keyring means this one."""

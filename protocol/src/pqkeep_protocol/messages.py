@@ -23,6 +23,7 @@ from pqkeep_protocol.algorithms import (
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
+    MAX_KEYRINGS,
     Days,
     Description,
     KeyringInfo,
@@ -689,6 +690,8 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     archive_after_days: Days = 0
     minimum_decryption_version: MinimumVersion = 0
     minimum_encryption_version: MinimumVersion = 0
+    quota: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)] = MAX_KEYRINGS
+    """The most keyrings that the tenant may have, including ``default``."""
 
 
 class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="update-keyring"):
@@ -714,6 +717,8 @@ class GetKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="get-k
 
 MAX_KEYRINGS_LISTED = 100
 """Keyrings on one page. The longest descriptions and labels fit into a frame."""
+MAX_KEYRINGS_NAMED = 128
+KEYRING_PREFIX = r"\A[A-Za-z0-9_.-]{0,128}\Z"
 
 
 class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="list-keyrings"):
@@ -725,6 +730,10 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     """The last keyring of the previous page."""
     label: tuple[str, str] | None = None
     """Only keyrings with a label of this name and value."""
+    prefix: Annotated[str, Meta(pattern=KEYRING_PREFIX)] = ""
+    """Only keyrings with names that begin with this text."""
+    names: Annotated[tuple[KeyringName, ...], Meta(max_length=MAX_KEYRINGS_NAMED)] | None = None
+    """Only these keyrings, as far as they exist; None for all."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
 
 

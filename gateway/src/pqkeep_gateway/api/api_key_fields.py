@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar, cast
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
 from pqkeep_gateway.access.networks import Networks
@@ -24,7 +24,7 @@ from pqkeep_gateway.http.field import (
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.shards import TenantKeyService
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import ListKeyrings
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ MAX_KEYRINGS = 16
 MAX_ADDRESSES = 32
 MAX_NETWORK_TEXT = 64
 _NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_KEYRING = r"[a-z0-9][a-z0-9._-]{0,63}|[a-z0-9][a-z0-9._-]{0,62}\*|\*"
+_KEYRING = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}|[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}\*|\*"
 _is_name = re.compile(_NAME).fullmatch
 _is_keyring = re.compile(_KEYRING).fullmatch
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -249,14 +249,14 @@ async def require_keyrings(call: ApiCall, tenant: TenantId, keys: TenantKeyServi
     patterns = {name for scope in scopes.stated for name in scope.keyrings or ()}
     absent = {name for name in patterns if not name.endswith(ALL)} - {DEFAULT_KEYRING}
     placement = call.principal.placement if call.principal.tenant == tenant else None
-    after: KeyringName | None = None
-    while absent:
-        request = ListKeyrings(tenant=tenant, after=after)
-        page = await keys.execute(request, call.attribution, placement)
-        absent -= {keyring.name for keyring in page.keyrings}
-        if not page.has_more:
-            break
-        after = page.keyrings[-1].name
+    if absent:
+        request = ListKeyrings(tenant=tenant, names=tuple(sorted(absent)))
+        while True:
+            page = await keys.execute(request, call.attribution, placement)
+            absent -= {keyring.name for keyring in page.keyrings}
+            if not page.has_more:
+                break
+            request = structs.replace(request, after=page.keyrings[-1].name)
     if absent:
         message = (
             "scopes name a keyring that does not exist: create the keyring first, or send"

@@ -59,6 +59,7 @@ class PlanData(Data, frozen=True, kw_only=True):
     requests_per_minute: Annotated[int, Meta(ge=1)]
     operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
     pqc_keys: Annotated[int | None, Meta(description=ANY_NUMBER)]
+    keyrings: Annotated[int, Meta(ge=1)]
     api_keys: Annotated[int, Meta(ge=1)]
     algorithms: Annotated[
         tuple[Algorithm, ...], Meta(description="For writing. Reading works with every algorithm.")
@@ -143,6 +144,7 @@ _PLAN = PlanData(
     requests_per_minute=100,
     operations_per_month=1000,
     pqc_keys=2,
+    keyrings=256,
     api_keys=2,
     algorithms=(Algorithm.ML_KEM_768, Algorithm.ML_DSA_65),
     key_wrap=False,
@@ -343,6 +345,7 @@ def _plan(tier: Tier, terms: PlanTerms, *, is_sold: bool) -> PlanData:
         requests_per_minute=terms.requests_per_minute,
         operations_per_month=bound(terms.operations_per_month),
         pqc_keys=bound(terms.pqc_keys),
+        keyrings=terms.keyrings,
         api_keys=terms.api_keys,
         algorithms=tuple(algorithm for algorithm in Algorithm if algorithm in terms.algorithms),
         key_wrap=terms.key_wrap,

@@ -85,7 +85,6 @@ from pqkeep_protocol.algorithms import (
     Operation,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import MAX_KEYRINGS
 from pqkeep_protocol.keys import MAX_VERSIONS
 
 # --- By field -------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.KEYRING_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
-        f"a tenant has at most {MAX_KEYRINGS} keyrings",
+        f"the plan allows no more keyrings: {CHANGE_PLAN}",
         None,
     ),
     ErrorKind.PURPOSE_DENIED: (

@@ -132,7 +132,7 @@ def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[
     ``not_found``: the message for an invalid name, with 404.
     """
     message = not_found or (
-        "must be 1 to 64 characters of a-z 0-9 . _ -, the first a letter or digit"
+        "must be 1 to 128 characters of A-Z a-z 0-9 _ . -, the first a letter, a digit or _"
     )
     problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
 
@@ -141,7 +141,7 @@ def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[
             raise InvalidValueError(message, problem)
         return value
 
-    schema = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
+    schema = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"}
     return Field(
         name=name,
         description=description,

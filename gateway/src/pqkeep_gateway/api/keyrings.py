@@ -18,6 +18,7 @@ from pqkeep_gateway.http.field import Field, InvalidValueError, integer_field, t
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.outgoing_mail import of_keyring
 from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
+from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.documents import is_printable
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -26,14 +27,14 @@ from pqkeep_protocol.keyrings import (
     LABEL_NAME,
     MAX_DAYS,
     MAX_DESCRIPTION,
-    MAX_KEYRINGS,
     MAX_LABEL_VALUE,
     MAX_LABELS,
     KeyPurpose,
     KeyringInfo,
 )
-from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, MAX_KEYRING_NAME, TenantId
 from pqkeep_protocol.messages import (
+    KEYRING_PREFIX,
     MAX_KEYRINGS_LISTED,
     CreateKeyring,
     GetKeyring,
@@ -42,7 +43,10 @@ from pqkeep_protocol.messages import (
     UpdateKeyring,
 )
 
+MAX_ON_PAGE = 1_000
+"""Keyrings in one response."""
 _LABEL = "[a-z0-9][a-z0-9._-]{0,63}"
+_is_prefix = re.compile(KEYRING_PREFIX).fullmatch
 _is_label_name = re.compile(LABEL_NAME).fullmatch
 _EACH_LABEL = (
     f"must be an object of at most {MAX_LABELS} labels: names of 1 to 64 characters of a-z 0-9 . _ -, the first a letter"
@@ -139,6 +143,15 @@ LABEL = Field(
     example="team:payments",
     parse=_label,
 ).optional()
+PREFIX = text_field(
+    "prefix",
+    "Only keyrings with names that begin with this text.",
+    "payments.",
+    at_most=MAX_KEYRING_NAME,
+    pattern="^[A-Za-z0-9_.-]*$",
+    is_valid=lambda text: _is_prefix(text) is not None,
+    must=f"must be at most {MAX_KEYRING_NAME} characters of A-Z a-z 0-9 _ . -",
+).optional()
 AFTER = keyring_field("after", "Only keyrings after this one, by name.").optional()
 
 
@@ -215,21 +228,21 @@ _CHANGES = (
 )
 _LIMIT = integer_field(
     "limit",
-    f"The most entries to return. Left out: all, up to {MAX_KEYRINGS}.",
+    f"The most entries to return. Left out: {MAX_ON_PAGE:,}.",
     100,
     at_least=1,
-    at_most=MAX_KEYRINGS,
-).or_default(MAX_KEYRINGS)
+    at_most=MAX_ON_PAGE,
+).or_default(MAX_ON_PAGE)
 
 
 def endpoints(
-    access: KeyAccess, tell_owners: Callable[[TenantId, str], Awaitable[None]]
+    access: KeyAccess, plans: Plans, tell_owners: Callable[[TenantId, str], Awaitable[None]]
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of keyrings.
 
     ``tell_owners`` receives announcements for a tenant's owners.
     """
-    handlers = _Keyrings(access, tell_owners)
+    handlers = _Keyrings(access, plans, tell_owners)
     return (
         Endpoint(
             method="POST",
@@ -253,7 +266,7 @@ def endpoints(
             handler=handlers.list_,
             permission=PERMISSION_OF[Operation.LIST_KEYRINGS],
             example=Keyrings(keyrings=(EXAMPLE,), total=1),
-            fields=(LABEL, _LIMIT, AFTER),
+            fields=(PREFIX, LABEL, _LIMIT, AFTER),
             field_codes=KEY_FIELDS[Operation.LIST_KEYRINGS],
             codes=codes_of_operation(Operation.LIST_KEYRINGS),
             recorded_as=Operation.LIST_KEYRINGS,
@@ -293,9 +306,13 @@ class _Keyrings:
     """The handlers."""
 
     def __init__(
-        self, access: KeyAccess, tell_owners: Callable[[TenantId, str], Awaitable[None]]
+        self,
+        access: KeyAccess,
+        plans: Plans,
+        tell_owners: Callable[[TenantId, str], Awaitable[None]],
     ) -> None:
         self._access = access
+        self._plans = plans
         self._tell_owners = tell_owners
 
     async def create(self, call: ApiCall) -> Keyring:
@@ -314,6 +331,7 @@ class _Keyrings:
             archive_after_days=_archive_days(call, archive_after_days),
             minimum_decryption_version=call[minimums[0]],
             minimum_encryption_version=call[minimums[1]],
+            quota=self._plans[call.tenant.entitlements.effective_tier].keyrings,
         )
         taken = GetKeyring(tenant=request.tenant, keyring=request.keyring)
         try:
@@ -331,7 +349,12 @@ class _Keyrings:
     async def list_(self, call: ApiCall) -> Keyrings:
         """List keyrings by name."""
         limit = call[_LIMIT]
-        request = ListKeyrings(tenant=call.tenant.tenant, label=call[LABEL], after=call[AFTER])
+        request = ListKeyrings(
+            tenant=call.tenant.tenant,
+            label=call[LABEL],
+            prefix=call[PREFIX] or "",
+            after=call[AFTER],
+        )
         listed: list[KeyringInfo] = []
         while True:
             size = min(limit - len(listed), MAX_KEYRINGS_LISTED)

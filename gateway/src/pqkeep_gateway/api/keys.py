@@ -204,7 +204,7 @@ def _parse_cursor(value: object) -> KeyPosition:
 _AFTER: Field[KeyPosition | None] = Field(
     name="after",
     description="Only keys after this one: the next of the previous page.",
-    schema={"type": "string", "pattern": "^([a-z0-9][a-z0-9._-]*/)?[A-Za-z0-9-]+:[0-9]+$"},
+    schema={"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9-]+:[0-9]+$"},
     example="Kyber768:1",
     parse=_parse_cursor,
     required=False,

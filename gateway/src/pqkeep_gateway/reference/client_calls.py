@@ -143,7 +143,7 @@ CALLS: Mapping[str, ClientCall] = {
     ),
     "create_keyring": ClientCall("keyrings.create", _shown("keyring"), _NAME, _SETTINGS),
     "list_keyrings": ClientCall(
-        "keyrings.list", "for keyring in {}:\n    print(keyring.name)", (), _same("label")
+        "keyrings.list", "for keyring in {}:\n    print(keyring.name)", (), _same("prefix", "label")
     ),
     "get_keyring": ClientCall("keyrings.get", _shown("keyring"), _NAME),
     "update_keyring": ClientCall("keyrings.update", _shown("keyring"), _NAME, _SETTINGS),

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.documents import decode_toml
+from pqkeep_protocol.keyrings import MAX_KEYRINGS
 from pqkeep_protocol.startup.settings import ConfigError, read_file
 
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -30,6 +31,8 @@ class PlanTerms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The most successful key operations in a calendar month (UTC)."""
     pqc_keys: AtLeastOne | Unlimited
     """The most active PQC keys of a tenant, for all algorithms together."""
+    keyrings: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)]
+    """The most keyrings of a tenant, including ``default``."""
     api_keys: AtLeastOne
     """The most active API keys of a tenant."""
     algorithms: frozenset[Algorithm]

@@ -16,9 +16,14 @@ from sqlalchemy import (
     text,
 )
 
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import MAX_KEYRING_NAME, TenantId
 
 METADATA = MetaData()
+
+KEYRING_TEXT = String(MAX_KEYRING_NAME).with_variant(
+    String(MAX_KEYRING_NAME, collation="C"), "postgresql"
+)
+"""The type of keyring names. Their order is that of their bytes, in SQLite and in PostgreSQL."""
 
 AUDIT_RECORDS = Table(
     "audit_records",
@@ -41,8 +46,8 @@ AUDIT_RECORDS = Table(
     Column("happened_at_us", BigInteger, nullable=True),
     Column("public_key_sha256", LargeBinary(32), nullable=True),
     Column("keyring_revision", Integer, nullable=True),
-    Column("keyring", String(64), nullable=True),
-    Column("target", String(128), nullable=True),
+    Column("keyring", KEYRING_TEXT, nullable=True),
+    Column("target", String(192), nullable=True),
     UniqueConstraint("tenant_id", "number"),
 )
 """``id`` counts all records from 1, ``number`` a tenant's own; see records.py.
@@ -141,7 +146,7 @@ KEY_USAGE = Table(
     "key_usage",
     METADATA,
     Column("tenant_id", String(36), primary_key=True),
-    Column("keyring", String(64), primary_key=True),
+    Column("keyring", KEYRING_TEXT, primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("key_version", Integer, primary_key=True, autoincrement=False),
     Column("uses", BigInteger, nullable=False),

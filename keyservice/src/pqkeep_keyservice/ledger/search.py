@@ -329,9 +329,14 @@ def _excludes_page_views() -> sa.ColumnElement[bool]:
 
 
 def newest_keyring_revisions(
-    connection: sa.Connection, tenant: TenantId, keyring: KeyringName | None = None
+    connection: sa.Connection,
+    tenant: TenantId,
+    *conditions: sa.ColumnElement[bool],
 ) -> dict[KeyringName, int]:
-    """Return the revision of a tenant's keyrings, or of one, after its last recorded change."""
+    """Return the revision of a tenant's keyrings after their last recorded change.
+
+    ``conditions`` limit the records by their keyring.
+    """
     columns = AUDIT_RECORDS.c
     query = sa.select(columns.keyring, sa.func.max(columns.keyring_revision)).where(
         columns.tenant_id == str(tenant),
@@ -339,6 +344,5 @@ def newest_keyring_revisions(
         columns.keyring.is_not(None),
         columns.keyring_revision.is_not(None),
     )
-    if keyring is not None:
-        query = query.where(columns.keyring == keyring)
+    query = query.where(*conditions)
     return dict(map(tuple, connection.execute(query.group_by(columns.keyring))))

@@ -7,7 +7,7 @@ from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.operations.context import Context, OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keyrings import MAX_KEYRINGS, KeyringInfo
+from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.messages import (
     CancelDestruction,
     CreateKeyring,
@@ -45,7 +45,7 @@ def _created(request: CreateKeyring) -> OperationResult:
         request.minimum_decryption_version,
         request.minimum_encryption_version,
     )
-    change = KeyringChange(Keyring(request.tenant, info), MAX_KEYRINGS)
+    change = KeyringChange(Keyring(request.tenant, info), request.quota)
     return OperationResult(KeyringFound(keyring=info), None, change)
 
 
@@ -63,15 +63,12 @@ def get(_: GetKeyring, context: Context) -> OperationResult:
 
 async def list_(request: ListKeyrings, context: Context) -> OperationResult:
     """Return one page of keyrings, by name."""
-    keyrings = await context.parts.store.list_keyrings(request.tenant)
-    matching = [
-        keyring.info
-        for keyring in keyrings
-        if request.label is None or request.label in keyring.info.labels.items()
-    ]
-    rest = [info for info in matching if request.after is None or info.name > request.after]
-    page = tuple(rest[: request.limit])
-    listed = KeyringsFound(keyrings=page, total=len(matching), has_more=len(rest) > len(page))
+    page = await context.parts.store.find_keyring_page(request)
+    listed = KeyringsFound(
+        keyrings=tuple(keyring.info for keyring in page.keyrings),
+        total=page.total,
+        has_more=page.has_more,
+    )
     return OperationResult(listed, None)
 
 

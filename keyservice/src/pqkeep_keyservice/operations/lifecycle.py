@@ -19,7 +19,7 @@ from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError
 from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.import_keys import LIFETIME_SECONDS
 from pqkeep_keyservice.operations.context import Context, OperationResult, Parts
-from pqkeep_keyservice.storage.key_versions import list_keys
+from pqkeep_keyservice.storage.key_versions import find_key_page
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
@@ -243,13 +243,24 @@ def get_active(_: GetActiveKey, context: Context) -> OperationResult:
 
 async def list_(request: ListKeys, context: Context) -> OperationResult:
     """Return one page of keys, ordered by keyring, algorithm and version."""
-    algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
     if request.all_keyrings:
-        all_names = await context.parts.store.database.query(list_keys, request.tenant)
-        names = [name for name in all_names if name.algorithm in algorithms]
-    else:
-        names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]
+        return await _page_of_all_keyrings(request, context)
+    algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
+    names = [KeyName(request.tenant, algorithm, request.keyring) for algorithm in algorithms]
     return await _page(request, names, context)
+
+
+async def _page_of_all_keyrings(request: ListKeys, context: Context) -> OperationResult:
+    """Return one page of the keys of all keyrings. It loads no key of another page."""
+    parts = context.parts
+    page = await parts.store.database.query(find_key_page, request)
+    infos: list[KeyInfo] = []
+    for name, version in page.versions:
+        entry = (await parts.keys.get(name)).entry(version)
+        context.material.authenticate(name.tenant, entry)
+        infos.append(entry.info)
+    listed = Keys(keys=tuple(infos), total=page.total, has_more=page.has_more)
+    return OperationResult(listed, None)
 
 
 async def list_public(request: ListPublicKeys, context: Context) -> OperationResult:

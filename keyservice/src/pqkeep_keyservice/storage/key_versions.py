@@ -43,7 +43,7 @@ from pqkeep_protocol.keys import (
     KeyVersion,
     TenantId,
 )
-from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.messages import Idempotency, ListKeys
 
 _NAME = ("tenant_id", "keyring", "algorithm")
 
@@ -87,6 +87,42 @@ def list_keys(connection: sa.Connection, tenant: TenantId | None = None) -> list
         KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring)
         for row in connection.execute(query)
     ]
+
+
+class KeyPage(NamedTuple):
+    """One page of a tenant's key versions."""
+
+    versions: tuple[tuple[KeyName, KeyVersion], ...]
+    total: int
+    """The number on all pages."""
+    has_more: bool
+
+
+def find_key_page(connection: sa.Connection, request: ListKeys) -> KeyPage:
+    """Return one page of the key versions of all keyrings, by keyring, algorithm and version.
+
+    Nothing is authenticated: the caller loads each key.
+    """
+    matches = [KEYS.c.tenant_id == request.tenant]
+    if request.algorithm is not None:
+        matches.append(KEYS.c.algorithm == request.algorithm)
+    if request.status is not None:
+        matches.append(KEYS.c.status == request.status)
+    if request.scheduled:
+        matches.append(KEYS.c.archive_at_us.is_not(None))
+    total = connection.execute(sa.select(sa.func.count()).where(*matches)).scalar_one()
+    order = KEYS.c.keyring, KEYS.c.algorithm, KEYS.c.version
+    query = sa.select(*order).where(*matches)
+    if request.after is not None:
+        place = request.after.keyring, request.after.algorithm, request.after.version
+        literals = (sa.literal(*pair) for pair in zip(place, (c.type for c in order), strict=True))
+        query = query.where(sa.tuple_(*order) > sa.tuple_(*literals))
+    rows = connection.execute(query.order_by(*order).limit(request.limit + 1)).all()
+    versions = tuple(
+        (KeyName(request.tenant, Algorithm(row.algorithm), row.keyring), KeyVersion(row.version))
+        for row in rows[: request.limit]
+    )
+    return KeyPage(versions, total, len(rows) > len(versions))
 
 
 def find_key_versions(

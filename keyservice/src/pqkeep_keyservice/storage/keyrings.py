@@ -1,8 +1,8 @@
 """Rows of keyrings. A change is a compare-and-swap on the keyring's revision."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -17,20 +17,25 @@ from pqkeep_keyservice.keys.key_mac import (
 from pqkeep_keyservice.keys.key_versions import microseconds
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import newest_keyring_revisions
 from pqkeep_keyservice.storage.key_versions import loaded_time, set_due, stored_time
-from pqkeep_keyservice.storage.schema import KEYRINGS
+from pqkeep_keyservice.storage.schema import KEYRING_COUNTS, KEYRINGS
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     INSTALLATION,
     Destruction,
     DestructionState,
+    KeyringName,
     TenantId,
 )
+from pqkeep_protocol.messages import ListKeyrings
 
 _IS_OPEN = KEYRINGS.c.destruction.in_((DestructionState.SCHEDULED, DestructionState.BEGUN))
 _INFO = msgspec.json.Decoder(dict[str, str])
+_AFTER_NAMES = "\x7f"
+"""Sorts after every character of a keyring's name."""
 _OLDER = "the keyring is older than its last change in the audit log"
 
 
@@ -41,7 +46,9 @@ def find_keyring(connection: sa.Connection, sealer: Sealer, name: KeyringId) -> 
     the audit log.
     """
     row = connection.execute(sa.select(KEYRINGS).where(_is(name))).one_or_none()
-    recorded = newest_keyring_revisions(connection, name.tenant, name.keyring)
+    recorded = newest_keyring_revisions(
+        connection, name.tenant, AUDIT_RECORDS.c.keyring == name.keyring
+    )
     stored = None if row is None else _authentic(sealer, row)
     if (stored.revision if stored else 0) < recorded.get(name.keyring, 0):
         raise DamagedKeyError(_OLDER)
@@ -59,6 +66,100 @@ def list_keyrings(connection: sa.Connection, sealer: Sealer, tenant: TenantId) -
             raise DamagedKeyError(_OLDER)
     keyrings.setdefault(DEFAULT_KEYRING, default_keyring(tenant))
     return [keyrings[name] for name in sorted(keyrings)]
+
+
+class KeyringPage(NamedTuple):
+    """One page of a tenant's keyrings, by name."""
+
+    keyrings: tuple[Keyring, ...]
+    total: int
+    """The number of matches on all pages."""
+    has_more: bool
+
+
+def find_keyring_page(
+    connection: sa.Connection, sealer: Sealer, request: ListKeyrings
+) -> KeyringPage:
+    """Return one page of a tenant's keyrings. It reads no keyring of another page.
+
+    Raises DamagedKeyError if a keyring of the page does not match its MAC, or if a keyring between
+    the page's first and last name is missing or older than its last change in the audit log.
+    """
+    matches = sa.and_(*_conditions(request))
+    total = connection.execute(sa.select(sa.func.count()).where(matches)).scalar_one()
+    query = sa.select(KEYRINGS).where(matches)
+    if request.after is not None:
+        query = query.where(KEYRINGS.c.name > request.after)
+    rows = connection.execute(query.order_by(KEYRINGS.c.name).limit(request.limit + 1))
+    found = [_authentic(sealer, row) for row in rows]
+    if _matches_default(request) and _has_no_row(connection, request.tenant):
+        total += 1
+        if request.after is None or request.after < DEFAULT_KEYRING:
+            found.append(default_keyring(request.tenant))
+            found.sort(key=_keyring_name)
+    page = tuple(found[: request.limit])
+    has_more = len(found) > len(page)
+    _require_newest(connection, request, page[-1].info.name if has_more else None)
+    return KeyringPage(page, total, has_more)
+
+
+def _names(column: sa.Column[str], request: ListKeyrings) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions for the names that a request can list."""
+    if request.prefix:
+        yield column >= request.prefix
+        yield column < request.prefix + _AFTER_NAMES
+    if request.names is not None:
+        yield column.in_(request.names)
+
+
+def _conditions(request: ListKeyrings) -> Iterator[sa.ColumnElement[bool]]:
+    yield KEYRINGS.c.tenant_id == request.tenant
+    yield from _names(KEYRINGS.c.name, request)
+    if request.label is not None:
+        name, value = (msgspec.json.encode(text).decode() for text in request.label)
+        without = sa.func.replace(KEYRINGS.c.labels, f"{name}:{value}", "")
+        yield KEYRINGS.c.labels != without
+
+
+def _matches_default(request: ListKeyrings) -> bool:
+    is_named = request.names is None or DEFAULT_KEYRING in request.names
+    return is_named and request.label is None and DEFAULT_KEYRING.startswith(request.prefix)
+
+
+def _has_no_row(connection: sa.Connection, tenant: TenantId) -> bool:
+    return (
+        connection.execute(
+            sa.select(KEYRINGS.c.revision).where(_is(KeyringId(tenant, DEFAULT_KEYRING)))
+        ).first()
+        is None
+    )
+
+
+def _require_newest(
+    connection: sa.Connection, request: ListKeyrings, last: KeyringName | None
+) -> None:
+    """Compare the stored keyrings up to ``last`` with the audit log. Raises DamagedKeyError."""
+
+    def of_page(column: sa.Column[str]) -> Iterator[sa.ColumnElement[bool]]:
+        yield from _names(column, request)
+        if request.after is not None:
+            yield column > request.after
+        if last is not None:
+            yield column <= last
+
+    recorded = newest_keyring_revisions(
+        connection, request.tenant, *of_page(AUDIT_RECORDS.c.keyring)
+    )
+    stored = sa.select(KEYRINGS.c.name, KEYRINGS.c.revision).where(
+        KEYRINGS.c.tenant_id == request.tenant, *of_page(KEYRINGS.c.name)
+    )
+    revisions = {row.name: row.revision for row in connection.execute(stored)}
+    if any(revisions.get(name, 0) < revision for name, revision in recorded.items()):
+        raise DamagedKeyError(_OLDER)
+
+
+def _keyring_name(keyring: Keyring) -> KeyringName:
+    return keyring.info.name
 
 
 def every_keyring(connection: sa.Connection) -> list[KeyringId]:
@@ -122,6 +223,8 @@ def insert_keyring(connection: sa.Connection, sealer: Sealer, keyring: Keyring) 
     """Add a new keyring with its revision."""
     name = {"tenant_id": keyring.tenant, "name": keyring.info.name}
     connection.execute(sa.insert(KEYRINGS), {**name, **_values(sealer, keyring)})
+    if keyring.info.name != DEFAULT_KEYRING:
+        _count_one_more(connection, keyring.tenant)
 
 
 def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
@@ -160,8 +263,15 @@ def _replace(connection: sa.Connection, sealer: Sealer, change: KeyringChange) -
 
 def _count(connection: sa.Connection, tenant: TenantId) -> int:
     """Return the number of a tenant's keyrings, including the default one."""
-    others = sa.and_(KEYRINGS.c.tenant_id == tenant, KEYRINGS.c.name != DEFAULT_KEYRING)
-    return 1 + connection.execute(sa.select(sa.func.count()).where(others)).scalar_one()
+    counted = sa.select(KEYRING_COUNTS.c.keyrings).where(KEYRING_COUNTS.c.tenant_id == tenant)
+    return 1 + (connection.execute(counted).scalar() or 0)
+
+
+def _count_one_more(connection: sa.Connection, tenant: TenantId) -> None:
+    counted = KEYRING_COUNTS.c.keyrings
+    more = sa.update(KEYRING_COUNTS).where(KEYRING_COUNTS.c.tenant_id == tenant)
+    if connection.execute(more.values(keyrings=counted + 1)).rowcount == 0:
+        connection.execute(sa.insert(KEYRING_COUNTS), {"tenant_id": tenant, "keyrings": 1})
 
 
 def _is(name: KeyringId) -> sa.ColumnElement[bool]:

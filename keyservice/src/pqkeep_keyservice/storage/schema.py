@@ -17,6 +17,7 @@ from sqlalchemy import (
     false,
 )
 
+from pqkeep_keyservice.ledger.schema import KEYRING_TEXT
 from pqkeep_protocol.commits import PROBE_TABLE
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -63,7 +64,7 @@ KEYRINGS = Table(
     "keyrings",
     METADATA,
     Column("tenant_id", Uuid, primary_key=True),
-    Column("name", String(64), primary_key=True),
+    Column("name", KEYRING_TEXT, primary_key=True),
     Column("revision", Integer, nullable=False),
     Column("description", Text, nullable=False),
     Column("labels", Text, nullable=False),
@@ -80,11 +81,19 @@ KEYRINGS = Table(
 """``mac`` covers all other columns. The default keyring has a row only after its first change, and
 ``destruction`` in that row concerns all private keys of the tenant."""
 
+KEYRING_COUNTS = Table(
+    "keyring_counts",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("keyrings", Integer, nullable=False),
+)
+"""The number of a tenant's rows in ``keyrings``, so that a new keyring need not count them."""
+
 KEY_REVISIONS = Table(
     "key_revisions",
     METADATA,
     Column("tenant_id", Uuid, primary_key=True),
-    Column("keyring", String(64), primary_key=True),
+    Column("keyring", KEYRING_TEXT, primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("revision", Integer, nullable=False),
     Column("mac", LargeBinary, nullable=False),
@@ -98,7 +107,7 @@ KEYS = Table(
     "keys",
     METADATA,
     Column("tenant_id", Uuid, primary_key=True),
-    Column("keyring", String(64), primary_key=True),
+    Column("keyring", KEYRING_TEXT, primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("status", String(16), nullable=False),

@@ -47,7 +47,13 @@ from pqkeep_keyservice.storage.key_versions import (
     is_idempotency_key_used,
     replace_key_versions,
 )
-from pqkeep_keyservice.storage.keyrings import find_keyring, list_keyrings, replace_keyring
+from pqkeep_keyservice.storage.keyrings import (
+    KeyringPage,
+    find_keyring,
+    find_keyring_page,
+    list_keyrings,
+    replace_keyring,
+)
 from pqkeep_keyservice.storage.root_keys import (
     RootKeyState,
     add_root_key,
@@ -69,7 +75,7 @@ from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.commits import Commits, WriteProblem, probe_statements, problem_of
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.messages import Idempotency, ListKeyrings
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -178,6 +184,10 @@ class KeyStore:
     async def list_keyrings(self, tenant: TenantId) -> list[Keyring]:
         """Return a tenant's keyrings, by name. Raises DamagedKeyError."""
         return await self.database.query(list_keyrings, self._sealer, tenant)
+
+    async def find_keyring_page(self, request: ListKeyrings) -> KeyringPage:
+        """Return one page of a tenant's keyrings. Raises DamagedKeyError."""
+        return await self.database.query(find_keyring_page, self._sealer, request)
 
     async def is_idempotency_key_used(self, tenant: TenantId, idempotency: Idempotency) -> bool:
         """Return whether this Idempotency-Key generated a key within the last day."""

@@ -20,7 +20,13 @@ from pqkeep_keyservice.ledger.search import newest_key_revision, newest_keyring_
 from pqkeep_keyservice.storage.key_versions import insert_key_versions
 from pqkeep_keyservice.storage.keyrings import insert_keyring
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
-from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS, TENANT_BUNDLES
+from pqkeep_keyservice.storage.schema import (
+    KEY_REVISIONS,
+    KEYRING_COUNTS,
+    KEYRINGS,
+    KEYS,
+    TENANT_BUNDLES,
+)
 from pqkeep_protocol.administration import BUNDLE_PART
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyringName, TenantId
@@ -59,7 +65,7 @@ def _move_out(connection: sa.Connection, change: TenantLeft) -> CommitOutcome:
     before = {name: revision - 1 for name, revision in _changed(change).items()}
     if _revisions(connection, change.tenant) != before:
         return CommitOutcome.STALE
-    for table in (KEYS, KEY_REVISIONS, KEYRINGS):
+    for table in (KEYS, KEY_REVISIONS, KEYRINGS, KEYRING_COUNTS):
         connection.execute(sa.delete(table).where(table.c.tenant_id == change.tenant))
     remove_tenant_counts(connection, change.tenant)
     parts = range(0, len(change.bundle), BUNDLE_PART)

@@ -74,10 +74,23 @@ app = typer.Typer(
 
 
 @command(app, "list")
-def list_keyrings(invocation: Invocation) -> None:
-    """List all keyrings."""
+def list_keyrings(
+    invocation: Invocation,
+    *,
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="List names that begin so.", show_default=False),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:VALUE", help="List keyrings with this label.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """List keyrings."""
     with invocation.connect() as client:
-        keyrings = client.keyrings.list()
+        keyrings = client.keyrings.list(prefix=prefix, label=label)
     show_rows(invocation, "keyrings", keyrings, COLUMNS)
 
 

@@ -70,10 +70,10 @@ def new_file_key() -> FileKey:
 
 DEFAULT_KEYRING = "default"
 """Every tenant has it."""
-KEYRING_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+KEYRING_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 NUMBERS: Mapping[str, int] = {"Kyber768": 1, "X-Wing": 2, "ML-KEM-1024": 3}
 """How a header names the algorithms."""
-LARGEST_RECIPIENT = 1 + 4 + 1 + 64 + 32 + 1568 + KEY_SIZE + TAG_SIZE
+LARGEST_RECIPIENT = 1 + 4 + 1 + 128 + 32 + 1568 + KEY_SIZE + TAG_SIZE
 """Bytes of a recipient of ML-KEM-1024 with the longest name of a keyring."""
 _ALGORITHMS = {number: algorithm for algorithm, number in NUMBERS.items()}
 _WRAPPED_SIZE = KEY_SIZE + TAG_SIZE
@@ -112,7 +112,9 @@ class Recipient:
         """Take the API's name of the algorithm, and refuse a keyring that no header can name."""
         object.__setattr__(self, "algorithm", canonical(self.algorithm))
         if not KEYRING_NAME.fullmatch(self.keyring):
-            raise ValueError("the keyring's name must be 1 to 64 of a-z, 0-9, '.', '_' and '-'")
+            raise ValueError(
+                "the keyring's name must be 1 to 128 of A-Z, a-z, 0-9, '_', '.' and '-'"
+            )
 
     @property
     def fingerprint(self) -> bytes:

@@ -356,9 +356,23 @@ class Keyrings(Generic[T_co]):
         return get(f"/kms/keyrings/{quote(name, safe='')}", _keyring)
 
     @WholeListing
-    def list(self, *, label: str | None = None) -> Pages[Keyring]:
-        """Return all keyrings by name, or those with a label: ``team:payments``."""
-        return lambda place: get("/kms/keyrings", _keyrings, {"label": label, "after": place})
+    def list(self, *, prefix: str | None = None, label: str | None = None) -> Pages[Keyring]:
+        """Return all keyrings by name, or those with a prefix or a label: ``team:payments``."""
+        query = {"prefix": prefix, "label": label}
+        return lambda place: get("/kms/keyrings", _keyrings, {**query, "after": place})
+
+    @Operation
+    def list_page(
+        self,
+        *,
+        limit: int | None = None,
+        after: int | str | None = None,
+        prefix: str | None = None,
+        label: str | None = None,
+    ) -> Call[ListPage[Keyring]]:
+        """Return a part of the list: at most ``limit``, after the place that a part ended with."""
+        query = {"prefix": prefix, "label": label, "limit": limit, "after": after}
+        return get("/kms/keyrings", _keyring_part, query)
 
 
 def _settings(
@@ -385,6 +399,11 @@ def _keyrings(data: Data) -> Page[Keyring]:
     return Page(
         items=tuple(map(_keyring, data.objects("keyrings"))), next=data.text_or_none("next")
     )
+
+
+def _keyring_part(data: Data) -> ListPage[Keyring]:
+    page = _keyrings(data)
+    return ListPage(items=page.items, next=page.next)
 
 
 def _keyring(data: Data) -> Keyring:

@@ -45,8 +45,10 @@ def sentence(purposes: Sequence[KeyPurpose]) -> str:
 async def _read(visit: Visit) -> Content:
     query = visit.query
     label = query.get("label", "").strip()
+    prefix = query.get("prefix", "").strip()
     listed = await visit.reader.section(
         "list_keyrings",
+        prefix=prefix or None,
         label=label.replace(": ", ":", 1) or None,
         after=query.get("after") or None,
         limit=SHOWN,
@@ -57,6 +59,7 @@ async def _read(visit: Visit) -> Content:
         "purposes": ALL_PURPOSES,
         "sentence": sentence,
         "label": label,
+        "prefix": prefix,
     }
 
 

@@ -35,6 +35,8 @@ LATE = timedelta(days=1)
 """The accepted delay of an automatic rotation."""
 SHOWN_OF_A_KIND = 5
 """Keys of one kind that are listed; the others are counted."""
+EXAMINED = 1_000
+"""Keys of all keyrings that are examined for problems. A tenant can have many more."""
 SHOWN_KEYS = 100
 """Active keys on the page, from all keyrings."""
 
@@ -52,8 +54,10 @@ async def _read(visit: Visit) -> Content:
     reader = visit.reader
     period = period_of(visit.query)
     keys, scheduled, keyrings, usage, members, me = await asyncio.gather(
-        reader.section("list_keys", status=KeyStatus.ACTIVE.value, all_keyrings=True),
-        reader.section("list_keys", scheduled=True, all_keyrings=True),
+        reader.section(
+            "list_keys", status=KeyStatus.ACTIVE.value, all_keyrings=True, limit=EXAMINED
+        ),
+        reader.section("list_keys", scheduled=True, all_keyrings=True, limit=EXAMINED),
         reader.section("list_keyrings"),
         reader.section("get_usage", period=period),
         reader.section("list_members", limit=MOST_NAMED),

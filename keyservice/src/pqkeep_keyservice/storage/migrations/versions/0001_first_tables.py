@@ -9,6 +9,7 @@ revision = "keys_0001"
 down_revision = None
 
 
+_KEYRING = sa.String(128).with_variant(sa.String(128, collation="C"), "postgresql")
 _IS_ACTIVE = sa.text("status = 'active' OR disabled_from = 'active'")
 
 _IS_RARE_OPERATION = sa.text(
@@ -65,7 +66,7 @@ def _create_key_tables() -> None:
     op.create_table(
         "keyrings",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
-        sa.Column("name", sa.String(64), primary_key=True),
+        sa.Column("name", _KEYRING, primary_key=True),
         sa.Column("revision", sa.Integer, nullable=False),
         sa.Column("description", sa.Text, nullable=False),
         sa.Column("labels", sa.Text, nullable=False),
@@ -80,9 +81,14 @@ def _create_key_tables() -> None:
         sa.Column("mac", sa.LargeBinary, nullable=False),
     )
     op.create_table(
+        "keyring_counts",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("keyrings", sa.Integer, nullable=False),
+    )
+    op.create_table(
         "key_revisions",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
-        sa.Column("keyring", sa.String(64), primary_key=True),
+        sa.Column("keyring", _KEYRING, primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("revision", sa.Integer, nullable=False),
         sa.Column("mac", sa.LargeBinary, nullable=False),
@@ -92,7 +98,7 @@ def _create_key_tables() -> None:
     op.create_table(
         "keys",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
-        sa.Column("keyring", sa.String(64), primary_key=True),
+        sa.Column("keyring", _KEYRING, primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("status", sa.String(16), nullable=False),
@@ -157,8 +163,8 @@ def _create_audit_tables() -> None:
         sa.Column("happened_at_us", sa.BigInteger, nullable=True),
         sa.Column("public_key_sha256", sa.LargeBinary(32), nullable=True),
         sa.Column("keyring_revision", sa.Integer, nullable=True),
-        sa.Column("keyring", sa.String(64), nullable=True),
-        sa.Column("target", sa.String(128), nullable=True),
+        sa.Column("keyring", _KEYRING, nullable=True),
+        sa.Column("target", sa.String(192), nullable=True),
         sa.UniqueConstraint("tenant_id", "number"),
     )
     op.create_index(
@@ -235,7 +241,7 @@ def _create_audit_tables() -> None:
     op.create_table(
         "key_usage",
         sa.Column("tenant_id", sa.String(36), primary_key=True),
-        sa.Column("keyring", sa.String(64), primary_key=True),
+        sa.Column("keyring", _KEYRING, primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("key_version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("uses", sa.BigInteger, nullable=False),
