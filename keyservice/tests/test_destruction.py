@@ -205,7 +205,9 @@ async def test_a_destruction_is_cancelled_until_it_begins(service: InProcessServ
     second = await caller.destroy(days(20))
     assert second.at > first.at
     deadline = asyncio.get_running_loop().time() + 60
-    step = service.parts.transactions.take_destruction_step(caller.tenant, days(21), deadline)
+    step = service.parts.transactions.take_destruction_step(
+        KeyringId(caller.tenant, "default"), days(21), deadline
+    )
     assert await step == "destroy-tenant"
     for request in (
         CancelDestruction(tenant=caller.tenant),
@@ -230,7 +232,9 @@ async def test_a_restarted_key_service_goes_on(serving: Serving) -> None:
         async with serving() as caller.service:
             deadline = asyncio.get_running_loop().time() + 60
             transactions = caller.service.parts.transactions
-            await transactions.take_destruction_step(caller.tenant, at, deadline)
+            await transactions.take_destruction_step(
+                KeyringId(caller.tenant, "default"), at, deadline
+            )
             assert await caller.destruction() == Destruction(DestructionState.BEGUN, at)
     async with serving() as caller.service:
         await caller.service.parts.schedule.carry_out(at)
@@ -246,7 +250,9 @@ async def test_a_key_that_is_being_made_does_not_slip_in(service: InProcessServi
     entry = (await service.parts.store.find_key_versions(name)).require_active()
     at = (await caller.destroy()).at
     deadline = asyncio.get_running_loop().time() + 60
-    await service.parts.transactions.take_destruction_step(caller.tenant, at, deadline)
+    await service.parts.transactions.take_destruction_step(
+        KeyringId(caller.tenant, "default"), at, deadline
+    )
     new = versions.with_rotated(_next(entry))
     request = RotateKey(**caller.key)
     record = operation_record(request, ATTRIBUTION, V2, Outcome.SUCCESS)

@@ -258,6 +258,11 @@ def of_keyring(keyring: str, days: int) -> str:
     return f"retired key versions of the keyring {keyring} are destroyed after {days} days"
 
 
+def of_deleted_keyring(keyring: str, at: datetime) -> str:
+    """Return the announcement for all keys of a deleted keyring."""
+    return f"all keys of the deleted keyring {keyring} are destroyed at {_time(at)}"
+
+
 def of_tenant(at: datetime) -> str:
     """Return the announcement for all keys of a tenant."""
     return f"all keys of your organization are destroyed at {_time(at)}"

@@ -375,7 +375,9 @@ async def assemble(
             access, terms, partial(_tell_owners, engine, clock), config.min_archive_days
         ),
         *public_keys.endpoints(access),
-        *keyrings.endpoints(access, terms, partial(_tell_owners, engine, clock)),
+        *keyrings.endpoints(
+            access, terms, partial(_tell_owners, engine, clock), config.min_archive_days
+        ),
         *key_import.endpoints(access, terms),
         *tenants.endpoints(
             all_tenants,

@@ -1,6 +1,6 @@
 """Makes due changes: rotates keys, schedules their archiving, and destroys private keys.
 
-One task finds due keys and tenants in pages, by an index. It makes their changes one after another,
+One task finds due keys and destructions in pages, by an index. It makes their changes one after another,
 each with a record. Each change is checked again against the key that it replaces. So it is made
 once, and never after its cancellation. A failing change delays no other, and is retried.
 
@@ -17,6 +17,7 @@ from functools import partial
 from cachetools import LRUCache
 
 from pqkeep_keyservice import clock
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import DueKey, count_due_keys, list_due_keys
@@ -24,7 +25,6 @@ from pqkeep_keyservice.storage.keyrings import list_due_destructions
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -38,7 +38,7 @@ CHANGES_AT_ONCE = 100
 CHANGE_SECONDS = 60.0
 """The time limit of one change."""
 RETRY_SECONDS = 300.0
-"""The pause after a failed change of a key or tenant."""
+"""The pause after a failed change of a key or keyring."""
 MAX_LEAP_SECONDS = 3600.0
 """The largest step forward of the clock that is accepted."""
 HOLD_SECONDS = 24 * 3600.0
@@ -54,7 +54,7 @@ class Schedule:
         self._hold_seconds = min(HOLD_SECONDS, least_delay.total_seconds())
         self._store = store
         self._transactions = transactions
-        self._resting: LRUCache[DueKey | TenantId, float] = LRUCache(MAX_RESTING)
+        self._resting: LRUCache[DueKey | KeyringId, float] = LRUCache(MAX_RESTING)
         self._epoch = 0
         self._seen = 0.0, 0.0
         """The clock and the event loop's time at the last search."""
@@ -100,19 +100,19 @@ class Schedule:
                 )
             after = page[-1]
         if destroys:
-            await self._destroy_tenants(now)
+            await self._destroy_keyrings(now)
 
-    async def _destroy_tenants(self, now: datetime) -> None:
-        after: TenantId | None = None
+    async def _destroy_keyrings(self, now: datetime) -> None:
+        after: KeyringId | None = None
         while page := await self._store.database.query(list_due_destructions, now, after, AT_ONCE):
-            for tenant in page:
-                step = partial(self._transactions.take_destruction_step, tenant, now)
-                await self._carry_out(tenant, step, tenant=str(tenant))
+            for due in page:
+                step = partial(self._transactions.take_destruction_step, due, now)
+                await self._carry_out(due, step, tenant=str(due.tenant), keyring=due.keyring)
             after = page[-1]
 
     async def _carry_out(
         self,
-        due: DueKey | TenantId,
+        due: DueKey | KeyringId,
         change: Callable[[float], Awaitable[str | None]],
         **names: str,
     ) -> None:

@@ -26,7 +26,6 @@ from pqkeep_keyservice import clock
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CONTEXT, signed_text
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange
 from pqkeep_keyservice.keys.key_versions import VERSIONS_PER_GENERATION, KeyEntry, KeyName
-from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.append import insert_statement, load_log_state
@@ -45,6 +44,7 @@ from pqkeep_protocol.keys import (
     INSTALLATION,
     MIN_ARCHIVE_DAYS,
     KeyInfo,
+    KeyringName,
     KeyStatus,
     KeyVersion,
     TenantId,
@@ -56,11 +56,13 @@ HOLD = timedelta(days=MIN_ARCHIVE_DAYS)
 
 
 class DueDestruction(NamedTuple):
-    """A scheduled destruction of one private key, or of all of a tenant (``key`` is None)."""
+    """A scheduled destruction: of one private key, of a keyring's, or else of all of a tenant."""
 
     at: datetime
     tenant: TenantId
     key: KeyInfo | None = None
+    keyring: KeyringName | None = None
+    """The deleted keyring."""
 
 
 def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
@@ -106,11 +108,13 @@ def list_due(connection: sa.Connection, sealer: Sealer) -> Sequence[DueDestructi
     Damaged keys are left out: they are never destroyed.
     """
     scheduled: list[DueDestruction] = []
-    for tenant in every_destruction(connection):
+    for destroyed in every_destruction(connection):
         with suppress(DamagedKeyError):
-            keyring = find_keyring(connection, sealer, KeyringId(tenant, DEFAULT_KEYRING))
+            keyring = find_keyring(connection, sealer, destroyed)
             if keyring is not None and keyring.destruction is not None:
-                scheduled.append(DueDestruction(keyring.destruction.at, tenant))
+                name = keyring.info.name if keyring.is_deleted else None
+                at = keyring.destruction.at
+                scheduled.append(DueDestruction(at, destroyed.tenant, keyring=name))
     generation = find_generation(connection)
     for name in every_due_key(connection):
         with suppress(DamagedKeyError):
@@ -130,13 +134,19 @@ def _postponements(
 
     Damaged keys are not changed: they are never destroyed.
     """
-    for tenant in every_destruction(connection):
+    for destroyed in every_destruction(connection):
         with suppress(DamagedKeyError):
-            keyring = find_keyring(connection, sealer, KeyringId(tenant, DEFAULT_KEYRING))
+            keyring = find_keyring(connection, sealer, destroyed)
             if keyring is not None and (
                 (kept := keyring.with_destruction_postponed(until)) is not keyring
             ):
-                yield _postponed(Operation.SCHEDULE_DESTRUCTION, tenant, until), KeyringChange(kept)
+                operation = (
+                    Operation.DELETE_KEYRING
+                    if keyring.is_deleted
+                    else Operation.SCHEDULE_DESTRUCTION
+                )
+                record = _postponed(operation, destroyed.tenant, until)
+                yield record._replace(keyring=destroyed.keyring), KeyringChange(kept)
     for name in every_due_key(connection):
         with suppress(DamagedKeyError):
             versions = find_key_versions(connection, sealer, name, generation)

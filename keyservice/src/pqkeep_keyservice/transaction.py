@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live import MAX_WAITING
@@ -237,17 +238,19 @@ class Transactions:
                     return due.operation
 
     async def take_destruction_step(
-        self, tenant: TenantId, now: datetime, deadline: float
+        self, destroyed: KeyringId, now: datetime, deadline: float
     ) -> Operation | KeyServiceEvent | None:
-        """Make the next due change towards destroying a tenant's private keys, with its record.
+        """Make the next due change towards destroying a keyring's private keys, with its record.
+
+        The default keyring stands for all the tenant's private keys.
 
         Return None if nothing is due. Raises KeyServiceError and DamagedKeyError, without a record.
         """
-        async with self._gate.call(tenant):
+        async with self._gate.call(destroyed.tenant):
             while True:
                 _require_time(deadline)
                 epoch = self._parts.writer.epoch
-                step = await destruction_step(tenant, now, self._parts)
+                step = await destruction_step(destroyed, now, self._parts)
                 if step is None:
                     return None
                 if isinstance(step, DestructionStep):

@@ -55,6 +55,8 @@ class Operation(StrEnum):
     GET_ACTIVE_KEY = "get-active-key"
     CREATE_KEYRING = "create-keyring"
     UPDATE_KEYRING = "update-keyring"
+    DELETE_KEYRING = "delete-keyring"
+    RESTORE_KEYRING = "restore-keyring"
     GET_KEYRING = "get-keyring"
     LIST_KEYRINGS = "list-keyrings"
     SCHEDULE_DESTRUCTION = "schedule-destruction"
@@ -102,6 +104,8 @@ ON_KEYRINGS = frozenset(
     {
         Operation.CREATE_KEYRING,
         Operation.UPDATE_KEYRING,
+        Operation.DELETE_KEYRING,
+        Operation.RESTORE_KEYRING,
         Operation.GET_KEYRING,
         Operation.LIST_KEYRINGS,
     }

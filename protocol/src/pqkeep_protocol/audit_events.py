@@ -30,6 +30,8 @@ class KeyServiceEvent(StrEnum):
     """The first record of a log that succeeds another; see ``keyservice/succession.py``."""
     DESTROY_TENANT = "destroy-tenant"
     """BEGUN when a tenant's destruction is due; COMPLETED when its last private key is gone."""
+    DESTROY_KEYRING = "destroy-keyring"
+    """BEGUN when a deleted keyring is due; COMPLETED when its last private key is gone."""
     TENANT_MOVED_OUT = "tenant-moved-out"
     """A SUCCESS for each key and keyring that leaves, then BEGUN; HANDED_OUT before the bundle can
     be read; COMPLETED once the target shard has it. In the target's log, CANCELLED is a

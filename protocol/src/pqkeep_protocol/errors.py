@@ -19,6 +19,8 @@ class ErrorKind(StrEnum):
     KEYRING_NOT_FOUND = "keyring-not-found"
     """The tenant has no such keyring."""
     KEYRING_EXISTS = "keyring-exists"
+    KEYRING_DELETED = "keyring-deleted"
+    """The name belongs to a deleted keyring with private keys that are not destroyed yet."""
     KEYRING_QUOTA_REACHED = "keyring-quota-reached"
     TENANT_MOVED = "tenant-moved"
     """The tenant's keys are in another shard, or on their way to one."""

@@ -103,6 +103,9 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     minimum_encryption_version: MinimumVersion = 0
     """The lowest key version that encrypts, wraps, encapsulates and signs. Versions below
     ``minimum_decryption_version`` do not either: nothing could read the result."""
+    archive_at: datetime | None = None
+    """In results: when the private keys of a deleted keyring are destroyed. Until then it can be
+    restored."""
 
     def allows_version(self, operation: Operation, version: int) -> bool:
         """Return whether the minimum versions allow an operation with a key version."""

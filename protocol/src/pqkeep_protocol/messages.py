@@ -678,7 +678,8 @@ class KeyringsFound(Result, frozen=True, kw_only=True, tag="keyrings"):
 class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="create-keyring"):
     """Create the keyring that ``keyring`` names.
 
-    Errors: KEYRING_EXISTS, KEYRING_QUOTA_REACHED.
+    The key versions of an earlier keyring with this name are kept, archived, and version numbers
+    continue after them. Errors: KEYRING_EXISTS, KEYRING_DELETED, KEYRING_QUOTA_REACHED.
     """
 
     operation: ClassVar = Operation.CREATE_KEYRING
@@ -708,6 +709,32 @@ class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="up
     minimum_encryption_version: MinimumVersion | None = None
 
 
+class DeleteKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="delete-keyring"):
+    """Hide a keyring and refuse its keys; destroy its private keys after a delay.
+
+    The delay is ``days`` or the key service's own setting, whichever is longer. Until then the
+    keyring can be restored. Errors: KEYRING_NOT_FOUND.
+    """
+
+    operation: ClassVar = Operation.DELETE_KEYRING
+    algorithm: ClassVar[Algorithm | None] = None
+    days: Annotated[int, Meta(ge=0, le=MAX_ARCHIVE_DAYS)]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on the default keyring: every tenant has it."""
+        _refuse_default(self.keyring)
+
+
+class RestoreKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="restore-keyring"):
+    """Restore a deleted keyring with its keys. An existing keyring does not change.
+
+    Errors: KEYRING_NOT_FOUND, also once the destruction of its private keys has begun.
+    """
+
+    operation: ClassVar = Operation.RESTORE_KEYRING
+    algorithm: ClassVar[Algorithm | None] = None
+
+
 class GetKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="get-keyring"):
     """Return a keyring. Errors: KEYRING_NOT_FOUND."""
 
@@ -734,6 +761,8 @@ class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="li
     """Only keyrings with names that begin with this text."""
     names: Annotated[tuple[KeyringName, ...], Meta(max_length=MAX_KEYRINGS_NAMED)] | None = None
     """Only these keyrings, as far as they exist; None for all."""
+    deleted: bool = False
+    """Only deleted keyrings that can be restored; False excludes them."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
 
 
@@ -837,6 +866,8 @@ AnyRequest = (
     | GetActiveKey
     | CreateKeyring
     | UpdateKeyring
+    | DeleteKeyring
+    | RestoreKeyring
     | GetKeyring
     | ListKeyrings
     | ScheduleDestruction
@@ -942,6 +973,11 @@ def _refuse_reserved(context: bytes) -> None:
 def _require_default(keyring: KeyringName) -> None:
     if keyring != DEFAULT_KEYRING:
         raise ValueError("a request for all keyrings must name the default keyring")
+
+
+def _refuse_default(keyring: KeyringName) -> None:
+    if keyring == DEFAULT_KEYRING:
+        raise ValueError("the default keyring cannot be deleted")
 
 
 def _require_one_key(version: int | None, public_key: bytes | None) -> None:

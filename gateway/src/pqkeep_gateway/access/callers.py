@@ -139,6 +139,8 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.GET_ACTIVE_KEY: Permission.VIEW_KEYS,
     Operation.CREATE_KEYRING: Permission.MANAGE_KEYS,
     Operation.UPDATE_KEYRING: Permission.MANAGE_KEYS,
+    Operation.DELETE_KEYRING: Permission.ARCHIVE_KEYS,
+    Operation.RESTORE_KEYRING: Permission.MANAGE_KEYS,
     Operation.GET_KEYRING: Permission.VIEW_KEYS,
     Operation.LIST_KEYRINGS: Permission.VIEW_KEYS,
 }

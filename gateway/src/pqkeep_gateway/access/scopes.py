@@ -59,6 +59,7 @@ GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
     | {
         Operation.CREATE_KEYRING,
         Operation.UPDATE_KEYRING,
+        Operation.RESTORE_KEYRING,
         Operation.GENERATE_KEY,
         Operation.GET_IMPORT_KEY,
         Operation.IMPORT_KEY,

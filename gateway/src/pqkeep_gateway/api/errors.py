@@ -226,6 +226,14 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "a keyring with this name already exists",
         "name",
     ),
+    ErrorKind.KEYRING_DELETED: (
+        Code.CONFLICT_001,
+        (
+            "a deleted keyring has this name: restore it, or create it again once its private keys "
+            "are destroyed"
+        ),
+        "name",
+    ),
     ErrorKind.KEYRING_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
         f"the plan allows no more keyrings: {CHANGE_PLAN}",
@@ -408,7 +416,11 @@ _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.DECAPSULATE: (ErrorKind.ALGORITHM_MISMATCH,),
     Operation.UNWRAP: (ErrorKind.ALGORITHM_MISMATCH,),
     Operation.RE_ENCRYPT: (ErrorKind.ALGORITHM_MISMATCH, ErrorKind.TARGET_NOT_FOUND),
-    Operation.CREATE_KEYRING: (ErrorKind.KEYRING_EXISTS, ErrorKind.KEYRING_QUOTA_REACHED),
+    Operation.CREATE_KEYRING: (
+        ErrorKind.KEYRING_EXISTS,
+        ErrorKind.KEYRING_DELETED,
+        ErrorKind.KEYRING_QUOTA_REACHED,
+    ),
 }
 
 KEY_SERVICE_OUTAGE = frozenset(KEY_SERVICE_ERRORS[kind][0] for kind in _OUTAGES)

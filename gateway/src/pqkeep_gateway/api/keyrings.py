@@ -13,10 +13,18 @@ from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import forbidden
-from pqkeep_gateway.http.field import Field, InvalidValueError, integer_field, text_field
+from pqkeep_gateway.http.errors import archived_in_portal, forbidden
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    boolean_field,
+    integer_field,
+    text_field,
+)
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.outgoing_mail import of_keyring
+from pqkeep_gateway.outgoing_mail import of_deleted_keyring, of_keyring
 from pqkeep_gateway.rehearsal import is_rehearsal, rehearse_absence
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_protocol.algorithms import Operation
@@ -32,14 +40,23 @@ from pqkeep_protocol.keyrings import (
     KeyPurpose,
     KeyringInfo,
 )
-from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, MAX_KEYRING_NAME, TenantId
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    MAX_ARCHIVE_DAYS,
+    MAX_KEY_VERSION,
+    MAX_KEYRING_NAME,
+    MIN_ARCHIVE_DAYS,
+    TenantId,
+)
 from pqkeep_protocol.messages import (
     KEYRING_PREFIX,
     MAX_KEYRINGS_LISTED,
     CreateKeyring,
+    DeleteKeyring,
     GetKeyring,
     KeyRequest,
     ListKeyrings,
+    RestoreKeyring,
     UpdateKeyring,
 )
 
@@ -152,6 +169,9 @@ PREFIX = text_field(
     is_valid=lambda text: _is_prefix(text) is not None,
     must=f"must be at most {MAX_KEYRING_NAME} characters of A-Z a-z 0-9 _ . -",
 ).optional()
+DELETED = boolean_field(
+    "deleted", "Whether to list the deleted keyrings that can be restored, instead of the others."
+).or_default(default=False)
 AFTER = keyring_field("after", "Only keyrings after this one, by name.").optional()
 
 
@@ -185,6 +205,10 @@ class Keyring(Data, frozen=True, kw_only=True):
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
+    archive_at: Annotated[
+        Timestamp | UnsetType,
+        Meta(description="Present if the keyring is deleted: when its private keys are destroyed."),
+    ] = UNSET
 
 
 class Keyrings(Data, frozen=True, kw_only=True):
@@ -208,6 +232,7 @@ EXAMPLE = Keyring(
     minimum_encryption_version=0,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
+_DELETED = structs.replace(EXAMPLE, archive_at=timestamp(datetime(2026, 3, 31, 12, tzinfo=UTC)))
 _SETTINGS = (
     DESCRIPTION.or_default(""),
     LABELS.or_default({}),
@@ -236,13 +261,24 @@ _LIMIT = integer_field(
 
 
 def endpoints(
-    access: KeyAccess, plans: Plans, tell_owners: Callable[[TenantId, str], Awaitable[None]]
+    access: KeyAccess,
+    plans: Plans,
+    tell_owners: Callable[[TenantId, str], Awaitable[None]],
+    archive_delay_days: int = MIN_ARCHIVE_DAYS,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of keyrings.
 
-    ``tell_owners`` receives announcements for a tenant's owners.
+    ``tell_owners`` receives announcements for a tenant's owners. ``archive_delay_days``: the least
+    delay before private keys are destroyed.
     """
-    handlers = _Keyrings(access, plans, tell_owners)
+    delay_days = integer_field(
+        "delay_days",
+        "Days until the private keys are destroyed.",
+        max(archive_delay_days, MIN_ARCHIVE_DAYS),
+        at_least=archive_delay_days,
+        at_most=MAX_ARCHIVE_DAYS,
+    ).or_default(archive_delay_days)
+    handlers = _Keyrings(access, plans, tell_owners, delay_days)
     return (
         Endpoint(
             method="POST",
@@ -266,7 +302,7 @@ def endpoints(
             handler=handlers.list_,
             permission=PERMISSION_OF[Operation.LIST_KEYRINGS],
             example=Keyrings(keyrings=(EXAMPLE,), total=1),
-            fields=(PREFIX, LABEL, _LIMIT, AFTER),
+            fields=(PREFIX, LABEL, DELETED, _LIMIT, AFTER),
             field_codes=KEY_FIELDS[Operation.LIST_KEYRINGS],
             codes=codes_of_operation(Operation.LIST_KEYRINGS),
             recorded_as=Operation.LIST_KEYRINGS,
@@ -299,6 +335,35 @@ def endpoints(
             needs_step_up=True,
             step_up_for=ARCHIVE_AFTER_DAYS,
         ),
+        Endpoint(
+            method="DELETE",
+            path="/kms/keyrings/{name}",
+            name="delete_keyring",
+            handler=handlers.delete,
+            permission=PERMISSION_OF[Operation.DELETE_KEYRING],
+            example=_DELETED,
+            fields=(NAME, delay_days),
+            field_codes=KEY_FIELDS[Operation.DELETE_KEYRING],
+            codes=codes_of_operation(Operation.DELETE_KEYRING),
+            recorded_as=Operation.DELETE_KEYRING,
+            keyring_of=NAME.read,
+            needs_step_up=True,
+            denial=archived_in_portal,
+        ),
+        Endpoint(
+            method="POST",
+            path="/kms/keyrings/{name}/restore",
+            name="restore_keyring",
+            handler=handlers.restore,
+            permission=PERMISSION_OF[Operation.RESTORE_KEYRING],
+            example=EXAMPLE,
+            fields=(NAME,),
+            field_codes=KEY_FIELDS[Operation.RESTORE_KEYRING],
+            codes=codes_of_operation(Operation.RESTORE_KEYRING),
+            recorded_as=Operation.RESTORE_KEYRING,
+            keyring_of=NAME.read,
+            body_optional=True,
+        ),
     )
 
 
@@ -310,9 +375,11 @@ class _Keyrings:
         access: KeyAccess,
         plans: Plans,
         tell_owners: Callable[[TenantId, str], Awaitable[None]],
+        delay_days: Field[int],
     ) -> None:
         self._access = access
         self._plans = plans
+        self._delay_days = delay_days
         self._tell_owners = tell_owners
 
     async def create(self, call: ApiCall) -> Keyring:
@@ -353,6 +420,7 @@ class _Keyrings:
             tenant=call.tenant.tenant,
             label=call[LABEL],
             prefix=call[PREFIX] or "",
+            deleted=call[DELETED],
             after=call[AFTER],
         )
         listed: list[KeyringInfo] = []
@@ -400,6 +468,34 @@ class _Keyrings:
             await self._tell(call, changed, days)
         return _keyring(changed)
 
+    async def delete(self, call: ApiCall) -> Keyring:
+        """Delete a keyring. Only people may; programs may not.
+
+        Its keys are refused at once. Until `archive_at` the keyring can be restored. Then its
+        private keys are destroyed, which is final. A new keyring of this name continues the
+        version numbers.
+        """
+        name, days = call[NAME], call[self._delay_days]
+        if name == DEFAULT_KEYRING:
+            message = f"{DEFAULT_KEYRING} cannot be deleted: every tenant has it"
+            raise FieldError(NAME.name, Problem.MALFORMED, message)
+        tenant = call.tenant.tenant
+        if is_rehearsal():
+            await self._execute(call, GetKeyring(tenant=tenant, keyring=name))
+        request = DeleteKeyring(tenant=tenant, keyring=name, days=days)
+        deleted = (await self._execute(call, request)).keyring
+        if deleted.archive_at is not None:
+            await self._tell_owners(tenant, of_deleted_keyring(name, deleted.archive_at))
+        return _keyring(deleted)
+
+    async def restore(self, call: ApiCall) -> Keyring:
+        """Restore a deleted keyring with its keys, until their destruction begins.
+
+        An existing keyring does not change.
+        """
+        request = RestoreKeyring(tenant=call.tenant.tenant, keyring=call[NAME])
+        return _keyring((await self._execute(call, request)).keyring)
+
     async def _tell(self, call: ApiCall, keyring: KeyringInfo, before: int) -> None:
         """Tell the owners about a new or changed automatic archiving."""
         days = keyring.archive_after_days
@@ -439,4 +535,5 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         minimum_decryption_version=keyring.minimum_decryption_version,
         minimum_encryption_version=keyring.minimum_encryption_version,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
+        archive_at=UNSET if keyring.archive_at is None else timestamp(keyring.archive_at),
     )

@@ -20,6 +20,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.KEYRING_QUOTA_REACHED: "keyring quota used up",
     ErrorKind.SCOPE_DENIED: "not in the API key's scopes",
     ErrorKind.PURPOSE_DENIED: "not a use of the keyring",
+    ErrorKind.KEYRING_DELETED: "keyring deleted",
     ErrorKind.VERSION_BELOW_MINIMUM: "below the minimum version",
     ErrorKind.TARGET_VERSION_BELOW_MINIMUM: "target below its minimum version",
     ErrorKind.TARGET_PURPOSE_DENIED: "not a use of the target",

@@ -143,10 +143,14 @@ CALLS: Mapping[str, ClientCall] = {
     ),
     "create_keyring": ClientCall("keyrings.create", _shown("keyring"), _NAME, _SETTINGS),
     "list_keyrings": ClientCall(
-        "keyrings.list", "for keyring in {}:\n    print(keyring.name)", (), _same("prefix", "label")
+        "keyrings.list",
+        "for keyring in {}:\n    print(keyring.name)",
+        (),
+        _same("prefix", "label", "deleted"),
     ),
     "get_keyring": ClientCall("keyrings.get", _shown("keyring"), _NAME),
     "update_keyring": ClientCall("keyrings.update", _shown("keyring"), _NAME, _SETTINGS),
+    "restore_keyring": ClientCall("keyrings.restore", _shown("keyring"), _NAME),
     "create_tenant": ClientCall("tenants.create", _shown("tenant"), ("name",), _same("plan")),
     "get_usage": ClientCall("usage.get", _shown("usage"), (), _same("period", "tenant_id")),
     "list_tenants": ClientCall(

@@ -170,7 +170,7 @@ class AuditService:
                 return await self._usage(request)
             case ListUsage():
                 await self._gate.require(request.tenant)
-                await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+                await self._require_keyring(KeyringId(request.tenant, request.keyring))
                 return await self._search(request.tenant, list_key_usage, request)
             case CountOperations():
                 return await self._search(request.tenant, find_operation_counts, request)
@@ -225,9 +225,13 @@ class AuditService:
             ),
         )
 
+    async def _require_keyring(self, keyring: KeyringId) -> None:
+        """Raise KEYRING_NOT_FOUND if there is no such keyring, or it is deleted."""
+        (await self._keyring_cache.get(keyring)).require_exists()
+
     async def _usage(self, request: GetUsage) -> Usage:
         await self._gate.require(request.tenant)
-        await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+        await self._require_keyring(KeyringId(request.tenant, request.keyring))
         name = KeyName(request.tenant, request.algorithm, request.keyring)
         versions = await self._key_cache.get(name)
         versions.entry(request.version)

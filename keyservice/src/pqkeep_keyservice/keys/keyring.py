@@ -1,7 +1,8 @@
 """A keyring as a value: its tenant's settings, and its keys' purposes.
 
 Every tenant has the keyring ``default``. It also stores the destruction of all the tenant's private
-keys.
+keys. Another keyring with a destruction is deleted: hidden and refused, and restorable until the
+destruction begins.
 """
 
 from dataclasses import dataclass, replace
@@ -40,12 +41,57 @@ class Keyring:
     revision: int = 1
     """Counts the changes. 0 is the default keyring before its first change, which is not stored."""
     destruction: Destruction | None = None
-    """For the default keyring: the destruction of all the tenant's private keys, if scheduled."""
+    """The destruction of the keyring's private keys, if scheduled. For the default keyring: that of
+    all the tenant's private keys."""
 
     @property
     def name(self) -> KeyringId:
         """The keyring's id."""
         return KeyringId(self.tenant, self.info.name)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is hidden and refused. The default keyring cannot be deleted."""
+        planned = self.destruction
+        return (
+            self.info.name != DEFAULT_KEYRING
+            and planned is not None
+            and planned.state is not DestructionState.CANCELLED
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is deleted and its private keys are destroyed. Its name is free again."""
+        planned = self.destruction
+        return self.is_deleted and planned is not None and not planned.is_open
+
+    @property
+    def shown(self) -> KeyringInfo:
+        """The keyring as its tenant sees it."""
+        if self.destruction is None or not self.is_deleted:
+            return self.info
+        return structs.replace(self.info, archive_at=self.destruction.at)
+
+    def require_exists(self) -> None:
+        """Raise KEYRING_NOT_FOUND if it is deleted."""
+        if self.is_deleted:
+            raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
+
+    def recreated(self, info: KeyringInfo) -> "Keyring":
+        """Return the next revision as a new keyring. Raises KEYRING_EXISTS and KEYRING_DELETED."""
+        if not self.is_deleted:
+            raise KeyServiceError(ErrorKind.KEYRING_EXISTS)
+        if not self.is_gone:
+            raise KeyServiceError(ErrorKind.KEYRING_DELETED)
+        return Keyring(self.tenant, info, self.revision + 1)
+
+    def restored(self) -> "Keyring":
+        """Restore a deleted keyring. Others do not change. Raises KEYRING_NOT_FOUND if too late."""
+        if not self.is_deleted:
+            return self
+        if self.destruction is None or self.destruction.has_begun:
+            raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
+        return self.with_destruction_cancelled()
 
     def require(self, purpose: KeyPurpose | None) -> None:
         """Raise PURPOSE_DENIED if the keyring lacks a purpose. None needs no purpose."""

@@ -1,4 +1,4 @@
-"""create, update, get and list keyrings; schedule or cancel the destruction of a tenant's keys."""
+"""create, update, delete, restore, get and list keyrings; schedule or cancel the destruction of a tenant's keys."""
 
 from datetime import UTC, timedelta
 
@@ -6,15 +6,18 @@ from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.operations.context import Context, OperationResult
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keyrings import KeyringInfo
+from pqkeep_protocol.keys import Destruction
 from pqkeep_protocol.messages import (
     CancelDestruction,
     CreateKeyring,
+    DeleteKeyring,
     GetKeyring,
     KeyringFound,
     KeyringsFound,
     ListKeyrings,
+    RestoreKeyring,
     ScheduleDestruction,
     TenantDestruction,
     UpdateKeyring,
@@ -25,15 +28,7 @@ MAX_DELAY = timedelta(days=366)
 
 
 async def create(request: CreateKeyring, context: Context) -> OperationResult:
-    """Create a keyring. Raises KEYRING_EXISTS."""
-    try:
-        await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))
-    except KeyServiceError:
-        return _created(request)
-    raise KeyServiceError(ErrorKind.KEYRING_EXISTS)
-
-
-def _created(request: CreateKeyring) -> OperationResult:
+    """Create a keyring. Raises KEYRING_EXISTS and KEYRING_DELETED."""
     info = KeyringInfo(
         request.keyring,
         request.description,
@@ -45,8 +40,30 @@ def _created(request: CreateKeyring) -> OperationResult:
         request.minimum_decryption_version,
         request.minimum_encryption_version,
     )
-    change = KeyringChange(Keyring(request.tenant, info), request.quota)
+    try:
+        earlier = await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))
+    except KeyServiceError:
+        new = Keyring(request.tenant, info)
+    else:
+        new = earlier.recreated(info)
+    change = KeyringChange(new, request.quota)
     return OperationResult(KeyringFound(keyring=info), None, change)
+
+
+def delete(request: DeleteKeyring, context: Context) -> OperationResult:
+    """Delete a keyring. Its private keys are destroyed after the delay."""
+    delay = max(timedelta(days=request.days), context.parts.least_delay)
+    new = context.keyring.with_destruction_scheduled(clock.now() + delay)
+    policy = None if new.destruction is None else _at(new.destruction)
+    found = KeyringFound(keyring=new.shown)
+    return OperationResult(found, None, KeyringChange(new), policy=policy)
+
+
+def restore(_: RestoreKeyring, context: Context) -> OperationResult:
+    """Restore a deleted keyring. Raises KEYRING_NOT_FOUND if its destruction has begun."""
+    new = context.keyring.restored()
+    change = None if new is context.keyring else KeyringChange(new)
+    return OperationResult(KeyringFound(keyring=new.info), None, change)
 
 
 def update(request: UpdateKeyring, context: Context) -> OperationResult:
@@ -65,7 +82,7 @@ async def list_(request: ListKeyrings, context: Context) -> OperationResult:
     """Return one page of keyrings, by name."""
     page = await context.parts.store.find_keyring_page(request)
     listed = KeyringsFound(
-        keyrings=tuple(keyring.info for keyring in page.keyrings),
+        keyrings=tuple(keyring.shown for keyring in page.keyrings),
         total=page.total,
         has_more=page.has_more,
     )
@@ -90,9 +107,10 @@ def _destruction(current: Keyring, new: Keyring) -> OperationResult:
         TenantDestruction(destruction=planned),
         None,
         None if new is current else KeyringChange(new),
-        policy=(
-            None
-            if planned is None or not planned.is_open
-            else f"at-{planned.at:%Y-%m-%dT%H:%M:%SZ}"
-        ),
+        policy=None if planned is None or not planned.is_open else _at(planned),
     )
+
+
+def _at(planned: Destruction) -> str:
+    """Return the time of a destruction in the form of records."""
+    return f"at-{planned.at:%Y-%m-%dT%H:%M:%SZ}"

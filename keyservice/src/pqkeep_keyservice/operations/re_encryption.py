@@ -34,6 +34,7 @@ async def re_encrypt(request: ReEncrypt, context: Context) -> OperationResult:
     target_id = KeyringId(request.tenant, request.target.keyring)
     try:
         target = await context.parts.keyrings.get(target_id)
+        target.require_exists()
     except KeyServiceError:
         raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
     if PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT] not in target.info.purposes:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
-from pqkeep_keyservice.keys.key_versions import AgeLimits, KeyName, KeyVersions
+from pqkeep_keyservice.keys.key_versions import NO_LIMITS, AgeLimits, KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -17,15 +17,17 @@ from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     MIN_ARCHIVE_DAYS,
     DestructionState,
+    KeyringName,
     KeyStatus,
     KeyVersion,
-    TenantId,
 )
 
 SCHEDULE = "schedule"
 """The principal in records of automatic changes."""
 DESTRUCTION = "tenant-destruction"
 """The reason for destroying a key together with all others of its tenant."""
+DELETION = "keyring-deletion"
+"""The reason for destroying a key together with its deleted keyring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,17 @@ class DueChange:
 
 @dataclass(frozen=True, slots=True)
 class DestructionStep:
-    """The beginning or the completion of the destruction of a tenant's private keys."""
+    """The beginning or the completion of a destruction: of a tenant's keys, or of a keyring's."""
 
     change: KeyringChange
     outcome: Outcome
 
-    operation = KeyServiceEvent.DESTROY_TENANT
+    @property
+    def operation(self) -> KeyServiceEvent:
+        """The event in the audit log."""
+        if self.change.new.info.name == DEFAULT_KEYRING:
+            return KeyServiceEvent.DESTROY_TENANT
+        return KeyServiceEvent.DESTROY_KEYRING
 
     @property
     def record(self) -> NewRecord:
@@ -75,14 +82,19 @@ class DestructionStep:
             algorithm=None,
             key_version=None,
             outcome=self.outcome,
-            request_id=f"{SCHEDULE}-{DESTRUCTION}",
+            request_id=f"{SCHEDULE}-{_reason(self.change.new.info.name)}",
             source_address="",
-            policy=DESTRUCTION,
+            policy=_reason(self.change.new.info.name),
             keyring=self.change.new.info.name,
         )
 
 
-def _next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
+def _reason(keyring: KeyringName) -> str:
+    """Return the reason for the destruction that a keyring stores."""
+    return DESTRUCTION if keyring == DEFAULT_KEYRING else DELETION
+
+
+def _next_destruction(versions: KeyVersions, now: datetime, reason: str) -> DueChange | None:
     """Return the next change towards destroying all versions of a key, or None.
 
     An active version is retired first, as it is when a person archives it.
@@ -93,9 +105,9 @@ def _next_destruction(versions: KeyVersions, now: datetime) -> DueChange | None:
         version = entry.info.version
         if entry.lasting_status is KeyStatus.ACTIVE:
             change = KeyChange(versions, versions.with_retired(version, now))
-            return DueChange(Operation.RETIRE_KEY, version, DESTRUCTION, change)
+            return DueChange(Operation.RETIRE_KEY, version, reason, change)
         change = KeyChange(versions, versions.with_archived(version))
-        return DueChange(Operation.ARCHIVE_KEY, version, DESTRUCTION, change)
+        return DueChange(Operation.ARCHIVE_KEY, version, reason, change)
     return None
 
 
@@ -110,6 +122,8 @@ async def due_change(
     versions = await parts.keys.get(name)
     keyring = await parts.keyrings.get(KeyringId(name.tenant, name.keyring))
     limits = AgeLimits(keyring.info.rotation_days, keyring.info.archive_after_days)
+    if keyring.is_deleted:
+        limits = NO_LIMITS
     entry = versions.first_due(limits, now, destroys=destroys)
     if entry is None:
         return None
@@ -128,13 +142,15 @@ async def due_change(
 
 
 async def destruction_step(
-    tenant: TenantId, now: datetime, parts: Parts
+    destroyed: KeyringId, now: datetime, parts: Parts
 ) -> DueChange | DestructionStep | None:
-    """Return the next due change towards destroying a tenant's private keys, or None.
+    """Return the next due change towards destroying a keyring's private keys, or None.
+
+    The default keyring stands for all the tenant's private keys.
 
     Raises DamagedKeyError if only damaged keys are left.
     """
-    keyring = await parts.keyrings.get(KeyringId(tenant, DEFAULT_KEYRING))
+    keyring = await parts.keyrings.get(destroyed)
     planned = keyring.destruction
     if planned is None or not planned.is_open or planned.at > now:
         return None
@@ -142,13 +158,14 @@ async def destruction_step(
         begun = keyring.with_destruction_begun(planned)
         return DestructionStep(KeyringChange(begun), Outcome.BEGUN)
     damage: DamagedKeyError | None = None
-    for name in await parts.store.database.query(list_keys, tenant):
+    of_keyring = None if destroyed.keyring == DEFAULT_KEYRING else destroyed.keyring
+    for name in await parts.store.database.query(list_keys, destroyed.tenant, of_keyring):
         try:
             versions = await parts.keys.get(name)
         except DamagedKeyError as error:
             damage = error
             continue
-        if (change := _next_destruction(versions, now)) is not None:
+        if (change := _next_destruction(versions, now, _reason(destroyed.keyring))) is not None:
             return change
     if damage is not None:
         raise damage

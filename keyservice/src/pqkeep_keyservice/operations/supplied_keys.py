@@ -53,6 +53,7 @@ async def _find_own(request: Supplied, public_key: bytes, parts: Parts) -> OwnKe
         if request.within is None or request.within.match(keyring):
             try:
                 own_keyring = await parts.keyrings.get(KeyringId(request.tenant, keyring))
+                own_keyring.require_exists()
                 own_keyring.require(PURPOSE_OF[request.operation])
                 versions = await parts.keys.get(KeyName(request.tenant, request.algorithm, keyring))
                 versions.key_for(request.operation, version)

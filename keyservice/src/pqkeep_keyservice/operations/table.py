@@ -32,6 +32,8 @@ class Loads(Enum):
     """The data that is loaded and checked before an operation runs."""
 
     NOTHING = auto()
+    KEYRING_OR_DELETED = auto()
+    """The keyring is loaded, even a deleted one."""
     KEYRING = auto()
     KEYRING_OF_ALGORITHM = auto()
     """The keyring is loaded, and the algorithm supports the operation."""
@@ -92,6 +94,8 @@ OPERATIONS: Mapping[type[Struct], Row] = {
     messages.ListPublicKeys: Row(lifecycle.list_public, loads=Loads.KEYRING),
     messages.CreateKeyring: Row(keyrings.create, loads=Loads.NOTHING),
     messages.UpdateKeyring: Row(keyrings.update, loads=Loads.KEYRING),
+    messages.DeleteKeyring: Row(keyrings.delete, loads=Loads.KEYRING),
+    messages.RestoreKeyring: Row(keyrings.restore, loads=Loads.KEYRING_OR_DELETED),
     messages.GetKeyring: Row(keyrings.get, loads=Loads.KEYRING),
     messages.ListKeyrings: Row(keyrings.list_, loads=Loads.NOTHING),
     messages.ScheduleDestruction: Row(keyrings.schedule_destruction, loads=Loads.KEYRING),
@@ -122,7 +126,7 @@ def context_in_memory(
 ) -> Context | None:
     """9. Return an operation's context, or None if data must be loaded first.
 
-    Raises UNSUPPORTED and PURPOSE_DENIED.
+    Raises KEYRING_NOT_FOUND, UNSUPPORTED and PURPOSE_DENIED.
     """
     context = Context(parts, deadline)
     if row.loads is Loads.NOTHING:
@@ -132,6 +136,8 @@ def context_in_memory(
         return None
     context.keyring = keyring
     algorithm = request.algorithm
+    if row.loads is not Loads.KEYRING_OR_DELETED:
+        keyring.require_exists()
     if row.loads is Loads.KEYRING or algorithm is None:
         return context
     if request.operation not in ALGORITHMS[algorithm].operations:

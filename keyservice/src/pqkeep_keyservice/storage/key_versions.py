@@ -45,6 +45,12 @@ from pqkeep_protocol.keys import (
 )
 from pqkeep_protocol.messages import Idempotency, ListKeys
 
+IS_DELETED = sa.and_(
+    KEYRINGS.c.name != DEFAULT_KEYRING,
+    KEYRINGS.c.destruction.is_not(None),
+    KEYRINGS.c.destruction != DestructionState.CANCELLED,
+)
+"""The condition for deleted keyrings, including those that are gone."""
 _NAME = ("tenant_id", "keyring", "algorithm")
 
 
@@ -77,12 +83,16 @@ def count_keys(connection: sa.Connection) -> list[tuple[Algorithm, KeyStatus, in
     return [(Algorithm(algorithm), KeyStatus(status), count) for algorithm, status, count in rows]
 
 
-def list_keys(connection: sa.Connection, tenant: TenantId | None = None) -> list[KeyName]:
-    """Return the names of a tenant's keys, or of all keys."""
+def list_keys(
+    connection: sa.Connection, tenant: TenantId | None = None, keyring: KeyringName | None = None
+) -> list[KeyName]:
+    """Return the names of a tenant's keys, of those of one of its keyrings, or of all keys."""
     name = (KEY_REVISIONS.c.tenant_id, KEY_REVISIONS.c.keyring, KEY_REVISIONS.c.algorithm)
     query = sa.select(*name).order_by(*name)
     if tenant is not None:
         query = query.where(KEY_REVISIONS.c.tenant_id == tenant)
+    if keyring is not None:
+        query = query.where(KEY_REVISIONS.c.keyring == keyring)
     return [
         KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring)
         for row in connection.execute(query)
@@ -103,7 +113,10 @@ def find_key_page(connection: sa.Connection, request: ListKeys) -> KeyPage:
 
     Nothing is authenticated: the caller loads each key.
     """
-    matches = [KEYS.c.tenant_id == request.tenant]
+    deleted = sa.exists().where(
+        KEYRINGS.c.tenant_id == KEYS.c.tenant_id, KEYRINGS.c.name == KEYS.c.keyring, IS_DELETED
+    )
+    matches: list[sa.ColumnElement[bool]] = [KEYS.c.tenant_id == request.tenant, sa.not_(deleted)]
     if request.algorithm is not None:
         matches.append(KEYS.c.algorithm == request.algorithm)
     if request.status is not None:
@@ -197,7 +210,7 @@ def replace_key_versions(
     if (current or 0) != old.revision:
         return CommitOutcome.STALE
     for added in change.added:
-        if is_destruction_begun(connection, new.tenant) or (
+        if is_destruction_begun(connection, new.name) or (
             added.sealed and is_under_dropped_root_key(connection, added.sealed)
         ):
             return CommitOutcome.STALE
@@ -363,15 +376,15 @@ def find_age_limits(connection: sa.Connection, name: KeyName) -> AgeLimits:
     """Return the age limits of a key's keyring."""
     limits = sa.select(KEYRINGS.c.rotation_days, KEYRINGS.c.archive_after_days)
     is_same = KEYRINGS.c.tenant_id == name.tenant, KEYRINGS.c.name == name.keyring
-    row = connection.execute(limits.where(*is_same)).one_or_none()
+    row = connection.execute(limits.where(*is_same, sa.not_(IS_DELETED))).one_or_none()
     return NO_LIMITS if row is None else AgeLimits(*row)
 
 
-def is_destruction_begun(connection: sa.Connection, tenant: TenantId) -> bool:
-    """Return whether the destruction of a tenant's private keys has begun or is completed."""
+def is_destruction_begun(connection: sa.Connection, name: KeyName) -> bool:
+    """Return whether the destruction of a key's tenant or keyring has begun or is completed."""
     query = sa.select(KEYRINGS.c.revision).where(
-        KEYRINGS.c.tenant_id == tenant,
-        KEYRINGS.c.name == DEFAULT_KEYRING,
+        KEYRINGS.c.tenant_id == name.tenant,
+        KEYRINGS.c.name.in_((DEFAULT_KEYRING, name.keyring)),
         KEYRINGS.c.destruction.in_((DestructionState.BEGUN, DestructionState.COMPLETED)),
     )
     return connection.execute(query).first() is not None

@@ -19,7 +19,7 @@ from pqkeep_keyservice.keys.keyring import Keyring, KeyringId, default_keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import newest_keyring_revisions
-from pqkeep_keyservice.storage.key_versions import loaded_time, set_due, stored_time
+from pqkeep_keyservice.storage.key_versions import IS_DELETED, loaded_time, set_due, stored_time
 from pqkeep_keyservice.storage.schema import KEYRING_COUNTS, KEYRINGS
 from pqkeep_protocol.keyrings import KeyringInfo
 from pqkeep_protocol.keys import (
@@ -115,6 +115,7 @@ def _names(column: sa.Column[str], request: ListKeyrings) -> Iterator[sa.ColumnE
 def _conditions(request: ListKeyrings) -> Iterator[sa.ColumnElement[bool]]:
     yield KEYRINGS.c.tenant_id == request.tenant
     yield from _names(KEYRINGS.c.name, request)
+    yield sa.and_(IS_DELETED, _IS_OPEN) if request.deleted else sa.not_(IS_DELETED)
     if request.label is not None:
         name, value = (msgspec.json.encode(text).decode() for text in request.label)
         without = sa.func.replace(KEYRINGS.c.labels, f"{name}:{value}", "")
@@ -122,8 +123,10 @@ def _conditions(request: ListKeyrings) -> Iterator[sa.ColumnElement[bool]]:
 
 
 def _matches_default(request: ListKeyrings) -> bool:
+    if request.deleted or request.label is not None:
+        return False
     is_named = request.names is None or DEFAULT_KEYRING in request.names
-    return is_named and request.label is None and DEFAULT_KEYRING.startswith(request.prefix)
+    return is_named and DEFAULT_KEYRING.startswith(request.prefix)
 
 
 def _has_no_row(connection: sa.Connection, tenant: TenantId) -> bool:
@@ -169,11 +172,30 @@ def every_keyring(connection: sa.Connection) -> list[KeyringId]:
 
 
 def list_due_destructions(
-    connection: sa.Connection, now: datetime, after: TenantId | None, limit: int
-) -> list[TenantId]:
-    """Return tenants with a due destruction, in order, from after ``after`` on."""
-    is_due = KEYRINGS.c.destruction_at_us <= microseconds(now)
-    return _tenants(connection, (is_due, _IS_OPEN), after, limit)
+    connection: sa.Connection, now: datetime, after: KeyringId | None, limit: int
+) -> list[KeyringId]:
+    """Return keyrings with a due destruction, in order, from after ``after`` on."""
+    return _keyrings(connection, (KEYRINGS.c.destruction_at_us <= microseconds(now),), after, limit)
+
+
+def every_destruction(connection: sa.Connection) -> list[KeyringId]:
+    """Return all keyrings with an uncompleted destruction."""
+    return _keyrings(connection, (KEYRINGS.c.destruction_at_us.is_not(None),), None, None)
+
+
+def _keyrings(
+    connection: sa.Connection,
+    conditions: Iterable[sa.ColumnElement[bool]],
+    after: KeyringId | None,
+    limit: int | None,
+) -> list[KeyringId]:
+    name = KEYRINGS.c.tenant_id, KEYRINGS.c.name
+    query = sa.select(*name).where(*conditions, _IS_OPEN)
+    if after is not None:
+        literals = (sa.literal(*pair) for pair in zip(after, (c.type for c in name), strict=True))
+        query = query.where(sa.tuple_(*name) > sa.tuple_(*literals))
+    rows = connection.execute(query.order_by(*name).limit(limit))
+    return [KeyringId(TenantId(row.tenant_id), row.name) for row in rows]
 
 
 def list_destructions(
@@ -189,11 +211,6 @@ def list_destructions(
         )
     is_its = KEYRINGS.c.tenant_id == tenant, KEYRINGS.c.destruction.is_not(None)
     return _tenants(connection, is_its, after, limit)
-
-
-def every_destruction(connection: sa.Connection) -> list[TenantId]:
-    """Return all tenants with an uncompleted destruction."""
-    return list_destructions(connection, INSTALLATION, None, None)
 
 
 def _tenants(
@@ -223,8 +240,8 @@ def insert_keyring(connection: sa.Connection, sealer: Sealer, keyring: Keyring) 
     """Add a new keyring with its revision."""
     name = {"tenant_id": keyring.tenant, "name": keyring.info.name}
     connection.execute(sa.insert(KEYRINGS), {**name, **_values(sealer, keyring)})
-    if keyring.info.name != DEFAULT_KEYRING:
-        _count_one_more(connection, keyring.tenant)
+    if keyring.info.name != DEFAULT_KEYRING and not keyring.is_gone:
+        _add_to_count(connection, keyring.tenant, 1)
 
 
 def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
@@ -248,17 +265,27 @@ def _replace(connection: sa.Connection, sealer: Sealer, change: KeyringChange) -
     new = change.new
     before = new.revision - 1
     values = _values(sealer, new)
-    current = connection.execute(sa.select(KEYRINGS.c.revision).where(_is(new.name))).scalar()
-    if (current or 0) != before:
+    row = connection.execute(
+        sa.select(KEYRINGS.c.revision, KEYRINGS.c.destruction).where(_is(new.name))
+    ).one_or_none()
+    if (row.revision if row else 0) != before:
         return CommitOutcome.STALE
-    if current is not None:
-        swap = sa.update(KEYRINGS).where(_is(new.name), KEYRINGS.c.revision == before)
-        swapped = connection.execute(swap.values(values)).rowcount
-        return CommitOutcome.DURABLE if swapped else CommitOutcome.STALE
-    if change.quota is not None and _count(connection, new.tenant) >= change.quota:
+    was_gone = row is None or _is_gone(new.info.name, row.destruction)
+    if was_gone and change.quota is not None and _count(connection, new.tenant) >= change.quota:
         return CommitOutcome.QUOTA_REACHED
-    insert_keyring(connection, sealer, new)
+    if row is None:
+        insert_keyring(connection, sealer, new)
+        return CommitOutcome.DURABLE
+    swap = sa.update(KEYRINGS).where(_is(new.name), KEYRINGS.c.revision == before)
+    if connection.execute(swap.values(values)).rowcount == 0:
+        return CommitOutcome.STALE
+    if was_gone != new.is_gone:
+        _add_to_count(connection, new.tenant, 1 if was_gone else -1)
     return CommitOutcome.DURABLE
+
+
+def _is_gone(name: KeyringName, destruction: str | None) -> bool:
+    return name != DEFAULT_KEYRING and destruction == DestructionState.COMPLETED
 
 
 def _count(connection: sa.Connection, tenant: TenantId) -> int:
@@ -267,11 +294,11 @@ def _count(connection: sa.Connection, tenant: TenantId) -> int:
     return 1 + (connection.execute(counted).scalar() or 0)
 
 
-def _count_one_more(connection: sa.Connection, tenant: TenantId) -> None:
+def _add_to_count(connection: sa.Connection, tenant: TenantId, number: int) -> None:
     counted = KEYRING_COUNTS.c.keyrings
     more = sa.update(KEYRING_COUNTS).where(KEYRING_COUNTS.c.tenant_id == tenant)
-    if connection.execute(more.values(keyrings=counted + 1)).rowcount == 0:
-        connection.execute(sa.insert(KEYRING_COUNTS), {"tenant_id": tenant, "keyrings": 1})
+    if connection.execute(more.values(keyrings=counted + number)).rowcount == 0:
+        connection.execute(sa.insert(KEYRING_COUNTS), {"tenant_id": tenant, "keyrings": number})
 
 
 def _is(name: KeyringId) -> sa.ColumnElement[bool]:

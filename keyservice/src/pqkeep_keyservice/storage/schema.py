@@ -79,7 +79,8 @@ KEYRINGS = Table(
     Column("mac", LargeBinary, nullable=False),
 )
 """``mac`` covers all other columns. The default keyring has a row only after its first change, and
-``destruction`` in that row concerns all private keys of the tenant."""
+``destruction`` in that row concerns all private keys of the tenant. In another row it concerns the
+private keys of that keyring, which is then deleted."""
 
 KEYRING_COUNTS = Table(
     "keyring_counts",
@@ -87,7 +88,8 @@ KEYRING_COUNTS = Table(
     Column("tenant_id", Uuid, primary_key=True),
     Column("keyrings", Integer, nullable=False),
 )
-"""The number of a tenant's rows in ``keyrings``, so that a new keyring need not count them."""
+"""The number of a tenant's keyrings except the default one and those that are gone. So a new
+keyring need not count them."""
 
 KEY_REVISIONS = Table(
     "key_revisions",

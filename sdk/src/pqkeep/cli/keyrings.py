@@ -16,6 +16,7 @@ COLUMNS = {
     "description": "DESCRIPTION",
     "rotation_days": "ROTATED AFTER DAYS",
     "created_at": "CREATED",
+    "archive_at": "DESTROYED AT",
 }
 
 Name = Annotated[str, typer.Argument(metavar="KEYRING", help="A keyring, such as payments.cards.")]
@@ -87,10 +88,13 @@ def list_keyrings(
             metavar="NAME:VALUE", help="List keyrings with this label.", show_default=False
         ),
     ] = None,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="List deleted keyrings that can be restored.")
+    ] = False,
 ) -> None:
     """List keyrings."""
     with invocation.connect() as client:
-        keyrings = client.keyrings.list(prefix=prefix, label=label)
+        keyrings = client.keyrings.list(prefix=prefix, label=label, deleted=deleted)
     show_rows(invocation, "keyrings", keyrings, COLUMNS)
 
 
@@ -99,6 +103,13 @@ def show(invocation: Invocation, keyring: Name) -> None:
     """Show a keyring."""
     with invocation.connect() as client:
         _show(invocation, client.keyrings.get(keyring))
+
+
+@command(app, "restore")
+def restore(invocation: Invocation, keyring: Name) -> None:
+    """Restore a deleted keyring with its keys."""
+    with invocation.connect() as client:
+        _show(invocation, client.keyrings.restore(keyring))
 
 
 @command(app, "create")

@@ -351,14 +351,24 @@ class Keyrings(Generic[T_co]):
         return change(f"/kms/keyrings/{quote(name, safe='')}", _keyring, body, method="PATCH")
 
     @Operation
+    def restore(self, name: str) -> Call[Keyring]:
+        """Restore a deleted keyring with its keys. Deleting is for people, in the portal."""
+        return change(f"/kms/keyrings/{quote(name, safe='')}/restore", _keyring)
+
+    @Operation
     def get(self, name: str) -> Call[Keyring]:
         """Return a keyring. Raises NotFoundError."""
         return get(f"/kms/keyrings/{quote(name, safe='')}", _keyring)
 
     @WholeListing
-    def list(self, *, prefix: str | None = None, label: str | None = None) -> Pages[Keyring]:
-        """Return all keyrings by name, or those with a prefix or a label: ``team:payments``."""
-        query = {"prefix": prefix, "label": label}
+    def list(
+        self, *, prefix: str | None = None, label: str | None = None, deleted: bool = False
+    ) -> Pages[Keyring]:
+        """Return all keyrings by name, or those with a prefix or a label: ``team:payments``.
+
+        With ``deleted`` they are the deleted ones that can be restored.
+        """
+        query = {"prefix": prefix, "label": label, "deleted": "true" if deleted else None}
         return lambda place: get("/kms/keyrings", _keyrings, {**query, "after": place})
 
     @Operation
@@ -369,9 +379,16 @@ class Keyrings(Generic[T_co]):
         after: int | str | None = None,
         prefix: str | None = None,
         label: str | None = None,
+        deleted: bool = False,
     ) -> Call[ListPage[Keyring]]:
         """Return a part of the list: at most ``limit``, after the place that a part ended with."""
-        query = {"prefix": prefix, "label": label, "limit": limit, "after": after}
+        query = {
+            "prefix": prefix,
+            "label": label,
+            "deleted": "true" if deleted else None,
+            "limit": limit,
+            "after": after,
+        }
         return get("/kms/keyrings", _keyring_part, query)
 
 
@@ -417,4 +434,5 @@ def _keyring(data: Data) -> Keyring:
         created_at=data.time_or_none("created_at"),
         minimum_decryption_version=data.integer("minimum_decryption_version"),
         minimum_encryption_version=data.integer("minimum_encryption_version"),
+        archive_at=data.time_or_none("archive_at"),
     )

@@ -267,6 +267,8 @@ def _to_be_destroyed(restored: "Restored") -> Iterator[str]:
         what = "all keys"
         if due.key is not None:
             what = f"{due.key.algorithm} version {due.key.version} in {due.key.keyring}"
+        elif due.keyring is not None:
+            what = f"all keys in {due.keyring}"
         yield f"  {due.at:%Y-%m-%dT%H:%M:%SZ}  {what} of the tenant {tenant}"
     if len(restored.due) > MOST_DUE:
         yield f"  and {len(restored.due) - MOST_DUE:,} more"

@@ -45,10 +45,11 @@ def sentence(purposes: Sequence[KeyPurpose]) -> str:
 async def _read(visit: Visit) -> Content:
     query = visit.query
     label = query.get("label", "").strip()
-    prefix = query.get("prefix", "").strip()
+    prefix, deleted = query.get("prefix", "").strip(), query.get("deleted") == "true"
     listed = await visit.reader.section(
         "list_keyrings",
         prefix=prefix or None,
+        deleted=deleted,
         label=label.replace(": ", ":", 1) or None,
         after=query.get("after") or None,
         limit=SHOWN,
@@ -60,6 +61,7 @@ async def _read(visit: Visit) -> Content:
         "sentence": sentence,
         "label": label,
         "prefix": prefix,
+        "deleted": deleted,
     }
 
 
