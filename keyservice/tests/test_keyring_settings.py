@@ -16,7 +16,6 @@ from pqkeep_protocol.audit import GetUsage, ListRecords, ListUsage
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import (
     ALL_PURPOSES,
-    MAX_KEYRINGS,
     PURPOSE_OF,
     KeyPurpose,
     KeyringInfo,
@@ -57,6 +56,7 @@ from pqkeep_protocol.messages import (
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService, Sql
 
+QUOTA = 120
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -212,15 +212,15 @@ async def test_a_keyring_that_does_not_exist_is_not_found(caller: Caller) -> Non
 
 
 async def test_a_tenant_has_a_bounded_number_of_keyrings(caller: Caller) -> None:
-    """A tenant can have MAX_KEYRINGS, including the default one."""
-    for number in range(MAX_KEYRINGS - 1):
-        await caller.create(f"k{number}")
-    more = CreateKeyring(tenant=caller.tenant, keyring="more")
+    """A tenant can have as many as the request's quota says, including the default one."""
+    for number in range(QUOTA - 1):
+        await caller.create(f"k{number}", quota=QUOTA)
+    more = CreateKeyring(tenant=caller.tenant, keyring="more", quota=QUOTA)
     assert await caller.refusal(more) is ErrorKind.KEYRING_QUOTA_REACHED
     await caller.ask(UpdateKeyring(tenant=caller.tenant, description="still changed"))
     assert await caller.refusal(more) is ErrorKind.KEYRING_QUOTA_REACHED
     page = await caller.ask(ListKeyrings(tenant=caller.tenant, limit=100))
-    assert (len(page.keyrings), page.total, page.has_more) == (100, MAX_KEYRINGS, True)
+    assert (len(page.keyrings), page.total, page.has_more) == (100, QUOTA, True)
 
 
 async def test_lists_are_paged_and_filtered(caller: Caller) -> None:

@@ -394,6 +394,10 @@ def test_keyrings(client: Client) -> None:
     assert [keyring.name for keyring in client.keyrings.list()] == ["default", "payments.cards"]
     assert client.keyrings.list(label="team:payments") == (changed,)
     client.keys.generate(KEM)
+    assert client.keyrings.list(prefix="payments.") == (changed,)
+    assert client.keyrings.list_page(limit=1).next == "default"
+    assert client.keyrings.list(deleted=True) == ()
+    assert client.keyrings.restore("payments.cards") == changed
     floors = client.keyrings.update("payments.cards", minimum_decryption_version=3)
     assert (floors.minimum_decryption_version, floors.minimum_encryption_version) == (3, 0)
     client.keyrings.update("payments.cards", minimum_decryption_version=0)

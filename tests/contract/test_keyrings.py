@@ -63,10 +63,12 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
     ("body", "field"),
     [
         ({}, "name"),
-        ({"name": "Cards"}, "name"),
         ({"name": ""}, "name"),
-        ({"name": "x" * 65}, "name"),
+        ({"name": "x" * 129}, "name"),
         ({"name": "-x"}, "name"),
+        ({"name": ".x"}, "name"),
+        ({"name": "x y"}, "name"),
+        ({"name": "ü"}, "name"),
         ({"name": "x\n"}, "name"),
         ({"name": "../x"}, "name"),
         ({"name": "x", "description": "x" * 257}, "description"),
@@ -123,7 +125,7 @@ def test_a_taken_name_and_a_missing_keyring(tenant: Caller) -> None:
     for name in (CARDS, "default"):
         taken = tenant.refusal("/kms/keyrings", {"name": name})
         assert taken == (409, "ERR_CONFLICT_001", "name")
-    for name in ("nowhere", "Not-A-Name"):
+    for name in ("nowhere", "-Not-A-Name"):
         assert refusal_of(tenant.ask("GET", f"/kms/keyrings/{name}"))[:2] == NOT_FOUND[:2]
         response = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", {})
         assert refusal_of(response)[:2] == NOT_FOUND[:2]
@@ -131,7 +133,7 @@ def test_a_taken_name_and_a_missing_keyring(tenant: Caller) -> None:
     assert tenant.refusal("/kms/keys/generate", nowhere) == NOT_FOUND
     assert tenant.refusal("/kem/encrypt", nowhere | {"plaintext": TEXT}) == NOT_FOUND
     assert refusal_of(tenant.ask("GET", "/kms/keys", params=nowhere)) == NOT_FOUND
-    assert tenant.refusal("/kms/keys/generate", KYBER | {"keyring": "X"}) == (*INVALID, "keyring")
+    assert tenant.refusal("/kms/keys/generate", KYBER | {"keyring": "-"}) == (*INVALID, "keyring")
 
 
 def test_an_answer_names_the_keyring_that_was_named(tenant: Caller) -> None:
@@ -177,7 +179,7 @@ def test_the_keys_of_all_keyrings_are_listed_together(
     assert [each["keyring"] for each in records["records"]] == [None]
     response = tenant.ask("GET", "/kms/keys?all_keyrings=true&keyring=a")
     assert refusal_of(response) == (*INVALID, "keyring")
-    response = tenant.ask("GET", "/kms/keys?all_keyrings=true&after=A/Kyber768:1")
+    response = tenant.ask("GET", "/kms/keys?all_keyrings=true&after=-/Kyber768:1")
     assert refusal_of(response) == (*INVALID, "after")
 
 
@@ -215,6 +217,63 @@ def test_a_use_without_its_purpose_is_denied_and_recorded_once(tenant: Caller) -
     assert "denied by policy keyring-purposes" in response.json()["error"]["message"]
     records = tenant.get("/audit/records", operation="encrypt", keyring=CARDS)["records"]
     assert [(each["outcome"], each["keyring"]) for each in records] == [("purpose-denied", CARDS)]
+
+
+def test_keyrings_are_found_by_prefix_page_by_page(tenant: Caller) -> None:
+    """Names are case-sensitive, sort by their bytes, and have up to 128 characters."""
+    names = ["Pay.b", "_x", "pay", "pay.a", "pay.b", "y" * 128]
+    for name in names:
+        assert tenant.post("/kms/keyrings", {"name": name}, status=201)["name"] == name
+    every = [each["name"] for each in tenant.get("/kms/keyrings")["keyrings"]]
+    assert every == sorted([*names, "default"])
+    first = tenant.get("/kms/keyrings", prefix="pay", limit=2)
+    assert ([each["name"] for each in first["keyrings"]], first["total"]) == (["pay", "pay.a"], 3)
+    rest = tenant.get("/kms/keyrings", prefix="pay", limit=2, after=first["next"])
+    assert ([each["name"] for each in rest["keyrings"]], "next" in rest) == (["pay.b"], False)
+    assert tenant.get("/kms/keyrings", prefix="PAY")["total"] == 0
+    response = tenant.ask("GET", "/kms/keyrings", params={"prefix": "a/b"})
+    assert refusal_of(response) == (*INVALID, "prefix")
+
+
+def test_a_keyring_is_deleted_and_restored_by_people(
+    tenant: Caller, new_person: Callable[..., Caller]
+) -> None:
+    """An owner deletes it with a step-up, a program does not; both restore it."""
+    for name in (CARDS, "logs"):
+        tenant.post("/kms/keyrings", {"name": name}, status=201)
+    named = KYBER | {"keyring": CARDS}
+    tenant.post("/kms/keys/generate", named, status=201)
+    blob = tenant.post("/kem/encrypt", named | {"plaintext": TEXT})["ciphertext"]
+    owner = new_person(tenant.tenant_id)
+    developer = new_person(tenant.tenant_id, role="developer")
+    path = f"/kms/keyrings/{CARDS}"
+    for caller in (tenant, developer):
+        response = caller.ask_proven("DELETE", path)
+        assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
+    assert refusal_of(owner.ask("DELETE", path))[0] == 403  # without a step-up
+    deleted = owner.ask_proven("DELETE", path).json()["data"]
+    assert (deleted["name"], "archive_at" in deleted) == (CARDS, True)
+    for response in (
+        tenant.ask("GET", path),
+        owner.ask_proven("DELETE", path),
+        tenant.ask("POST", "/kem/encrypt", named | {"plaintext": TEXT}),
+        tenant.ask("GET", "/kms/keys", params=named),
+    ):
+        assert refusal_of(response)[:2] == NOT_FOUND[:2]
+    taken = tenant.refusal("/kms/keyrings", {"name": CARDS})
+    assert taken == (409, "ERR_CONFLICT_001", "name")
+    assert [each["name"] for each in tenant.get("/kms/keyrings")["keyrings"]] == ["default", "logs"]
+    listed = tenant.get("/kms/keyrings", deleted=True)["keyrings"]
+    assert [(each["name"], each["archive_at"]) for each in listed] == [
+        (CARDS, deleted["archive_at"])
+    ]
+    restored = tenant.post(f"{path}/restore")
+    assert "archive_at" not in restored
+    opening = named | {"ciphertext": blob, "key_version": 1}
+    assert tenant.post("/kem/decrypt", opening)["plaintext"] == TEXT
+    response = owner.ask_proven("DELETE", "/kms/keyrings/default")
+    assert refusal_of(response) == (*INVALID, "name")
+    assert refusal_of(tenant.ask("POST", "/kms/keyrings/nowhere/restore"))[:2] == NOT_FOUND[:2]
 
 
 def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:

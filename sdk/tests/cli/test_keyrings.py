@@ -31,6 +31,12 @@ def test_keyrings(command: Command, tenant: Client) -> None:
     assert (shown["description"], shown["labels"]) == ("cards", {"team": "payments"})
     listed = json.loads(command("--output", "json", "keyrings", "list").out)
     assert [keyring["name"] for keyring in listed["keyrings"]] == ["default", "payments.cards"]
+    found = json.loads(command("--output", "json", "keyrings", "list", "--prefix", "pay").out)
+    assert [keyring["name"] for keyring in found["keyrings"]] == ["payments.cards"]
+    assert (
+        json.loads(command("--output", "json", "keyrings", "list", "--deleted").out)["total"] == 0
+    )
+    assert command("keyrings", "restore", "payments.cards").status == 0
     of = ("--keyring", "payments.cards")
     for _ in range(2):
         assert command("keys", "generate", "Kyber768", "--if-absent", *of).status == 0

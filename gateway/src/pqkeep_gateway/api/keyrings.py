@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar, cast
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
-from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
+from pqkeep_gateway.api.errors import KEY_FIELDS, archived_in_portal, codes_of_operation, error_for
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import archived_in_portal, forbidden
+from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
