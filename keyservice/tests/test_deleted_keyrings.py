@@ -193,7 +193,8 @@ async def test_a_deleted_keyring_s_keys_are_destroyed_at_its_time(
     assert await caller.ask(RestoreKeyring(**caller.keyring)) is ErrorKind.KEYRING_NOT_FOUND
     said = sql(
         "SELECT operation, outcome, policy FROM audit_records"
-        f" WHERE principal = 'schedule' AND keyring = '{CARDS}' ORDER BY id"
+        " WHERE principal = 'schedule' AND keyring = ? ORDER BY id",
+        CARDS,
     )
     why = "keyring-deletion"
     assert said[0] == ("destroy-keyring", "begun", why)
@@ -290,9 +291,8 @@ async def test_who_writes_the_database_deletes_and_restores_no_keyring(
         await caller.service.parts.schedule.carry_out(days(100))
         assert await caller.ask(GetKeyring(**caller.keyring)) is ErrorKind.UNAVAILABLE
         assert await caller.ask(RestoreKeyring(**caller.keyring)) is ErrorKind.UNAVAILABLE
-    assert sql(f"SELECT count(*) FROM keys WHERE sealed_seed IS NULL AND keyring = '{CARDS}'") == [  # noqa: S608
-        (0,)
-    ]
+    destroyed = "SELECT count(*) FROM keys WHERE sealed_seed IS NULL AND keyring = ?"
+    assert sql(destroyed, CARDS) == [(0,)]
 
 
 NAMES = ("cards", "Cards", "logs")

@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar, cast
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
-from pqkeep_gateway.api.errors import KEY_FIELDS, archived_in_portal, codes_of_operation, error_for
+from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import forbidden
+from pqkeep_gateway.http.errors import ApiError, forbidden
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
@@ -170,7 +170,9 @@ PREFIX = text_field(
     must=f"must be at most {MAX_KEYRING_NAME} characters of A-Z a-z 0-9 _ . -",
 ).optional()
 DELETED = boolean_field(
-    "deleted", "Whether to list the deleted keyrings that can be restored, instead of the others."
+    "deleted",
+    "Whether to list the deleted keyrings that can be restored, instead of the others.",
+    example=False,
 ).or_default(default=False)
 AFTER = keyring_field("after", "Only keyrings after this one, by name.").optional()
 
@@ -348,7 +350,7 @@ def endpoints(
             recorded_as=Operation.DELETE_KEYRING,
             keyring_of=NAME.read,
             needs_step_up=True,
-            denial=archived_in_portal,
+            denial=_deleted_in_portal,
         ),
         Endpoint(
             method="POST",
@@ -514,6 +516,11 @@ class _Keyrings:
             return await self._ask(call, request)
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind, call.values) from None
+
+
+def _deleted_in_portal() -> ApiError:
+    """Return the error for a program that tries to delete a keyring."""
+    return forbidden("keyrings can be deleted only in the portal")
 
 
 def _archive_days(call: ApiCall, field: Field[D]) -> D:
