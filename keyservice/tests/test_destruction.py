@@ -45,6 +45,7 @@ from pqkeep_protocol.messages import (
     CancelDestruction,
     CreateKeyring,
     Decrypt,
+    DeleteKeyring,
     DisableKey,
     EnableKey,
     Encrypt,
@@ -61,6 +62,7 @@ from pqkeep_protocol.messages import (
     ListKeys,
     ListPublicKeys,
     Request,
+    RestoreKeyring,
     RetireKey,
     RotateKey,
     ScheduleArchive,
@@ -370,6 +372,45 @@ async def test_a_restore_destroys_nothing_for_a_week(
     ]
 
 
+async def test_a_restore_postpones_the_destruction_of_a_deleted_keyring(
+    serving: Serving, location: Location, sealer: Sealer, sql: Sql
+) -> None:
+    """The keyring is listed with its new time, stays restorable until then, and is then destroyed."""
+    async with serving() as service:
+        caller = Caller(service)
+        await caller.prepare()
+        await caller.ask(DeleteKeyring(tenant=caller.tenant, keyring="cards", days=7))
+        store, log = service.parts.store, service.parts.log
+        name = KeyringId(caller.tenant, "cards")
+        keyring = await store.find_keyring(name)
+        early = replace(
+            keyring,
+            destruction=Destruction(DestructionState.SCHEDULED, days(-1)),
+            revision=keyring.revision + 1,
+        )
+        request = GetKeyring(tenant=caller.tenant, keyring="cards")
+        record = operation_record(request, ATTRIBUTION, None, Outcome.SUCCESS)
+        assert await log.commit(record, KeyringChange(early)) is CommitOutcome.DURABLE
+    restored_at = datetime.now(UTC)
+    database = await location.open()
+    await database.write(continue_log, sealer)
+    (due,) = await database.read(list_due, sealer)
+    await database.close()
+    assert (due.tenant, due.keyring, due.key) == (caller.tenant, "cards", None)
+    assert due.at >= restored_at + timedelta(days=7)
+    said = (
+        "SELECT keyring, policy FROM audit_records WHERE operation = 'delete-keyring' ORDER BY id"
+    )
+    assert sql(said)[-1] == ("cards", f"at-{due.at:%Y-%m-%dT%H:%M:%SZ}")
+    async with serving() as caller.service:
+        schedule = caller.service.parts.schedule
+        await schedule.carry_out(due.at - timedelta(seconds=1))
+        assert not schedule.changes
+        await schedule.carry_out(due.at)
+        restore = RestoreKeyring(tenant=caller.tenant, keyring="cards")
+        assert await caller.ask(restore) is ErrorKind.KEYRING_NOT_FOUND
+
+
 async def test_a_clock_that_is_set_forward_destroys_nothing(
     service: InProcessService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,6 +485,8 @@ class Attacker:
             ),
             GetKeyring: lambda: GetKeyring(**self._keyring()),
             ListKeyrings: lambda: ListKeyrings(**self._keyring()),
+            DeleteKeyring: lambda: DeleteKeyring(**{**self._keyring(), "keyring": "cards"}, days=0),
+            RestoreKeyring: lambda: RestoreKeyring(**self._keyring()),
             ScheduleDestruction: lambda: ScheduleDestruction(
                 tenant=self._tenant(), at=self._choices.one_of([PAST, days(-1), days(0)])
             ),

@@ -97,6 +97,8 @@ class Model:
 
     purposes: tuple[KeyPurpose, ...] = ALL_PURPOSES
     versions: list[Version] = field(default_factory=list[Version])
+    least_decryption: int = 0
+    least_encryption: int = 0
 
     @property
     def current(self) -> Version | None:
@@ -108,6 +110,11 @@ class Model:
     def encrypts(self) -> bool:
         """Whether a version can encrypt."""
         return self.current is not None and not self.current.is_disabled
+
+    @property
+    def is_active_below(self) -> bool:
+        """Whether the active version is below a minimum for encryption."""
+        return len(self.versions) < max(self.least_decryption, self.least_encryption)
 
     def reads(self, number: int) -> bool:
         """Return whether a version exists and decrypts."""
@@ -154,6 +161,19 @@ class Keyrings(RuleBasedStateMachine):
         if self.expect(self.ask(UpdateKeyring, name, purposes=purposes), name, None):
             self.keyrings[name].purposes = purposes
 
+    @rule(name=ANY, decryption=st.integers(0, 3), encryption=st.integers(0, 3))
+    def set_minimum_versions(self, name: str, decryption: int, encryption: int) -> None:
+        """Set the lowest versions that decrypt and encrypt, higher or lower than before."""
+        response = self.ask(
+            UpdateKeyring,
+            name,
+            minimum_decryption_version=decryption,
+            minimum_encryption_version=encryption,
+        )
+        if self.expect(response, name, None):
+            found = self.keyrings[name]
+            found.least_decryption, found.least_encryption = decryption, encryption
+
     @rule(name=ANY)
     def generate(self, name: str) -> None:
         """Generate a key if none is active, and encrypt with it if permitted."""
@@ -194,7 +214,9 @@ class Keyrings(RuleBasedStateMachine):
         """Encrypt with the active key if permitted."""
         found = self.keyrings.get(name, Model())
         response = self.ask(Encrypt, name, algorithm=KEM, version=None, plaintext=TEXT)
-        refusal = None if found.encrypts else ErrorKind.KEY_NOT_FOUND
+        refusal = ErrorKind.VERSION_BELOW_MINIMUM if found.is_active_below else None
+        if not found.encrypts:
+            refusal = ErrorKind.KEY_NOT_FOUND
         if KeyPurpose.ENCRYPT not in found.purposes:
             refusal = ErrorKind.PURPOSE_DENIED
         if self.expect(response, name, refusal):
@@ -224,7 +246,12 @@ class Keyrings(RuleBasedStateMachine):
                 ErrorKind.TARGET_PURPOSE_DENIED,
             ),
             (not source.reads(version), ErrorKind.KEY_NOT_FOUND),
+            (version < source.least_decryption, ErrorKind.VERSION_BELOW_MINIMUM),
             (target is not None and not target.encrypts, ErrorKind.TARGET_NOT_FOUND),
+            (
+                target is not None and target.is_active_below,
+                ErrorKind.TARGET_VERSION_BELOW_MINIMUM,
+            ),
         )
         refusal = next((kind for is_so, kind in refusals if is_so), None)
         if self.expect(response, name, refusal):
@@ -242,6 +269,8 @@ class Keyrings(RuleBasedStateMachine):
             for name in NAMES:
                 found = self.keyrings.get(name, Model())
                 refusal = None if name == origin else ErrorKind.DECRYPTION_FAILED
+                if version < found.least_decryption:
+                    refusal = ErrorKind.VERSION_BELOW_MINIMUM
                 if not found.reads(version):
                     refusal = ErrorKind.KEY_NOT_FOUND
                 if KeyPurpose.DECRYPT not in found.purposes:
@@ -262,5 +291,5 @@ class Keyrings(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 def test_every_walk_is_as_the_model_has_it(walk: Walk) -> None:
-    """Keyrings, versions, statuses, schedules and purposes follow the model across restarts."""
+    """Keyrings, versions, statuses, schedules, purposes and minimum versions follow the model across restarts."""
     walk(Keyrings, 5)

@@ -59,6 +59,7 @@ from pqkeep_protocol.messages import (
     ComputeMac,
     CreateKeyring,
     Decrypt,
+    DeleteKeyring,
     DisableKey,
     EnableKey,
     Encrypt,
@@ -70,6 +71,7 @@ from pqkeep_protocol.messages import (
     Item,
     ListKeyrings,
     ListKeys,
+    RestoreKeyring,
     RetireKey,
     RotateKey,
     ScheduleArchive,
@@ -371,6 +373,28 @@ async def test_symmetric_keys_move(pair: Pair, tenant: TenantId) -> None:
     opened = await pair.west.ask(Decrypt(**cipher, version=one, ciphertext=sealed.ciphertext))
     assert opened.plaintext == TEXT
     await pair.west.ask(VerifyMac(**mac_of, version=one, message=TEXT, mac=mac.mac))
+
+
+async def test_a_deleted_keyring_moves_with_its_time(pair: Pair, tenant: TenantId) -> None:
+    """It is hidden in the new shard too, destroyed or restored there, and the count is right."""
+    for name in ("kept", "lost"):
+        named: dict[str, Any] = {"tenant": tenant, "keyring": name}
+        await pair.east.ask(CreateKeyring(**named, minimum_decryption_version=7))
+        await pair.east.ask(GenerateKey(**named, algorithm=KEM, quota=None))
+        deleted = await pair.east.ask(DeleteKeyring(**named, days=30))
+    deleting = ListKeyrings(tenant=tenant, deleted=True)
+    before = (await pair.east.ask(deleting)).keyrings
+    await move(pair.east, pair.west, tenant)
+    assert (await pair.west.ask(deleting)).keyrings == before
+    assert before[-1] == deleted.keyring
+    restored = await pair.west.ask(RestoreKeyring(tenant=tenant, keyring="kept"))
+    assert restored.keyring.minimum_decryption_version == 7
+    counted = "SELECT keyrings FROM keyring_counts"
+    assert (pair.east.location.sql(counted), pair.west.location.sql(counted)) == ([], [(2,)])
+    assert deleted.keyring.archive_at is not None
+    await pair.west.parts.schedule.carry_out(deleted.keyring.archive_at)
+    assert (await pair.west.ask(deleting)).total == 0
+    assert pair.west.location.sql(counted) == [(1,)]
 
 
 @pytest.mark.threat("moved-tenant-rollback")

@@ -73,6 +73,19 @@ def test_a_keyrings_days_are_told_when_they_change(
     assert "keyring other are destroyed" in _told(installation, first, 3)
 
 
+def test_a_deleted_keyring_is_told(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """The owners get one e-mail with the time at which its keys are destroyed."""
+    tenant = new_tenant()
+    tenant.post("/kms/keyrings", {"name": "cards"}, status=201)
+    owner, first, second = _owners(installation, tenant)
+    at = owner.ask_proven("DELETE", "/kms/keyrings/cards").json()["data"]["archive_at"]
+    for email in (first, second):
+        when = f"{at[:10]} {at[11:16]} UTC"
+        assert f"deleted keyring cards are destroyed at {when}." in _told(installation, email)
+
+
 def test_a_tenants_deletion_is_told_once(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:

@@ -37,7 +37,7 @@ LOCAL_PART = "'-{{7*7}}-`${x}`-"
 """What of it an e-mail address may have."""
 PAGES = {
     "": ("period",),
-    "/keyrings": ("label", "after"),
+    "/keyrings": ("prefix", "label", "deleted", "after"),
     "/keys": ("keyring", "algorithm", "status", "after"),
     "/keys/Kyber768/1": ("keyring", "operation", "after"),
     "/api-keys": ("status", "after"),

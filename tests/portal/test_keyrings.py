@@ -152,6 +152,41 @@ def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Calle
             assert markup not in get_page(owner, f"{path}?keyring={markup}").text
 
 
+def test_keyrings_are_found_by_the_beginning_of_their_name(
+    installation: Installation, tenant: Caller
+) -> None:
+    """A prefix finds its keyrings in pages, and another one gets a message."""
+    owner = installation.person(tenant.tenant_id)
+    for number in range(60):
+        tenant.post("/kms/keyrings", {"name": f"many.{number:02}"}, status=201)
+    text = get_page(owner, f"{PATH}?prefix=many.").text
+    assert "keyring=many.00" in text
+    assert "keyring=hostile" not in text
+    assert "keyring=many.59" not in text
+    assert "keyring=many.59" in get_page(owner, f"{PATH}?prefix=many.&after=many.40").text
+    assert "No keyring matches" in get_page(owner, f"{PATH}?prefix=none").text
+
+
+def test_a_keyring_is_deleted_and_restored(
+    visit_as: SignedIn, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """A deleted keyring leaves the list, and is restored on the page of deleted keyrings."""
+    tenant = new_tenant()
+    tenant.post("/kms/keyrings", {"name": NAME}, status=201)
+    page = visit_as(new_person(tenant.tenant_id), asks_proof=True).open(PATH)
+    page.get_by_role("button", name=f"Delete {NAME}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    prove(page)
+    expect(page.get_by_role("row", name=NAME)).to_have_count(0)
+    assert tenant.get("/kms/keyrings")["total"] == 1
+    page.get_by_role("link", name="Show deleted keyrings").click()
+    expect(page.get_by_role("row", name=NAME)).to_contain_text("destroyed")
+    page.get_by_role("button", name=f"Restore {NAME}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore it").click()
+    expect(page.get_by_text("No deleted keyrings")).to_be_visible()
+    assert tenant.get("/kms/keyrings")["total"] == 2
+
+
 @pytest.mark.parametrize("role", Role)
 def test_a_role_sees_the_forms_that_it_may_send(
     installation: Installation, tenant: Caller, role: Role
@@ -159,7 +194,9 @@ def test_a_role_sees_the_forms_that_it_may_send(
     """The forms on the page are just what the access table allows."""
     page = get_page(installation.person(tenant.tenant_id, role), PATH)
     assert page.status_code == HTTPStatus.OK
-    assert operations_on(page.text) == allowed(role, {"create_keyring", "update_keyring"})
+    assert operations_on(page.text) == allowed(
+        role, {"create_keyring", "update_keyring", "delete_keyring"}
+    )
 
 
 def test_what_a_keyring_is_for_is_said() -> None:
