@@ -61,6 +61,25 @@ def test_a_tenant_is_kept(installation: Installation, destructions: Run) -> None
     assert [each["principal"] for each in own] == ["operator"]
 
 
+def test_a_deleted_keyring_is_kept(installation: Installation, destructions: Run) -> None:
+    """A deleted keyring is listed by its name, and restored without a gateway."""
+    tenant = installation.new_tenant()
+    for name in ("Cards", "logs"):
+        tenant.post("/kms/keyrings", {"name": name}, status=201)
+        owner = installation.person(tenant.tenant_id)
+        assert owner.ask_proven("DELETE", f"/kms/keyrings/{name}").is_success
+    lines = [each for each in _lines(destructions) if tenant.tenant_id in each]
+    assert [line.split("\t", 2)[2] for line in lines] == [
+        "all keys in Cards\tscheduled",
+        "all keys in logs\tscheduled",
+    ]
+    kept = destructions("cancel", tenant.tenant_id, "--keyring", "Cards").stdout
+    assert kept == f"cancelled: {lines[0]}\n"
+    assert [each for each in _lines(destructions) if tenant.tenant_id in each] == lines[1:]
+    listed = tenant.get("/kms/keyrings")["keyrings"]
+    assert [each["name"] for each in listed] == ["Cards", "default"]
+
+
 def test_a_key_is_kept(installation: Installation, destructions: Run) -> None:
     """One key version is cancelled by its name, and another name is refused with what helps."""
     tenant = installation.new_tenant()

@@ -10,7 +10,7 @@ from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import list_archives
-from pqkeep_keyservice.storage.keyrings import list_destructions
+from pqkeep_keyservice.storage.keyrings import list_deleted_keyrings, list_destructions
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import (
     MAX_ARCHIVES_LISTED,
@@ -79,24 +79,36 @@ class Administration:
         return newest
 
     async def list_destructions(self, request: ListDestructions) -> Destructions:
-        """Return a page of destructions from the tenants' default keyrings. Skip damaged keyrings.
+        """Return a page of destructions: of tenants, or of keyrings. Skip damaged keyrings.
 
         Raises UNAVAILABLE.
         """
         scheduled: list[ScheduledDestruction] = []
-        limit, after, has_more = MAX_DESTRUCTIONS_LISTED, request.after, True
+        limit, has_more, after = MAX_DESTRUCTIONS_LISTED, True, None
+        if request.after is not None:
+            after = KeyringId(request.after, request.after_keyring or DEFAULT_KEYRING)
         try:
             while has_more and not scheduled:  # callers stop at an empty page
-                tenants = await self._store.database.query(
-                    list_destructions, request.tenant, after, limit + 1
-                )
-                has_more = len(tenants) > limit
-                for tenant in tenants[:limit]:
-                    after = tenant
+                names = await self._destroyed(request, after, limit + 1)
+                has_more = len(names) > limit
+                for name in names[:limit]:
+                    after = name
                     with suppress(DamagedKeyError, KeyServiceError):
-                        keyring = await self._keyring_cache.get(KeyringId(tenant, DEFAULT_KEYRING))
-                        if keyring.destruction is not None:
-                            scheduled.append(ScheduledDestruction(tenant, keyring.destruction))
+                        planned = (await self._keyring_cache.get(name)).destruction
+                        if planned is not None:
+                            found = ScheduledDestruction(name.tenant, planned, name.keyring)
+                            scheduled.append(found)
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         return Destructions(destructions=tuple(scheduled), has_more=has_more)
+
+    async def _destroyed(
+        self, request: ListDestructions, after: KeyringId | None, limit: int
+    ) -> list[KeyringId]:
+        """Return the keyrings that store the destructions."""
+        query = self._store.database.query
+        if request.keyrings:
+            return await query(list_deleted_keyrings, after, limit)
+        last = None if after is None else after.tenant
+        tenants = await query(list_destructions, request.tenant, last, limit)
+        return [KeyringId(tenant, DEFAULT_KEYRING) for tenant in tenants]

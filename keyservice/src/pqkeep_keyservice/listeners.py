@@ -29,6 +29,7 @@ from pqkeep_protocol.messages import (
     CancelArchive,
     CancelDestruction,
     ListDestructions,
+    RestoreKeyring,
 )
 from pqkeep_protocol.metrics import GetMetrics
 from pqkeep_protocol.startup.logs import logger
@@ -150,7 +151,7 @@ def _listen(address: NetworkAddress) -> socket.socket:
 
 
 DESTRUCTION_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {ListDestructions, CancelDestruction, CancelArchive}
+    {ListDestructions, CancelDestruction, RestoreKeyring, CancelArchive}
 )
 """What both sockets take: whoever has the key service's machine can stop a destruction there."""
 GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(

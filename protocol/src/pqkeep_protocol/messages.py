@@ -810,10 +810,12 @@ MAX_DESTRUCTIONS_LISTED = 500
 
 
 class ScheduledDestruction(Struct, frozen=True, array_like=True):
-    """A tenant, and the destruction of its private keys."""
+    """A tenant, and the destruction of its private keys, or of those of a deleted keyring."""
 
     tenant: TenantId
     destruction: Destruction
+    keyring: KeyringName = DEFAULT_KEYRING
+    """The deleted keyring; the default keyring stands for all the tenant's private keys."""
 
 
 class Destructions(Result, frozen=True, kw_only=True, tag="destructions"):
@@ -831,6 +833,10 @@ class ListDestructions(Request[Destructions], frozen=True, kw_only=True, tag="li
 
     after: TenantId | None = None
     """The last tenant of the previous page."""
+    keyrings: bool = False
+    """For INSTALLATION: list deleted keyrings, and no tenants."""
+    after_keyring: KeyringName | None = None
+    """With ``keyrings``: the last keyring of the previous page."""
 
 
 AnyRequest = (

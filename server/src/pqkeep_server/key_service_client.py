@@ -38,6 +38,7 @@ from pqkeep_protocol.messages import (
     CancelDestruction,
     Destructions,
     ListDestructions,
+    RestoreKeyring,
     Result,
     ScheduledDestruction,
 )
@@ -46,7 +47,9 @@ TIMEOUT_SECONDS = 30.0
 LIST_SECONDS = 5.0
 """Seconds for a list of moves: it has few rows, and a person waits for it."""
 R = TypeVar("R", bound=Result)
-OperatorRequest = AnyAdministrationRequest | ListDestructions | CancelDestruction | CancelArchive
+OperatorRequest = (
+    AnyAdministrationRequest | ListDestructions | CancelDestruction | RestoreKeyring | CancelArchive
+)
 
 
 class KeyServiceError(Exception):
@@ -127,18 +130,25 @@ def take_step(path: Path, request: AnyMoveRequest, kind: type[R]) -> R:
 
 
 def list_destructions(path: Path) -> Iterator[ScheduledDestruction | ScheduledArchive]:
-    """Yield the tenants, and then the key versions, that are to be destroyed.
+    """Yield the tenants, then the keyrings and key versions, that are to be destroyed.
 
     Raises KeyServiceError.
     """
     why_not = "the key service is not available"
-    tenants = ListDestructions(tenant=INSTALLATION)
-    while True:
-        found = _ask(path, _DESTRUCTIONS, tenants, Destructions, why_not)
-        yield from found.destructions
-        if not found.has_more or not found.destructions:
-            break
-        tenants = ListDestructions(tenant=INSTALLATION, after=found.destructions[-1].tenant)
+    for keyrings in (False, True):
+        asked = ListDestructions(tenant=INSTALLATION, keyrings=keyrings)
+        while True:
+            found = _ask(path, _DESTRUCTIONS, asked, Destructions, why_not)
+            yield from found.destructions
+            if not found.has_more or not found.destructions:
+                break
+            last = found.destructions[-1]
+            asked = ListDestructions(
+                tenant=INSTALLATION,
+                keyrings=keyrings,
+                after=last.tenant,
+                after_keyring=last.keyring,
+            )
     keys = ListScheduledArchives(tenant=INSTALLATION)
     while True:
         listed = _ask(path, _DESTRUCTIONS, keys, ScheduledArchives, why_not)
@@ -148,8 +158,13 @@ def list_destructions(path: Path) -> Iterator[ScheduledDestruction | ScheduledAr
         keys = ListScheduledArchives(tenant=INSTALLATION, after=listed.archives[-1])
 
 
-def cancel_destruction(path: Path, request: CancelDestruction | CancelArchive) -> None:
-    """Have the key service keep a tenant's private keys, or one. Raises KeyServiceError."""
+def cancel_destruction(
+    path: Path, request: CancelDestruction | RestoreKeyring | CancelArchive
+) -> None:
+    """Have the key service keep a tenant's private keys, a keyring's, or one.
+
+    Raises KeyServiceError.
+    """
     why_not = "it was not cancelled: the destruction has begun, or there is no such key"
     _ask(path, _DESTRUCTIONS, request, Result, why_not)
 

@@ -178,6 +178,13 @@ def list_due_destructions(
     return _keyrings(connection, (KEYRINGS.c.destruction_at_us <= microseconds(now),), after, limit)
 
 
+def list_deleted_keyrings(
+    connection: sa.Connection, after: KeyringId | None, limit: int
+) -> list[KeyringId]:
+    """Return the deleted keyrings of all tenants, in order, from after ``after`` on."""
+    return _keyrings(connection, (KEYRINGS.c.name != DEFAULT_KEYRING,), after, limit)
+
+
 def every_destruction(connection: sa.Connection) -> list[KeyringId]:
     """Return all keyrings with an uncompleted destruction."""
     return _keyrings(connection, (KEYRINGS.c.destruction_at_us.is_not(None),), None, None)

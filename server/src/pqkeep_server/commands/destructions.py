@@ -11,7 +11,12 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.administration import ScheduledArchive
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
-from pqkeep_protocol.messages import CancelArchive, CancelDestruction, ScheduledDestruction
+from pqkeep_protocol.messages import (
+    CancelArchive,
+    CancelDestruction,
+    RestoreKeyring,
+    ScheduledDestruction,
+)
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import Installed
 from pqkeep_server.exit_status import fail_on
@@ -22,13 +27,16 @@ from pqkeep_server.key_service_client import (
     list_destructions,
 )
 
+Cancellation = CancelDestruction | RestoreKeyring | CancelArchive
+"""A request that keeps private keys."""
+
 
 class DestructionError(Exception):
     """Nothing was cancelled."""
 
 
 def list_all(*, data: Installed) -> None:
-    """List the tenants and key versions that are to be destroyed: when, and which."""
+    """List the tenants, keyrings and key versions that are to be destroyed: when, and which."""
     with fail_on(ConfigError, KeyServiceError):
         for _, found in _found(data):
             typer.echo("\t".join(_fields(found)))
@@ -42,16 +50,20 @@ def cancel(
         typer.Option(help="The algorithm of one key. By default the whole tenant is kept."),
     ] = None,
     key_version: Annotated[int | None, typer.Option(help="The version of this key.", min=1)] = None,
-    keyring: Annotated[str, typer.Option(help="The keyring of this key.")] = DEFAULT_KEYRING,
+    keyring: Annotated[
+        str, typer.Option(help="A deleted keyring, or the keyring of this key.")
+    ] = DEFAULT_KEYRING,
     data: Installed,
 ) -> None:
-    """Keep a tenant that is to be deleted, or one key version that is to be archived.
+    """Keep a tenant that is to be deleted, a deleted keyring, or one key version.
 
     The audit log records it. A gateway shows it within seconds.
     """
     if (algorithm is None) != (key_version is None):
         raise typer.BadParameter("name both --algorithm and --key-version, or neither")
-    request: CancelDestruction | CancelArchive = CancelDestruction(tenant=TenantId(tenant))
+    request: Cancellation = CancelDestruction(tenant=TenantId(tenant))
+    if keyring != DEFAULT_KEYRING:
+        request = RestoreKeyring(tenant=TenantId(tenant), keyring=keyring)
     if algorithm is not None and key_version is not None:
         request = CancelArchive(
             tenant=TenantId(tenant),
@@ -99,18 +111,20 @@ def _operator_socket(layout: Layout) -> Path:
 def _fields(found: ScheduledDestruction | ScheduledArchive) -> tuple[str, ...]:
     if isinstance(found, ScheduledDestruction):
         at, state = found.destruction.at, found.destruction.state
-        return f"{at:%Y-%m-%dT%H:%M:%SZ}", str(found.tenant), "all keys", state
+        keys = "all keys"
+        if found.keyring != DEFAULT_KEYRING:
+            keys = f"all keys in {found.keyring}"
+        return f"{at:%Y-%m-%dT%H:%M:%SZ}", str(found.tenant), keys, state
     key = (found.keyring, found.algorithm, f"version {found.version}")
     return f"{found.at:%Y-%m-%dT%H:%M:%SZ}", str(found.tenant), *key
 
 
-def _is_of(
-    found: ScheduledDestruction | ScheduledArchive, request: CancelDestruction | CancelArchive
-) -> bool:
+def _is_of(found: ScheduledDestruction | ScheduledArchive, request: Cancellation) -> bool:
     if found.tenant != request.tenant:
         return False
     if isinstance(found, ScheduledDestruction):
-        return isinstance(request, CancelDestruction)
+        is_cancelled = isinstance(request, CancelDestruction | RestoreKeyring)
+        return is_cancelled and found.keyring == request.keyring
     return isinstance(request, CancelArchive) and (
         (found.keyring, found.algorithm, found.version)
         == (request.keyring, request.algorithm, request.version)
