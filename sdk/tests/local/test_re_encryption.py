@@ -323,7 +323,7 @@ def test_one_change_at_a_time(kyber: Pair, other: Pair, tmp_path: Path) -> None:
 
 def test_room_for_four(pair_of: Callable[..., Pair], tmp_path: Path) -> None:
     """Unless more is asked for, a file has room for four recipients of the longest kind."""
-    first, *others = (pair_of("ML-KEM-1024", keyring="k" * 64) for _ in range(5))
+    first, *others = (pair_of("ML-KEM-1024", keyring="k" * 128) for _ in range(5))
     plain, path = tmp_path / "plain", tmp_path / "file.pqk"
     plain.write_bytes(DATA)
     encrypt_file(plain, path, recipients=[first.recipient])

@@ -49,7 +49,7 @@ GUIDANCE: Mapping[Code, Guidance] = {
     Code.POLICY_001: Guidance(
         "A policy denies this. The message names it: the plan does not include the "
         "algorithm or operation, the monthly quota is used up, the keyring's purposes "
-        "exclude it, or the API key's scopes exclude it.",
+        "or minimum versions exclude it, or the API key's scopes exclude it.",
         "Use another algorithm or an API key with other scopes. An operator can change the "
         "plan: pqkeep tenants update TENANT --plan PLAN.",
     ),

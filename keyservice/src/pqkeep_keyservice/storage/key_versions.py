@@ -113,10 +113,15 @@ def find_key_page(connection: sa.Connection, request: ListKeys) -> KeyPage:
 
     Nothing is authenticated: the caller loads each key.
     """
-    deleted = sa.exists().where(
-        KEYRINGS.c.tenant_id == KEYS.c.tenant_id, KEYRINGS.c.name == KEYS.c.keyring, IS_DELETED
+    deleted = sa.select(KEYRINGS.c.name).where(
+        KEYRINGS.c.destruction_at_us.is_not(None),
+        KEYRINGS.c.tenant_id == request.tenant,
+        IS_DELETED,
     )
-    matches: list[sa.ColumnElement[bool]] = [KEYS.c.tenant_id == request.tenant, sa.not_(deleted)]
+    matches: list[sa.ColumnElement[bool]] = [
+        KEYS.c.tenant_id == request.tenant,
+        KEYS.c.keyring.not_in(deleted),
+    ]
     if request.algorithm is not None:
         matches.append(KEYS.c.algorithm == request.algorithm)
     if request.status is not None:

@@ -86,17 +86,20 @@ def find_keyring_page(
     the page's first and last name is missing or older than its last change in the audit log.
     """
     matches = sa.and_(*_conditions(request))
-    total = connection.execute(sa.select(sa.func.count()).where(matches)).scalar_one()
     query = sa.select(KEYRINGS).where(matches)
     if request.after is not None:
         query = query.where(KEYRINGS.c.name > request.after)
     rows = connection.execute(query.order_by(KEYRINGS.c.name).limit(request.limit + 1))
     found = [_authentic(sealer, row) for row in rows]
-    if _matches_default(request) and _has_no_row(connection, request.tenant):
-        total += 1
-        if request.after is None or request.after < DEFAULT_KEYRING:
-            found.append(default_keyring(request.tenant))
-            found.sort(key=_keyring_name)
+    has_virtual = _matches_default(request) and _has_no_row(connection, request.tenant)
+    if has_virtual and (request.after is None or request.after < DEFAULT_KEYRING):
+        found.append(default_keyring(request.tenant))
+        found.sort(key=_keyring_name)
+    if request.prefix or request.deleted or request.label or request.names is not None:
+        counted = connection.execute(sa.select(sa.func.count()).where(matches)).scalar_one()
+        total = counted + has_virtual
+    else:
+        total = _count(connection, request.tenant) - _count_deleted(connection, request.tenant)
     page = tuple(found[: request.limit])
     has_more = len(found) > len(page)
     _require_newest(connection, request, page[-1].info.name if has_more else None)
@@ -299,6 +302,14 @@ def _count(connection: sa.Connection, tenant: TenantId) -> int:
     """Return the number of a tenant's keyrings, including the default one."""
     counted = sa.select(KEYRING_COUNTS.c.keyrings).where(KEYRING_COUNTS.c.tenant_id == tenant)
     return 1 + (connection.execute(counted).scalar() or 0)
+
+
+def _count_deleted(connection: sa.Connection, tenant: TenantId) -> int:
+    """Return the number of a tenant's deleted keyrings that can be restored."""
+    query = sa.select(sa.func.count()).where(
+        KEYRINGS.c.destruction_at_us.is_not(None), KEYRINGS.c.tenant_id == tenant
+    )
+    return connection.execute(query.where(IS_DELETED, _IS_OPEN)).scalar_one()
 
 
 def _add_to_count(connection: sa.Connection, tenant: TenantId, number: int) -> None:
