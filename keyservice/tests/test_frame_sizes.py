@@ -40,8 +40,8 @@ LINE = record_text(
         happened_at_us=LAST_US,
         public_key_sha256=bytes(32),
         keyring_revision=MAX_KEY_VERSION,
-        keyring="k" * 64,
-        target=f"{'k' * 64}/{'x' * 20}/{MAX_KEY_VERSION}",
+        keyring="k" * 128,
+        target=f"{'k' * 128}/{'x' * 20}/{MAX_KEY_VERSION}",
     )
 )
 """A record with the longest texts that an event or an attribution can have."""

@@ -377,6 +377,7 @@ async def test_minimum_versions_bind_re_encryption_and_supplied_keys(caller: Cal
     await caller.ask(again)
 
 
+@pytest.mark.threat("keys-database-writer")
 @BOTH
 @pytest.mark.parametrize("column", ["minimum_decryption_version", "minimum_encryption_version"])
 async def test_a_changed_minimum_version_is_damage(

@@ -235,6 +235,7 @@ def test_keyrings_are_found_by_prefix_page_by_page(tenant: Caller) -> None:
     assert refusal_of(response) == (*INVALID, "prefix")
 
 
+@pytest.mark.threat("stolen-api-key")
 def test_a_keyring_is_deleted_and_restored_by_people(
     tenant: Caller, new_person: Callable[..., Caller]
 ) -> None:

@@ -372,7 +372,7 @@ def test_recipients_of_a_new_file(kyber: Pair, other: Pair) -> None:
             encrypt(DATA, recipients=[kyber.recipient], capacity=capacity)
     roomy = encrypt(b"", recipients=[kyber.recipient], capacity=32)
     assert read_header(BytesIO(roomy)).layout.slot_size == 57344
-    for keyring in ("", "Default", ".cards", "k" * 65, "a/b", "ü"):
+    for keyring in ("", "-x", ".cards", "k" * 129, "a/b", "ü"):
         with pytest.raises(ValueError, match="the keyring's name"):
             Recipient(**kyber.public, keyring=keyring)
 
