@@ -49,7 +49,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *batch.endpoints(key_operation.KeyAccess(nothing, nothing, nothing), nothing),
         *keys.endpoints(nothing, terms, nothing, archive_delay_days=0),
         *public_keys.endpoints(nothing),
-        *keyrings.endpoints(nothing, nothing),
+        *keyrings.endpoints(nothing, nothing, nothing),
         *key_import.endpoints(nothing, terms),
         *tenants.endpoints(
             nothing,
