@@ -68,7 +68,10 @@ def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str
     """Return the operations that the tables above allow, and the deciding policies."""
     if algorithm is None:
         return {
-            **dict.fromkeys(("create-keyring", "update-keyring"), "upkeep-on-every-plan"),
+            **dict.fromkeys(
+                ("create-keyring", "update-keyring", "delete-keyring", "restore-keyring"),
+                "upkeep-on-every-plan",
+            ),
             **dict.fromkeys(
                 ("list-keys", "list-public-keys", "get-keyring", "list-keyrings"), "own-public-keys"
             ),
