@@ -251,7 +251,7 @@ def test_a_keyring_is_deleted_and_restored_by_people(
     for caller in (tenant, developer):
         response = caller.ask_proven("DELETE", path)
         assert refusal_of(response)[:2] == (403, "ERR_FORBIDDEN_001")
-    assert refusal_of(owner.ask("DELETE", path))[0] == 403  # without a step-up
+    assert refusal_of(owner.ask("DELETE", path))[0] == 401  # without a step-up
     deleted = owner.ask_proven("DELETE", path).json()["data"]
     assert (deleted["name"], "archive_at" in deleted) == (CARDS, True)
     for response in (
