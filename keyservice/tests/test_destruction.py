@@ -269,8 +269,11 @@ def _next(entry: KeyEntry) -> KeyEntry:
 
 FORGERIES = {
     "brought forward": "UPDATE keyrings SET destruction_at_us = 1 WHERE destruction IS NOT NULL",
-    "begun": "UPDATE keyrings SET destruction = 'begun', destruction_at_us = 1",
-    "made up": "UPDATE keyrings SET destruction = 'scheduled', destruction_at_us = 1",
+    "begun": "UPDATE keyrings SET destruction = 'begun', destruction_at_us = 1 WHERE name = 'default'",
+    "made up": (
+        "UPDATE keyrings SET destruction = 'scheduled', destruction_at_us = 1"
+        " WHERE name = 'default'"
+    ),
 }
 
 
