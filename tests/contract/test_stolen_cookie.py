@@ -26,6 +26,7 @@ ALLOWED: Mapping[str, str] = {
     "disable_key": "destroys nothing, and can be undone",
     "enable_key": "gives back what was there before, and nothing to anybody else",
     "cancel_archive": "destroys nothing, and the key can be archived again",
+    "restore_keyring": "destroys nothing, and the keyring can be deleted again",
     "confirm_mfa": "needs a code of the app whose enrollment needed a step-up",
     "disable_mfa": "needs a code of the factor that it removes",
     "step_up": "needs the proof itself",

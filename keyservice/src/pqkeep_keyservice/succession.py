@@ -112,9 +112,9 @@ def list_due(connection: sa.Connection, sealer: Sealer) -> Sequence[DueDestructi
         with suppress(DamagedKeyError):
             keyring = find_keyring(connection, sealer, destroyed)
             if keyring is not None and keyring.destruction is not None:
-                name = keyring.info.name if keyring.is_deleted else None
+                deleted = keyring.info.name if keyring.is_deleted else None
                 at = keyring.destruction.at
-                scheduled.append(DueDestruction(at, destroyed.tenant, keyring=name))
+                scheduled.append(DueDestruction(at, destroyed.tenant, keyring=deleted))
     generation = find_generation(connection)
     for name in every_due_key(connection):
         with suppress(DamagedKeyError):
