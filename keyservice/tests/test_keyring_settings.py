@@ -284,9 +284,9 @@ READS = {
 """The operations that ``minimum_decryption_version`` limits."""
 
 
-async def _below_minimum(caller: Caller, **minimums: int) -> set[Operation]:
-    """Return the operations with the active version 2 that these minimum versions refuse."""
-    await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, **minimums))
+async def _below_minimum(caller: Caller, **fields: Any) -> set[Operation]:
+    """Return the operations with the active version 2 that these fields of a keyring refuse."""
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, **fields))
     refused = set[Operation]()
     for use in uses_of(caller.tenant, version=KeyVersion(2)):
         try:
@@ -357,7 +357,7 @@ async def test_minimum_versions_bind_re_encryption_and_supplied_keys(caller: Cal
     )
     await caller.ask(again)
 
-    async def refusal_with(keyring: str, request: AnyRequest, **minimums: int) -> object:
+    async def refusal_with(keyring: str, request: AnyRequest, **minimums: Any) -> object:
         change = UpdateKeyring(tenant=caller.tenant, keyring=keyring, **minimums)
         await caller.ask(change)
         kind = await caller.refusal(request)
