@@ -393,3 +393,27 @@ async def test_a_changed_minimum_version_is_damage(
     again = Caller(restarted(), caller.tenant, attribution)
     get = GetKeyring(tenant=caller.tenant, keyring=CARDS)
     assert await again.refusal(get) is ErrorKind.UNAVAILABLE
+
+
+@pytest.mark.threat("keys-database-writer")
+@BOTH
+@pytest.mark.parametrize(
+    ("column", "value"), [("transit_type", "'chacha20-poly1305'"), ("derived", "TRUE")]
+)
+async def test_a_changed_transit_type_is_damage(
+    caller: Caller,
+    restarted: Callable[[], InProcessService],
+    attribution: Attribution,
+    sql: Sql,
+    column: str,
+    value: str,
+) -> None:
+    """The keyring's MAC covers its Transit type and whether its keys are derived."""
+    made = await caller.ask(
+        CreateKeyring(tenant=caller.tenant, keyring=CARDS, transit_type="aes256-gcm96")
+    )
+    assert (made.keyring.transit_type, made.keyring.derived) == ("aes256-gcm96", False)
+    sql(f"UPDATE keyrings SET {column} = {value} WHERE name = '{CARDS}'")  # noqa: S608 - our own names
+    again = Caller(restarted(), caller.tenant, attribution)
+    get = GetKeyring(tenant=caller.tenant, keyring=CARDS)
+    assert await again.refusal(get) is ErrorKind.UNAVAILABLE

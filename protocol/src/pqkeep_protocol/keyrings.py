@@ -83,6 +83,9 @@ Days = Annotated[int, Meta(ge=0, le=MAX_DAYS)]
 """0 means never."""
 MinimumVersion = Annotated[int, Meta(ge=0, le=MAX_KEY_VERSION)]
 """0 means that every version is allowed."""
+TRANSIT_TYPE = "[a-z0-9-]{1,32}(/[a-z0-9.-]{1,32})?"
+TransitType = Annotated[str, Meta(max_length=65, pattern=rf"\A({TRANSIT_TYPE})?\Z")]
+"""A key type of Vault Transit, for ``ml-dsa`` with a slash and the parameter set; empty: none."""
 
 
 class KeyringInfo(Struct, frozen=True, array_like=True):
@@ -103,6 +106,10 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     minimum_encryption_version: MinimumVersion = 0
     """The lowest key version that encrypts, wraps, encapsulates and signs. Versions below
     ``minimum_decryption_version`` do not either: nothing could read the result."""
+    transit_type: TransitType = ""
+    """The key type that clients of Vault Transit asked for. It cannot be changed."""
+    derived: bool = False
+    """Whether each use derives its own key from a context. It cannot be changed."""
     archive_at: datetime | None = None
     """In results: when the private keys of a deleted keyring are destroyed. Until then it can be
     restored."""

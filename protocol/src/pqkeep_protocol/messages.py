@@ -31,6 +31,7 @@ from pqkeep_protocol.keyrings import (
     Labels,
     MinimumVersion,
     Purposes,
+    TransitType,
 )
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
@@ -691,6 +692,8 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     archive_after_days: Days = 0
     minimum_decryption_version: MinimumVersion = 0
     minimum_encryption_version: MinimumVersion = 0
+    transit_type: TransitType = ""
+    derived: bool = False
     quota: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)] = MAX_KEYRINGS
     """The most keyrings that the tenant may have, including ``default``."""
 

@@ -60,6 +60,8 @@ def _keyring_state(keyring: Keyring) -> bytes:
                 info.description.encode(),
                 labels_text(keyring).encode(),
                 purposes_text(keyring).encode(),
+                info.transit_type.encode(),
+                b"derived" if info.derived else b"",
             ),
             _destruction(keyring.destruction),
         )

@@ -39,6 +39,8 @@ async def create(request: CreateKeyring, context: Context) -> OperationResult:
         clock.now(),
         request.minimum_decryption_version,
         request.minimum_encryption_version,
+        request.transit_type,
+        request.derived,
     )
     try:
         earlier = await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))

@@ -264,6 +264,8 @@ def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
         "archive_after_days": keyring.info.archive_after_days,
         "minimum_decryption_version": keyring.info.minimum_decryption_version,
         "minimum_encryption_version": keyring.info.minimum_encryption_version,
+        "transit_type": keyring.info.transit_type,
+        "derived": keyring.info.derived,
         "created_at_us": stored_time(keyring.info.created_at),
         "destruction": keyring.destruction and keyring.destruction.state,
         "destruction_at_us": keyring.destruction and stored_time(keyring.destruction.at),
@@ -345,6 +347,8 @@ def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
                 loaded_time(row.created_at_us),
                 row.minimum_decryption_version,
                 row.minimum_encryption_version,
+                row.transit_type,
+                row.derived,
             ),
             KeyringInfo,
         )

@@ -73,6 +73,8 @@ KEYRINGS = Table(
     Column("archive_after_days", Integer, nullable=False),
     Column("minimum_decryption_version", Integer, nullable=False),
     Column("minimum_encryption_version", Integer, nullable=False),
+    Column("transit_type", String(65), nullable=False),
+    Column("derived", Boolean, nullable=False),
     Column("created_at_us", BigInteger, nullable=True),
     Column("destruction", String(16), nullable=True),
     Column("destruction_at_us", BigInteger, nullable=True, index=True),

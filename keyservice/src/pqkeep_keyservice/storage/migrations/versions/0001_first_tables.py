@@ -75,6 +75,8 @@ def _create_key_tables() -> None:
         sa.Column("archive_after_days", sa.Integer, nullable=False),
         sa.Column("minimum_decryption_version", sa.Integer, nullable=False),
         sa.Column("minimum_encryption_version", sa.Integer, nullable=False),
+        sa.Column("transit_type", sa.String(65), nullable=False),
+        sa.Column("derived", sa.Boolean, nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=True),
         sa.Column("destruction", sa.String(16), nullable=True),
         sa.Column("destruction_at_us", sa.BigInteger, nullable=True, index=True),
