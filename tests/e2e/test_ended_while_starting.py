@@ -6,8 +6,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,7 @@ WAIT_SECONDS = 60.0
 END_SECONDS = 10.0
 """Two processes are ended one after the other, on a machine with much else to do."""
 SLEEP = "/usr/bin/sleep"
+PROJECT = Path(__file__).parents[2] / "server" / "pyproject.toml"
 
 
 @pytest.fixture
@@ -149,3 +152,55 @@ def test_while_a_root_key_is_waited_for(command: str, folder: Path) -> None:
     changes = {"root_key_file": None, "root_keys": source}
     settings.write_text(edited(settings.read_text(), changes))
     _ended(command, layout, _says_what_is_missing)
+
+
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [("pqkeepd", "typer"), ("pqkeep_gateway", "structlog"), ("pqkeep_keyservice", "structlog")],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_imports(
+    program: str, module: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Ctrl-C while Python imports a program ends it by the signal, without a traceback."""
+    (tmp_path / f"{module}.py").write_text("print('importing', flush=True)\nopen(0).read()\n")
+    scripts = tomllib.loads(PROJECT.read_text())["project"]["scripts"]
+    if program in scripts:
+        entry, _, function = scripts[program].partition(":")
+        words = ["-c", f"from {entry} import {function} as main; main()"]
+    else:
+        words = ["-m", program, "settings.toml"]
+    process = subprocess.Popen(
+        [sys.executable, "-P", *words],
+        env={"PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"importing\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=END_SECONDS)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (-number, b"")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_signals_without_a_meaning(command: str, folder: Path) -> None:
+    """SIGUSR1 and SIGUSR2 end neither pqkeepd nor the processes of a key service."""
+    layout = _made(folder, command)
+
+    def is_told(process: subprocess.Popen[bytes], _said: str) -> bool:
+        pids = processes.children_by_module(process.pid)
+        if "pqkeep_keyservice" not in pids or not layout.operator_socket.exists():
+            return False
+        told = [process.pid, pids["pqkeep_keyservice"]]
+        for pid in told:
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(pid, number)
+        return all(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in told)  # not ended
+
+    said = _ended(command, layout, is_told)
+    assert "a process ended" not in said

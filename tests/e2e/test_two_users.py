@@ -43,6 +43,36 @@ MIB = 1024 * 1024
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
+SECRETS = dict.fromkeys(
+    (
+        *("AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "PGPASSWORD", "PQKEEP_API_KEY", "SSLKEYLOGFILE"),
+        *("PQKEEP_PROFILE", "VAULT_TOKEN", "USER", "TMPDIR"),
+    ),
+    "/nonexistent/secret-of-root",
+)
+BOTH = {"LC_TIME": "C", "TZ": "UTC", "SSL_CERT_DIR": "/etc/ssl/certs", "PGAPPNAME": "pqkeep"}
+OF_THE_GATEWAY = {
+    "PQKEEP_GATEWAY_ACCESS_LOG": "false",
+    "OTEL_SERVICE_NAME": "pqkeep",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "no_proxy": "127.0.0.1",
+}
+OF_THE_KEY_SERVICE = {
+    "PQKEEP_KEYSERVICE_LOG_FORMAT": "auto",
+    "CREDENTIALS_DIRECTORY": "/run/credentials/pqkeep",
+    "SOFTHSM2_CONF": "/etc/softhsm2.conf",
+    "VENDORS_HSM_CONFIGURATION": "/etc/vendor",
+}
+OF_ROOT = {
+    **processes.ENVIRONMENT,
+    **SECRETS,
+    **BOTH,
+    **OF_THE_GATEWAY,
+    **OF_THE_KEY_SERVICE,
+    "PQKEEP_START_KEY_SERVICE_ENVIRONMENT": '["VENDORS_HSM_CONFIGURATION"]',
+}
+"""The environment of ``pqkeepd start``."""
+
 
 def run_as(uid: int, program: str, *arguments: object) -> str:
     """Run a Python program as a user of pqkeep's group, or as a stranger; return what it prints."""
@@ -112,7 +142,7 @@ def production(folder: Path) -> Iterator[Production]:
         return False
 
     with processes.running(
-        [*pqkeepd_program(), "start", "--data", layout.directory], output
+        [*pqkeepd_program(), "start", "--data", layout.directory], output, environment=OF_ROOT
     ) as process:
         processes.wait_until(is_ready, process, output)
         with client_of(url, credential) as client:
@@ -153,6 +183,29 @@ def test_each_process_is_its_own_user(production: Production) -> None:
         (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
         assert core.split()[4:6] == ["0", "0"]
         assert (proc / "mem").stat().st_uid == 0  # root's: not dumpable
+
+
+@pytest.mark.parametrize(
+    ("module", "own", "home"),
+    [
+        ("pqkeep_gateway", OF_THE_GATEWAY, "gateway"),
+        ("pqkeep_keyservice", OF_THE_KEY_SERVICE, "keyservice"),
+    ],
+)
+def test_a_process_gets_only_its_variables(
+    production: Production, module: str, own: dict[str, str], home: str
+) -> None:
+    """No variable of root reaches a process that does not read it, whatever its name looks like."""
+    text = Path(f"/proc/{production.pid(module)}/environ").read_text()
+    environment = dict(line.split("=", 1) for line in text.split("\0") if line)
+    for made in ("PYTHONPATH", "LC_CTYPE"):  # of pqkeepd_program, and of Python for the C locale
+        del environment[made]
+    assert environment == {
+        "PATH": processes.ENVIRONMENT["PATH"],
+        "HOME": str(production.layout.directory / home),
+        **BOTH,
+        **own,
+    }
 
 
 def test_what_waits_holds_little_memory(production: Production) -> None:

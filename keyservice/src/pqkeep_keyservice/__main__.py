@@ -5,6 +5,7 @@ the main program.
 """
 
 import gc
+import signal
 import sys
 
 from pqkeep_protocol.startup.forbidden_imports import forbid_imports
@@ -14,6 +15,7 @@ FORBIDDEN = frozenset({"pqkeep_gateway", "pqkeep_server", "starlette", "uvicorn"
 if __name__ == "__main__":
     forbid_imports(FORBIDDEN)  # before anything else is imported
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the event loop handles it
     gc.disable()  # imports create no garbage, and collecting makes them a sixth slower
     from pqkeep_keyservice.process import main
 

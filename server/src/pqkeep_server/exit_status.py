@@ -38,6 +38,15 @@ def end_on_signals(*numbers: signal.Signals) -> None:
         signal.signal(number, end)
 
 
+def ignore_user_signals() -> None:
+    """Ignore SIGUSR1 and SIGUSR2, which would end this process and have no meaning for it.
+
+    Its processes inherit that. A gateway drains on SIGUSR1.
+    """
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """End the command with status 1 if the block takes longer.

@@ -9,8 +9,9 @@ import os
 import resource
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.programs import Identity, Program, written
 from pqkeep_server.readiness import place_of
 from pqkeep_server.start_settings import StartSettings
-from pqkeep_server.supervise import NOTIFY_SOCKET, Plan, become_supervisor
+from pqkeep_server.supervise import Plan, become_supervisor
 from pqkeep_server.users import User, Users, UsersError, require_program
 from pqkeep_server.valkey import (
     NoValkeyError,
@@ -48,6 +49,23 @@ FIXED = (
 )
 """Gateway settings that a renewal cannot change: old and new gateways serve side by side on the same
 sockets, and must see each other's changes."""
+
+_SYSTEM = (
+    *("PATH", "LANG", "LANGUAGE", "LC_*", "TZ"),
+    *("LD_LIBRARY_PATH", "MALLOC_*", "GLIBC_TUNABLES"),
+)
+_PYTHON = (
+    *("PYTHON*", "OPENSSL_CONF", "OPENSSL_MODULES", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("PG*", "KRB5*"),
+)
+_GATEWAY = (
+    *("PQKEEP_GATEWAY_*", "OTEL_*", "REQUESTS_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+)
+_KEY_SERVICE = ("PQKEEP_KEYSERVICE_*", "CREDENTIALS_DIRECTORY", "SOFTHSM2_CONF")
+_NEVER = frozenset({"PGPASSWORD"})
+"""Both processes would see it, and each database has a password file of its own."""
 
 
 class StartError(Exception):
@@ -142,14 +160,15 @@ def _programs(
     settings: Config,
     listeners: Sequence[Listeners],
 ) -> Iterator[Program]:
-    gateway = _identity(users.gateway, users.group, layout.gateway)
+    gateway = _identity(users.gateway, users.group, layout.gateway, (*_SYSTEM, *_PYTHON, *_GATEWAY))
     environment: Mapping[str, str] = {}
     if len(listeners) > 1 and settings.redis_url is None:
         program = find_program(chosen.valkey_server)
         path = new_socket(layout.valkey, gateway)
-        yield valkey(program, path, chosen.valkey_memory_mib, gateway)
+        identity = _identity(users.gateway, users.group, layout.gateway, _SYSTEM)
+        yield valkey(program, path, chosen.valkey_memory_mib, identity)
         environment = environment_of(path)
-    yield from _key_services(layout, users)
+    yield from _key_services(layout, users, chosen)
     yield from gateway_programs(
         layout.gateway_settings,
         listeners,
@@ -159,16 +178,23 @@ def _programs(
     )
 
 
-def _key_services(layout: Layout, users: Users) -> Iterator[Program]:
-    yield from key_service_programs(
-        layout, _identity(users.key_service, users.group, layout.key_service)
-    )
+def _key_services(layout: Layout, users: Users, chosen: StartSettings) -> Iterator[Program]:
+    names = (*_SYSTEM, *_PYTHON, *_KEY_SERVICE, *chosen.key_service_environment)
+    identity = _identity(users.key_service, users.group, layout.key_service, names)
+    yield from key_service_programs(layout, identity)
 
 
-def _identity(user: User, group: int, home: Path) -> Identity:
-    environment = {**os.environ, "HOME": str(home)}
-    environment.pop(NOTIFY_SOCKET, None)
-    return Identity(user.uid, user.gid, group, environment)
+def _identity(user: User, group: int, home: Path, names: Collection[str]) -> Identity:
+    """Return a user with their home and the variables of root that have one of these names.
+
+    A name that ends with ``*`` stands for every name with that beginning.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _NEVER and any(fnmatchcase(name, allowed) for allowed in names)
+    }
+    return Identity(user.uid, user.gid, group, {**environment, "HOME": str(home)})
 
 
 def main(words: Sequence[str]) -> int:
@@ -180,7 +206,8 @@ def main(words: Sequence[str]) -> int:
     layout = Layout(Path(words[0]))
     try:
         _check(layout, msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, str]))
-        programs = written(_key_services(layout, users_of(layout)))
+        chosen = start_settings.read(layout.start_settings)
+        programs = written(_key_services(layout, users_of(layout), chosen))
     except (ConfigError, UsersError, OSError) as error:
         _LOG.error("the settings are not read again", error=str(error))
         return os.EX_CONFIG

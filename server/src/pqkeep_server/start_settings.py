@@ -13,6 +13,7 @@ PREFIX = "PQKEEP_START_"
 MOST_GATEWAYS = 64
 MOST_BY_CORES = 16
 MOST_SHARDS = 100
+VariableName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,6 +29,9 @@ class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     valkey_memory_mib: Annotated[int, Meta(ge=16, le=65536)] = 256
     """How much memory that Valkey may use for the rate limits. When it is full, requests are
     refused with 503."""
+    key_service_environment: tuple[VariableName, ...] = ()
+    """Names of further variables that key services get from the environment of pqkeepd start, for the
+    library of a hardware security module: ["ChrystokiConfigurationPath"], for example."""
 
     @property
     def gateway_count(self) -> int:

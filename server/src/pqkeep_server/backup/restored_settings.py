@@ -37,8 +37,8 @@ KEPT = frozenset(
     }
 )
 """Settings that are always kept."""
-NEVER = frozenset({"openssl_library", "valkey_server"})
-"""Settings that load code."""
+NEVER = frozenset({"openssl_library", "valkey_server", "key_service_environment"})
+"""Settings that load code or can name a variable that does."""
 
 
 def choices(text: str) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from pqkeep_server.atomic_files import write_private_json
 from pqkeep_server.commands.arguments import on_server
 from pqkeep_server.dev import OWNER, Dev, Ready, require_reachable, require_shared_rate_limits
 from pqkeep_server.dev_directory import DevError, data_directory
-from pqkeep_server.exit_status import end_on_signals, fail_on
+from pqkeep_server.exit_status import end_on_signals, fail_on, ignore_user_signals
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 from pqkeep_server.start_settings import MOST_GATEWAYS, MOST_SHARDS
 
@@ -80,6 +80,7 @@ def dev(
     """Run a gateway and a key service with a demo tenant on this machine's loopback address."""
     write_logs("pqkeepd")
     end_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ignore_user_signals()
     first, *further = keys_database or [KEYS_FILE]
     stores = Stores(
         accounts=accounts_database or ACCOUNTS_FILE,

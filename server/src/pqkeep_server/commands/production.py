@@ -15,7 +15,7 @@ from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import users
 from pqkeep_server.commands.arguments import Data, Settings, UserIds
-from pqkeep_server.exit_status import end_on_signals, fail_on
+from pqkeep_server.exit_status import end_on_signals, fail_on, ignore_user_signals
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
 from pqkeep_server.initialise import initialise as make_directory
 from pqkeep_server.shard_folders import add_missing
@@ -94,6 +94,7 @@ def start(*, data: Data) -> None:
     write_logs("pqkeepd")
     end_on_signals(signal.SIGINT, signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the supervisor handles it
+    ignore_user_signals()
     with fail_on(StartError, status=os.EX_CONFIG):
         run(Layout(data.absolute()))
 
