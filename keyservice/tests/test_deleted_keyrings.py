@@ -215,7 +215,7 @@ async def test_a_name_that_is_created_again_continues_the_versions(
     caller = Caller(service)
     blob = await caller.prepare()
     await caller.service.parts.schedule.carry_out(await caller.delete())
-    made = await caller.ask(CreateKeyring(**caller.keyring, description="second"))
+    made = await caller.ask(CreateKeyring(**caller.keyring, description="second", first_version=2))
     assert (made.keyring.description, made.keyring.rotation_days) == ("second", 0)
     caller.service = restarted()
     assert (await caller.ask(GenerateKey(**caller.key, quota=None))).key.version == 3

@@ -25,6 +25,7 @@ from pqkeep_keyservice.keys.key_versions import (
 )
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import MAX_FIRST_VERSION
 from pqkeep_protocol.keys import (
     MAX_KEY_VERSION,
     MAX_VERSIONS,
@@ -46,7 +47,7 @@ LATER = datetime(2026, 3, 1, tzinfo=UTC)
 
 def new_entry(versions: KeyVersions) -> KeyEntry:
     """Return the next entry for a key."""
-    version = versions.next_version
+    version = versions.next_version()
     info = KeyInfo(
         versions.algorithm, version, KeyStatus.ACTIVE, b"public", datetime(2026, 1, 1, tzinfo=UTC)
     )
@@ -367,6 +368,28 @@ def test_a_key_has_so_many_versions_at_the_most() -> None:
         with pytest.raises(KeyServiceError) as refused:
             make(versions)
         assert refused.value.kind is ErrorKind.VERSION_LIMIT_REACHED
+
+
+@pytest.mark.parametrize(
+    ("versions", "first", "number"),
+    [
+        (EMPTY, 1, 1),
+        (EMPTY, 9, 9),
+        (ROTATED, 2, 3),
+        (ROTATED, 9, 9),
+        (replace(EMPTY, generation=1), MAX_FIRST_VERSION, 1_000_001),
+    ],
+)
+def test_a_number_is_never_below_the_first_one(
+    versions: KeyVersions, first: int, number: int
+) -> None:
+    """The first number of a keyring raises the next one, and never lowers it."""
+    assert versions.next_version(first) == number
+
+
+def test_no_first_number_reaches_those_after_a_restore() -> None:
+    """Even a key with all its versions stays below the numbers of the next generation."""
+    assert generation_of(KeyVersion(MAX_FIRST_VERSION + MAX_VERSIONS)) == 0
 
 
 def test_versions_after_a_restore() -> None:

@@ -280,6 +280,7 @@ READS = {
     Operation.VERIFY,
     Operation.VERIFY_HASH,
     Operation.VERIFY_MU,
+    Operation.VERIFY_MAC,
 }
 """The operations that ``minimum_decryption_version`` limits."""
 
@@ -303,7 +304,7 @@ async def test_a_minimum_version_refuses_its_operations_and_no_others(
 ) -> None:
     """Each operation with a version below the minimum is refused, and allowed once it is lowered."""
     await caller.create(CARDS)
-    for algorithm in (KEM, SIGNATURE):
+    for algorithm in (KEM, SIGNATURE, Algorithm.HMAC_SHA_256):
         await caller.generate(algorithm, CARDS)
         await caller.ask(RotateKey(tenant=caller.tenant, keyring=CARDS, algorithm=algorithm))
     makes = WITH_ONE_KEY - READS
@@ -377,19 +378,39 @@ async def test_minimum_versions_bind_re_encryption_and_supplied_keys(caller: Cal
     await caller.ask(again)
 
 
+@BOTH
+async def test_the_keys_of_a_keyring_begin_at_its_first_version(
+    caller: Caller, restarted: Callable[[], InProcessService], attribution: Attribution
+) -> None:
+    """Each algorithm's first key has that number, after a restart too, and a rotation one more."""
+    made = await caller.create(CARDS, first_version=7)
+    assert made.first_version == 7
+    again = Caller(restarted(), caller.tenant, attribution)
+    for algorithm in (KEM, SIGNATURE, Algorithm.XAES_256_GCM):
+        of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": algorithm}
+        assert (await again.ask(GenerateKey(**of, quota=None))).key.version == 7
+        rotated = await again.ask(RotateKey(**of))
+        assert (rotated.key.version, rotated.old_version) == (8, 7)
+    found = await again.ask(GetKeyring(tenant=caller.tenant, keyring=CARDS))
+    assert found.keyring.first_version == 7
+
+
 @pytest.mark.threat("keys-database-writer")
 @BOTH
-@pytest.mark.parametrize("column", ["minimum_decryption_version", "minimum_encryption_version"])
-async def test_a_changed_minimum_version_is_damage(
+@pytest.mark.parametrize(
+    "column", ["minimum_decryption_version", "minimum_encryption_version", "first_version"]
+)
+async def test_a_changed_version_number_is_damage(
     caller: Caller,
     restarted: Callable[[], InProcessService],
     attribution: Attribution,
     sql: Sql,
     column: str,
 ) -> None:
-    """The keyring's MAC covers the minimum versions: a lowered one refuses every use."""
-    await caller.create(CARDS, minimum_decryption_version=7, minimum_encryption_version=7)
-    sql(f"UPDATE keyrings SET {column} = 0 WHERE name = '{CARDS}'")  # noqa: S608 - our own names
+    """The keyring's MAC covers minimum and first versions: a lowered one refuses every use."""
+    floors = {"minimum_decryption_version": 7, "minimum_encryption_version": 7}
+    await caller.create(CARDS, **floors, first_version=7)
+    sql(f"UPDATE keyrings SET {column} = 1 WHERE name = '{CARDS}'")  # noqa: S608 - our own names
     again = Caller(restarted(), caller.tenant, attribution)
     get = GetKeyring(tenant=caller.tenant, keyring=CARDS)
     assert await again.refusal(get) is ErrorKind.UNAVAILABLE

@@ -57,7 +57,7 @@ def row(request_id: str = "request") -> NewRecord:
 
 def new_entry(versions: KeyVersions) -> KeyEntry:
     """Return the next entry for a key."""
-    version = versions.next_version
+    version = versions.next_version()
     info = KeyInfo(versions.algorithm, version, KeyStatus.ACTIVE, b"public %d" % version, CREATED)
     return KeyEntry(info, SealedSeed(b"sealed %d" % version))
 

@@ -19,6 +19,7 @@ from pqkeep_protocol.codec import (
     ProtocolError,
     encode,
 )
+from pqkeep_protocol.keyrings import MAX_FIRST_VERSION
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
     INSTALLATION,
@@ -123,7 +124,8 @@ def test_every_version_is_bounded() -> None:
     assert len(named) > len(NAMING_A_VERSION)
     for name, kind in named.items():
         (field,) = [one for one in structs.fields(kind) if one.name == name.split(".")[1]]
-        assert str(MAX_KEY_VERSION) in str(field.type), name
+        limit = MAX_FIRST_VERSION if field.name == "first_version" else MAX_KEY_VERSION
+        assert f"le={limit}" in str(field.type), name
 
 
 def info(version: int) -> KeyInfo:

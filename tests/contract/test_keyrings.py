@@ -14,7 +14,7 @@ KYBER = {"algorithm": "Kyber768"}
 CARDS = "payments.cards"
 FIELDS = {
     *("name", "description", "labels", "purposes", "rotation_days", "archive_after_days"),
-    *("minimum_decryption_version", "minimum_encryption_version", "created_at"),
+    *("minimum_decryption_version", "minimum_encryption_version", "first_version", "created_at"),
 }
 TEXT = base64.b64encode(b"attack at dawn").decode()
 NOT_FOUND = (404, "ERR_NOT_FOUND_001", "keyring")
@@ -88,6 +88,9 @@ def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
         ({"name": "x", "minimum_decryption_version": -1}, "minimum_decryption_version"),
         ({"name": "x", "minimum_encryption_version": 2**31}, "minimum_encryption_version"),
         ({"name": "x", "minimum_encryption_version": "1"}, "minimum_encryption_version"),
+        ({"name": "x", "first_version": 0}, "first_version"),
+        ({"name": "x", "first_version": 100_001}, "first_version"),
+        ({"name": "x", "first_version": "2"}, "first_version"),
         ({"name": "x", "tags": {}}, "tags"),
     ],
 )
@@ -97,6 +100,18 @@ def test_what_is_not_a_keyring_is_refused(
     """Each wrong value is 400 ERR_INVALID_001 with its field, and nothing is created."""
     assert tenant.refusal("/kms/keyrings", body) == (*INVALID, field)
     assert tenant.get("/kms/keyrings")["total"] == 1
+
+
+def test_the_first_version_number_is_set_once(tenant: Caller) -> None:
+    """The versions of each key begin there and go on by one. A change of the number is refused."""
+    tenant.post("/kms/keyrings", {"name": CARDS, "first_version": 7}, status=201)
+    of = KYBER | {"keyring": CARDS}
+    assert tenant.post("/kms/keys/generate", of, status=201)["key_version"] == 7
+    assert tenant.post("/kms/keys/rotate", of, status=201)["key_version"] == 8
+    refused = tenant.ask_proven("PATCH", f"/kms/keyrings/{CARDS}", {"first_version": 1})
+    assert refusal_of(refused) == (*INVALID, "first_version")
+    assert tenant.get(f"/kms/keyrings/{CARDS}")["first_version"] == 7
+    assert tenant.get("/kms/keyrings/default")["first_version"] == 1
 
 
 def test_only_who_archives_keys_has_them_archived(

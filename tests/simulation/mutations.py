@@ -358,7 +358,7 @@ MUTATIONS = (
             (
                 KeyVersions,
                 "next_version",
-                property(lambda self: len(self.entries) + 1 + (len(self.entries) > 1)),
+                lambda self, _=1: len(self.entries) + 1 + (len(self.entries) > 1),
             )
         ],
     ),

@@ -86,6 +86,9 @@ MinimumVersion = Annotated[int, Meta(ge=0, le=MAX_KEY_VERSION)]
 TRANSIT_TYPE = "[a-z0-9-]{1,32}(/[a-z0-9.-]{1,32})?"
 TransitType = Annotated[str, Meta(max_length=65, pattern=rf"\A({TRANSIT_TYPE})?\Z")]
 """A key type of Vault Transit, for ``ml-dsa`` with a slash and the parameter set; empty: none."""
+MAX_FIRST_VERSION = 100_000
+"""Far below the numbers that a key gets after the restore of a backup."""
+FirstVersion = Annotated[int, Meta(ge=1, le=MAX_FIRST_VERSION)]
 
 
 class KeyringInfo(Struct, frozen=True, array_like=True):
@@ -110,6 +113,8 @@ class KeyringInfo(Struct, frozen=True, array_like=True):
     """The key type that clients of Vault Transit asked for. It cannot be changed."""
     derived: bool = False
     """Whether each use derives its own key from a context. It cannot be changed."""
+    first_version: FirstVersion = 1
+    """The lowest version number of its keys. It is set at the creation and never changes."""
     archive_at: datetime | None = None
     """In results: when the private keys of a deleted keyring are destroyed. Until then it can be
     restored."""

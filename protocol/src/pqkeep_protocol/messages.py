@@ -26,6 +26,7 @@ from pqkeep_protocol.keyrings import (
     MAX_KEYRINGS,
     Days,
     Description,
+    FirstVersion,
     KeyringInfo,
     KeyringPatterns,
     Labels,
@@ -694,6 +695,8 @@ class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="cr
     minimum_encryption_version: MinimumVersion = 0
     transit_type: TransitType = ""
     derived: bool = False
+    first_version: FirstVersion = 1
+    """The lowest version number of its keys."""
     quota: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS)] = MAX_KEYRINGS
     """The most keyrings that the tenant may have, including ``default``."""
 

@@ -189,6 +189,8 @@ class Keyring:
     """The lowest key version that decrypts, unwraps, decapsulates and verifies; 0: every version."""
     minimum_encryption_version: int = 0
     """The lowest key version that encrypts, wraps, encapsulates and signs; 0: every version."""
+    first_version: int = 1
+    """The lowest version number of its keys."""
     archive_at: datetime | None = None
     """When the private keys of a deleted keyring are destroyed; None: it is not deleted."""
 

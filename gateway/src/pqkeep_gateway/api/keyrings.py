@@ -35,6 +35,7 @@ from pqkeep_protocol.keyrings import (
     LABEL_NAME,
     MAX_DAYS,
     MAX_DESCRIPTION,
+    MAX_FIRST_VERSION,
     MAX_LABEL_VALUE,
     MAX_LABELS,
     KeyPurpose,
@@ -153,6 +154,14 @@ MINIMUM_DECRYPTION_VERSION = _minimum(
 MINIMUM_ENCRYPTION_VERSION = _minimum(
     "minimum_encryption_version", "encrypt, wrap, encapsulate and sign"
 )
+FIRST_VERSION = integer_field(
+    "first_version",
+    "The lowest version number of its keys, for keys that follow those of another service. "
+    "It cannot be changed.",
+    1,
+    at_least=1,
+    at_most=MAX_FIRST_VERSION,
+).or_default(1)
 LABEL = Field(
     name="label",
     description="Only keyrings with this label: its name, a colon and its value.",
@@ -204,6 +213,9 @@ class Keyring(Data, frozen=True, kw_only=True):
     ]
     minimum_decryption_version: MinimumVersion
     minimum_encryption_version: MinimumVersion
+    first_version: Annotated[
+        int, Meta(ge=1, description="The lowest version number of the keyring's keys.")
+    ]
     created_at: Annotated[
         Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which always exists.")
     ]
@@ -232,6 +244,7 @@ EXAMPLE = Keyring(
     archive_after_days=None,
     minimum_decryption_version=2,
     minimum_encryption_version=0,
+    first_version=1,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
 _DELETED = structs.replace(EXAMPLE, archive_at=timestamp(datetime(2026, 3, 31, 12, tzinfo=UTC)))
@@ -289,7 +302,7 @@ def endpoints(
             handler=handlers.create,
             permission=PERMISSION_OF[Operation.CREATE_KEYRING],
             example=EXAMPLE,
-            fields=(NEW_NAME, *_SETTINGS),
+            fields=(NEW_NAME, *_SETTINGS, FIRST_VERSION),
             field_codes=KEY_FIELDS[Operation.CREATE_KEYRING],
             codes=codes_of_operation(Operation.CREATE_KEYRING),
             status=201,
@@ -400,6 +413,7 @@ class _Keyrings:
             archive_after_days=_archive_days(call, archive_after_days),
             minimum_decryption_version=call[minimums[0]],
             minimum_encryption_version=call[minimums[1]],
+            first_version=call[FIRST_VERSION],
             quota=self._plans[call.tenant.entitlements.effective_tier].keyrings,
         )
         taken = GetKeyring(tenant=request.tenant, keyring=request.keyring)
@@ -541,6 +555,7 @@ def _keyring(keyring: KeyringInfo) -> Keyring:
         archive_after_days=keyring.archive_after_days or None,
         minimum_decryption_version=keyring.minimum_decryption_version,
         minimum_encryption_version=keyring.minimum_encryption_version,
+        first_version=keyring.first_version,
         created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
         archive_at=UNSET if keyring.archive_at is None else timestamp(keyring.archive_at),
     )

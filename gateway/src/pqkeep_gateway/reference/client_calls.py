@@ -141,7 +141,9 @@ CALLS: Mapping[str, ClientCall] = {
     "list_key_usage": ClientCall(
         "keys.list_usage", "for usage in {}:\n    print(usage)", (), _same("algorithm")
     ),
-    "create_keyring": ClientCall("keyrings.create", _shown("keyring"), _NAME, _SETTINGS),
+    "create_keyring": ClientCall(
+        "keyrings.create", _shown("keyring"), _NAME, _SETTINGS | _same("first_version")
+    ),
     "list_keyrings": ClientCall(
         "keyrings.list",
         "for keyring in {}:\n    print(keyring.name)",

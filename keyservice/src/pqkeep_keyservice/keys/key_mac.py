@@ -55,6 +55,7 @@ def _keyring_state(keyring: Keyring) -> bytes:
             info.archive_after_days.to_bytes(4, "big"),
             info.minimum_decryption_version.to_bytes(4, "big"),
             info.minimum_encryption_version.to_bytes(4, "big"),
+            info.first_version.to_bytes(4, "big"),
             length_prefixed(
                 info.name.encode(),
                 info.description.encode(),

@@ -165,13 +165,16 @@ class KeyVersions:
                 return entry
         return None
 
-    @property
-    def next_version(self) -> KeyVersion:
-        """The version number of the next new key. Raises VERSION_LIMIT_REACHED."""
+    def next_version(self, first: int = 1) -> KeyVersion:
+        """Return the version number of the next new key. Raises VERSION_LIMIT_REACHED.
+
+        ``first`` is the lowest number that the keyring allows.
+        """
         if self.is_full:
             raise KeyServiceError(ErrorKind.VERSION_LIMIT_REACHED)
         newest = self.entries[-1].info.version if self.entries else 0
-        return KeyVersion(max(newest, self.generation * VERSIONS_PER_GENERATION) + 1)
+        earlier = max(newest, self.generation * VERSIONS_PER_GENERATION)
+        return KeyVersion(max(earlier + 1, first))
 
     def _possible(self, limits: AgeLimits) -> AgeLimits:
         return limits._replace(rotation_days=0) if self.is_full else limits

@@ -41,6 +41,7 @@ async def create(request: CreateKeyring, context: Context) -> OperationResult:
         request.minimum_encryption_version,
         request.transit_type,
         request.derived,
+        request.first_version,
     )
     try:
         earlier = await context.parts.keyrings.get(KeyringId(request.tenant, request.keyring))

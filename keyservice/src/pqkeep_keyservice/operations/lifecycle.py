@@ -23,7 +23,7 @@ from pqkeep_keyservice.storage.key_versions import find_key_page
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import PURPOSE_OF
-from pqkeep_protocol.keys import KeyInfo, KeyStatus
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import (
     CancelArchive,
     DisableKey,
@@ -61,7 +61,12 @@ async def generate(request: GenerateKey, context: Context) -> OperationResult:
         return OperationResult(Key(key=active, existed=True), active.version)
     versions.require_no_active()
     entry = await new_entry(
-        versions, context.executor, context.deadline, clock.now(), request.idempotency
+        versions,
+        context.executor,
+        context.deadline,
+        clock.now(),
+        request.idempotency,
+        first_version=context.keyring.info.first_version,
     )
     new = versions.with_first(entry)
     key = new.require_active().info
@@ -109,7 +114,7 @@ async def import_key(request: ImportPrivateKey, context: Context) -> OperationRe
     versions = context.versions
     _require_use(context)
     versions.require_no_active()
-    version = versions.next_version
+    version = versions.next_version(context.keyring.info.first_version)
     now = asyncio.get_running_loop().time()
     wrapping = context.parts.import_keys.claim(request.import_key_id, versions.name, now)
     info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
@@ -126,7 +131,7 @@ async def import_key(request: ImportPrivateKey, context: Context) -> OperationRe
         raise KeyServiceError(error.kind) from None
     except InconsistentKeyPairError:
         raise KeyServiceError(ErrorKind.PRIVATE_KEY_CONTRADICTION) from None
-    entry = entry_of(versions, pair, clock.now(), request.idempotency, imported=True)
+    entry = entry_of(versions, version, pair, clock.now(), request.idempotency, imported=True)
     new = versions.with_first(entry)
     key = new.require_active().info
     return OperationResult(Key(key=key), key.version, KeyChange(versions, new, request.quota))
@@ -317,25 +322,29 @@ async def new_entry(
     deadline: float,
     created_at: datetime,
     idempotency: Idempotency | None = None,
+    *,
+    first_version: int = 1,
 ) -> KeyEntry:
-    """Generate the next version of a key."""
-    pair = await executor.generate(versions.name, versions.next_version, deadline)
-    return entry_of(versions, pair, created_at, idempotency)
+    """Generate the next version of a key, with at least the number ``first_version``."""
+    version = versions.next_version(first_version)
+    pair = await executor.generate(versions.name, version, deadline)
+    return entry_of(versions, version, pair, created_at, idempotency)
 
 
 def entry_of(
     versions: KeyVersions,
+    version: KeyVersion,
     pair: tuple[bytes, SealedSeed],
     created_at: datetime,
     idempotency: Idempotency | None,
     *,
     imported: bool = False,
 ) -> KeyEntry:
-    """Return the next version, active. ``pair`` is its public key and its sealed private key."""
+    """Return a new version, active. ``pair`` is its public key and its sealed private key."""
     public_key, sealed = pair
     info = KeyInfo(
         algorithm=versions.algorithm,
-        version=versions.next_version,
+        version=version,
         status=KeyStatus.ACTIVE,
         public_key=public_key,
         created_at=created_at,

@@ -266,6 +266,7 @@ def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
         "minimum_encryption_version": keyring.info.minimum_encryption_version,
         "transit_type": keyring.info.transit_type,
         "derived": keyring.info.derived,
+        "first_version": keyring.info.first_version,
         "created_at_us": stored_time(keyring.info.created_at),
         "destruction": keyring.destruction and keyring.destruction.state,
         "destruction_at_us": keyring.destruction and stored_time(keyring.destruction.at),
@@ -349,6 +350,7 @@ def _authentic(sealer: Sealer, row: sa.Row[Any]) -> Keyring:
                 row.minimum_encryption_version,
                 row.transit_type,
                 row.derived,
+                row.first_version,
             ),
             KeyringInfo,
         )

@@ -75,6 +75,7 @@ KEYRINGS = Table(
     Column("minimum_encryption_version", Integer, nullable=False),
     Column("transit_type", String(65), nullable=False),
     Column("derived", Boolean, nullable=False),
+    Column("first_version", Integer, nullable=False),
     Column("created_at_us", BigInteger, nullable=True),
     Column("destruction", String(16), nullable=True),
     Column("destruction_at_us", BigInteger, nullable=True, index=True),

@@ -113,7 +113,7 @@ def restore(invocation: Invocation, keyring: Name) -> None:
 
 
 @command(app, "create")
-def create(
+def create(  # noqa: PLR0913 - an option each
     invocation: Invocation,
     keyring: Name,
     *,
@@ -123,6 +123,15 @@ def create(
     rotation_days: RotationDays = None,
     minimum_decryption_version: MinimumDecryption = None,
     minimum_encryption_version: MinimumEncryption = None,
+    first_version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="VERSION",
+            min=1,
+            help="Number the versions of its keys from here, after those of another service.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Create a keyring without keys."""
     labels = _labels(label)
@@ -135,6 +144,7 @@ def create(
             rotation_days=rotation_days,
             minimum_decryption_version=minimum_decryption_version,
             minimum_encryption_version=minimum_encryption_version,
+            first_version=first_version,
         )
     _show(invocation, made)
 

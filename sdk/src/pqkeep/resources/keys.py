@@ -298,7 +298,7 @@ class Keyrings(Generic[T_co]):
     _transport: T_co
 
     @Operation
-    def create(
+    def create(  # noqa: PLR0913 - as many as the interface has
         self,
         name: str,
         *,
@@ -309,8 +309,13 @@ class Keyrings(Generic[T_co]):
         archive_after_days: int | None = None,
         minimum_decryption_version: int | None = None,
         minimum_encryption_version: int | None = None,
+        first_version: int | None = None,
     ) -> Call[Keyring]:
-        """Create a keyring, which has no keys yet. Without ``purposes`` its keys are for all."""
+        """Create a keyring, which has no keys yet. Without ``purposes`` its keys are for all.
+
+        ``first_version`` is the lowest version number of its keys, at most 100,000. It cannot be
+        changed.
+        """
         body = _settings(
             description,
             labels,
@@ -320,7 +325,8 @@ class Keyrings(Generic[T_co]):
             minimum_decryption_version,
             minimum_encryption_version,
         )
-        return change("/kms/keyrings", _keyring, {"name": name, **body})
+        new = {"name": name, "first_version": first_version}
+        return change("/kms/keyrings", _keyring, {**new, **body})
 
     @Operation
     def update(
@@ -434,5 +440,6 @@ def _keyring(data: Data) -> Keyring:
         created_at=data.time_or_none("created_at"),
         minimum_decryption_version=data.integer("minimum_decryption_version"),
         minimum_encryption_version=data.integer("minimum_encryption_version"),
+        first_version=data.integer("first_version"),
         archive_at=data.time_or_none("archive_at"),
     )
