@@ -31,6 +31,7 @@ from pqkeep_protocol.messages import (
     DisableKey,
     Encapsulate,
     Encrypt,
+    GenerateDataKey,
     GenerateKey,
     GetActiveKey,
     GetKeyring,
@@ -325,8 +326,11 @@ async def test_the_active_key_is_below_the_minimum_until_it_is_rotated(caller: C
     of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
     use = Encrypt(**of, version=None, plaintext=TEXT)
     assert await caller.refusal(use) is ErrorKind.VERSION_BELOW_MINIMUM
+    data_key = GenerateDataKey(**of, version=None, size=32, plaintext=False)
+    assert await caller.refusal(data_key) is ErrorKind.VERSION_BELOW_MINIMUM
     await caller.ask(RotateKey(**of))
     assert (await caller.ask(use)).version == 2
+    assert (await caller.ask(data_key)).version == 2
 
 
 async def test_a_lower_minimum_does_not_enable_a_disabled_version(caller: Caller) -> None:

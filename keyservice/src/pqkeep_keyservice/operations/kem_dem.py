@@ -99,7 +99,7 @@ def generate_data_key(request: GenerateDataKey, context: Context) -> OperationRe
     context.keyring.require(PURPOSE_OF[operation])
     if operation not in ALGORITHMS[request.algorithm].operations:
         raise KeyServiceError(ErrorKind.UNSUPPORTED)
-    key = context.versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     version = key.info.version
     purpose, associated_data = _binding(request, version)
     data_key = os.urandom(request.size)

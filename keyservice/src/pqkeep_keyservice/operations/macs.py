@@ -9,7 +9,7 @@ from pqkeep_protocol.messages import ComputeMac, Mac, Verified, VerifyMac
 def compute(request: ComputeMac, context: Context) -> OperationResult:
     """Return a message's MAC."""
     versions = context.versions
-    key = versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     secret = context.material.symmetric_key(versions.tenant, key)
     mac = secret.mac(request.message, info=derivation_info(Purpose.MAC, versions, key))
     version = key.info.version
@@ -19,7 +19,7 @@ def compute(request: ComputeMac, context: Context) -> OperationResult:
 def verify(request: VerifyMac, context: Context) -> OperationResult:
     """Verify a message's MAC, in constant time. Raises VERIFICATION_FAILED."""
     versions = context.versions
-    key = versions.key_for(request.operation, request.version)
+    key = context.key_for(request.operation, request.version)
     secret = context.material.symmetric_key(versions.tenant, key)
     info = derivation_info(Purpose.MAC, versions, key)
     if not secret.is_mac(request.mac, request.message, info=info):
