@@ -110,6 +110,8 @@ class Program(typer.Typer):
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
         except Exception as error:  # noqa: BLE001 - a traceback may hold secrets
+            if isinstance(error.__context__, SystemExit):  # a signal came while a lock was held
+                return int(str(error.__context__.code))
             _let_go_of_output()
             return end(error).exit_code
         return status
@@ -211,14 +213,14 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(other, signal.SIG_DFL)
         sys.exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
 
-    for number in numbers:
-        signal.signal(number, handle)
-    try:
-        with _noticed(numbers, is_handled):
+    with _noticed(numbers, is_handled):  # an exception while its thread starts would break locks
+        try:
+            for number in numbers:
+                signal.signal(number, handle)
             yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+        finally:
+            for number in numbers:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _pipe() -> tuple[int, int]:
