@@ -228,7 +228,7 @@ def test_space_around_a_credential_is_ignored(gateway: Gateway, around: bytes) -
 def _lines(gateway: Gateway) -> list[str]:
     """Return what has been logged, but for what is missed: the key service."""
     lines = gateway.output.read_text().splitlines()
-    return [line for line in lines if "key_connection" not in line and "audit_events" not in line]
+    return [line for line in lines if "key_client" not in line and "audit_events" not in line]
 
 
 def test_strangers_write_no_log(gateway: Gateway) -> None:

@@ -108,6 +108,10 @@ EXPIRY_SECONDS = 0.1
 """The time between two searches for overdue calls. A call may end this much after its deadline."""
 STEADY_SECONDS = 5.0
 """A connection of this length resets the back-off."""
+STARTING_SECONDS = 2.0
+"""The key service may start at the same time as the gateway."""
+REPORT_SECONDS = 60.0
+"""The time between two reports of the same problem."""
 
 ClaimDatabase = Callable[[str, UUID], Awaitable[UUID]]
 """Stores a shard's database id unless it has one; returns the stored id.
@@ -166,19 +170,27 @@ class KeyConnection:
         return self._connection is not None
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Stay connected until cancelled.
+
+        A problem is logged once it has lasted for some seconds after the start, then when it
+        changes, and now and then while it lasts.
+        """
         now = asyncio.get_running_loop().time
         retry = FIRST_RETRY_SECONDS
+        report_at, reported = now() + STARTING_SECONDS, ""
         while True:
             began = now()
+            problem = ""
             try:
                 await self._stay_connected()
             except OSError as error:
-                self._log.warning(
-                    "the key service is unreachable", error=error.strerror or str(error)
-                )
+                problem = error.strerror or str(error)
             if now() - began > STEADY_SECONDS:
                 retry = FIRST_RETRY_SECONDS
+                report_at = began
+            if problem and (now() >= report_at or (reported and problem != reported)):
+                self._log.warning("the key service is unreachable", error=problem)
+                report_at, reported = now() + REPORT_SECONDS, problem
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
