@@ -75,13 +75,13 @@ def main() -> int:
 
 
 def _warn(settings: Config, *, is_locked: bool) -> None:
-    if not is_locked:
+    if settings.gateway_uid == "same":
+        _LOG.warning("one user runs both processes: for development only")
+    elif not is_locked:
         _LOG.warning(
             "memory is not locked, so that keys may be written to swap: the memlock limit is not "
             "infinite; set LimitMEMLOCK=infinity, or start under ulimit -l unlimited"
         )
-    if settings.gateway_uid == "same":
-        _LOG.warning("one user runs both processes: for development only")
 
 
 async def serve(settings: Config, file: Path, *, is_locked: bool) -> int:
