@@ -20,5 +20,5 @@ def main() -> NoReturn:
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End with the status of docs/cli.md: nothing has been written that would have to be removed."""
+    """End with the signal's status of docs/cli.md. No file has been written yet."""
     os._exit(130 if number == signal.SIGINT else 143)

@@ -62,7 +62,7 @@ class Call(Generic[R_co]):
 
 
 _KEY_NAME = ("algorithm", "key_version", "keyring")
-"""Fields of a request that its response may repeat."""
+"""Fields of a request that the response may repeat."""
 
 
 def get(path: str, read: Callable[[Data], R], query: Query | None = None) -> Call[R]:
@@ -89,7 +89,7 @@ def change(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[R_co]):
-    """A page of a list, and the position of the next page, None at the end."""
+    """A page of a list, and the position of the next page. The position is None at the end."""
 
     items: tuple[R_co, ...]
     next: Place | None

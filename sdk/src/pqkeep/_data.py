@@ -64,7 +64,7 @@ class Data:
         return answered is not None and answered != value
 
     def binary(self, name: str, *sizes: int) -> bytes:
-        """Return the bytes of a base64 field, with one of these sizes if any are named."""
+        """Return the bytes of a base64 field. They must have one of these sizes, if any are given."""
         value = self._decoded(name, self._values.get(name))
         if sizes and len(value) not in sizes:
             raise self._malformed(name)

@@ -32,7 +32,10 @@ _REDIRECTS = range(300, 400)
 
 
 class InMemory(Generic[R]):
-    """A response with its body in memory: data or an error in the envelope, or plain data."""
+    """A response with its body in memory.
+
+    An envelope has data or an error; other bodies are plain data.
+    """
 
     def __init__(
         self,

@@ -21,12 +21,12 @@ R = TypeVar("R")
 
 
 class _Ends(threading.local):
-    """When the exchange of this thread must end, in monotonic time."""
+    """The monotonic time at which this thread's exchange must end."""
 
     at = math.inf
 
     def bound(self, timeout: float | None) -> float | None:
-        """Return how long one wait may take. Raises ReadTimeout when the time is over."""
+        """Return the seconds for one wait. Raises ReadTimeout when the time is over."""
         left = self.at - time.monotonic()
         if left <= 0:
             raise httpcore2.ReadTimeout
@@ -37,7 +37,7 @@ _ends = _Ends()
 
 
 class _TimedStream(httpcore2.NetworkStream):
-    """A connection of which each wait ends with the exchange."""
+    """A connection. Each of its waits ends with the exchange at the latest."""
 
     def __init__(self, stream: httpcore2.NetworkStream) -> None:
         self._stream = stream
@@ -65,7 +65,7 @@ class _TimedStream(httpcore2.NetworkStream):
 
 
 class _TimedBackend(httpcore2.NetworkBackend):
-    """Opens connections of which each wait ends with the exchange."""
+    """Opens connections. Each of their waits ends with the exchange at the latest."""
 
     def __init__(self, backend: httpcore2.NetworkBackend) -> None:
         self._backend = backend

@@ -122,7 +122,7 @@ PARAMETERS: Mapping[str, Parameters] = {
     Algorithm.SLH_DSA_SHA2_192S: _slh_dsa("SLH-DSA-SHA2-192s", 22, 24, 16224),
     Algorithm.SLH_DSA_SHA2_256S: _slh_dsa("SLH-DSA-SHA2-256s", 24, 32, 29792),
 }
-"""Of algorithms with public keys, by the API's name. docs/formats.md has the sources."""
+"""The algorithms with public keys, by the API's name. docs/formats.md has the sources."""
 
 BY_IDENTIFIER: Mapping[str, str] = {
     parameters.identifier: algorithm for algorithm, parameters in PARAMETERS.items()
@@ -138,7 +138,8 @@ KEM_JWK: Mapping[str, str] = {
     )
     for wrap in ("", "+A128KW", "+A192KW", "+A256KW")
 }
-"""``alg`` of JWKs of KEMs (draft-ietf-jose-pqc-kem), which pqkeep reads and does not write."""
+"""``alg`` in JWKs of KEM keys (draft-ietf-jose-pqc-kem). pqkeep reads them and does not write them.
+"""
 
 _SLH_DSA = (
     *("SHA2-128s", "SHA2-128f", "SHA2-192s", "SHA2-192f", "SHA2-256s", "SHA2-256f"),
@@ -197,7 +198,7 @@ _ALIASES: Mapping[str, str] = {
 
 
 _SHORTEST_NAMED = 500
-"""Bytes. Shorter data could be too many things."""
+"""The fewest bytes to recognize. Shorter data could be too many things."""
 _OTHER_LENGTHS: Mapping[int, str] = {
     768: "a KEM ciphertext of ML-KEM-512",
     800: "a public key of ML-KEM-512",

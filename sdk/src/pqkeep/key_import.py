@@ -1,4 +1,4 @@
-"""Wrapping a private key that was made elsewhere, so that only the key service can read it.
+"""Wraps a private key for import. Only the key service can unwrap it.
 
     import_key = client.keys.get_import_key("Dilithium3")
     client.keys.import_key(import_key, wrap(import_key, Path("key.pem").read_bytes()))
@@ -56,9 +56,9 @@ class PrivateKey:
     algorithm: str
     public_key: bytes = field(repr=False)
     pkcs8: bytes = field(repr=False)
-    """The form that the service takes, which has the seed only."""
+    """The private key in the service's form, with only the seed."""
     form: str
-    """Describes the form of the file."""
+    """A description of the file's form, for messages."""
 
     @property
     def fingerprint(self) -> str:
@@ -69,10 +69,10 @@ class PrivateKey:
 def read_private_key(
     data: bytes, algorithm: str, *, expected_public_key: bytes | None = None
 ) -> PrivateKey:
-    """Return the private key in a file, of the algorithm that it must have.
+    """Return the private key in a file. It must be of this algorithm.
 
-    The public key is computed from the seed. An expanded key or a public key that the file has too
-    must be the seed's, and so must ``expected_public_key``, in any form that
+    The public key is computed from the seed. It must match the expanded key and the public key in
+    the file, if they are there. It must also match ``expected_public_key``, in any form that
     ``inputs.read_public_key`` takes. Raises UnreadableInputError.
     """
     algorithm = inputs.canonical(algorithm)
@@ -107,10 +107,11 @@ def wrap(
     *,
     expected_public_key: bytes | None = None,
 ) -> bytes:
-    """Wrap a private key, or a file's content that is one, to an import key.
+    """Wrap a private key, or the content of its file, for an import key.
 
-    Raises UnreadableInputError for what is no private key of the algorithm, or contradicts itself
-    or ``expected_public_key``; and InvalidRequestError for an import key of an unknown suite.
+    Raises UnreadableInputError if the private key is of another algorithm, is inconsistent, or does
+    not match ``expected_public_key``. Raises InvalidRequestError for an import key of an unknown
+    suite.
     """
     if import_key.suite != SUITE:
         raise InvalidRequestError(
@@ -154,7 +155,7 @@ def read_import_key(document: bytes) -> ImportKey:
 
 
 def _derived(algorithm: str, held: inputs.Material) -> bytes:
-    """Return the public key of a seed, with which everything else must agree."""
+    """Return the public key of a seed. All other parts of the file must match it."""
     try:
         public_key = _PUBLIC_KEYS[algorithm](held.seed)
     except ValueError:
@@ -192,19 +193,19 @@ def _derived(algorithm: str, held: inputs.Material) -> bytes:
 
 
 def _is_point_of(point: bytes, public_key: bytes) -> bool:
-    """Return whether a point of P-256, compressed or not, is a composite public key's."""
+    """Return True if a point of P-256, compressed or not, is in a composite public key."""
     own = public_key[-65:]
     return point in {own, bytes((2 + (own[-1] & 1),)) + own[1:33]}
 
 
 def _ml_kem_differences(seed: bytes, public_key: bytes, expanded: bytes) -> list[str]:
-    """Compare dk = dk_PKE || ek || H(ek) || z with what the seed gives (FIPS 203)."""
+    """Compare the parts of dk = dk_PKE || ek || H(ek) || z with the seed (FIPS 203)."""
     parts = {"ek": public_key, "H(ek)": sha3_256(public_key).digest(), "z": seed[32:]}
     return _differing(expanded, len(expanded) - len(public_key) - 64, parts)
 
 
 def _ml_dsa_differences(dimensions: bytes) -> Callable[[bytes, bytes, bytes], list[str]]:
-    """Return what compares rho || K || tr with what the seed gives (FIPS 204, algorithm 6)."""
+    """Return a function that compares rho || K || tr with the seed (FIPS 204, algorithm 6)."""
 
     def differences(seed: bytes, public_key: bytes, expanded: bytes) -> list[str]:
         hashed = shake_256(seed + dimensions).digest(128)
@@ -242,7 +243,7 @@ def _composite(seed: bytes) -> bytes:
 
 
 def _slh_dsa(seed: bytes) -> bytes:
-    """Return the second half of a private key; the key service tests that it is the first's."""
+    """Return the public half of a private key. The key service tests that both halves match."""
     return seed[len(seed) // 2 :]
 
 
@@ -272,4 +273,4 @@ _EXPANDED: Mapping[str, Callable[[bytes, bytes, bytes], list[str]]] = {
     Algorithm.ML_DSA_65: _ml_dsa_differences(bytes((6, 5))),
     Algorithm.ML_DSA_87: _ml_dsa_differences(bytes((8, 7))),
 }
-"""What compares an expanded key with its seed, and returns the names of the parts that differ."""
+"""Compares an expanded key with its seed. Returns the names of the parts that differ."""

@@ -12,12 +12,12 @@ from pqkeep.errors import MalformedResponseError
 
 R_co = TypeVar("R_co", covariant=True)
 INFO_LINES = 5
-"""Of an import key's info: what it is, its id, the algorithm, the keyring, and the end."""
+"""The info of an import key: a label, its id, the algorithm, the keyring, and the expiry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ciphertext:
-    """Encrypted data. Keep all three: decryption needs them."""
+    """Encrypted data. Keep all three fields: decryption needs them."""
 
     ciphertext: bytes = field(repr=False)
     key_version: int
@@ -26,7 +26,7 @@ class Ciphertext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """Encrypted data that says which key it is for. Keep the text: decryption needs nothing else."""
+    """Encrypted data that names its key. Keep the text: decryption needs nothing else."""
 
     envelope: str = field(repr=False)
     key_version: int
@@ -35,7 +35,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedSecret:
-    """A new shared secret (32 bytes), and what the owner of a public key recovers it from."""
+    """A new shared secret (32 bytes), and the KEM ciphertext for the owner of a public key."""
 
     kem_ciphertext: bytes = field(repr=False)
     shared_secret: bytes = field(repr=False)
@@ -44,7 +44,7 @@ class SharedSecret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encapsulation:
-    """A new shared secret (32 bytes), and what the key's owner recovers it from."""
+    """A new shared secret (32 bytes), and the KEM ciphertext for the key's owner."""
 
     kem_ciphertext: bytes = field(repr=False)
     shared_secret: bytes = field(repr=False)
@@ -54,18 +54,18 @@ class Encapsulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedKey:
-    """A wrapped symmetric key. Keep the first three: unwrapping needs them."""
+    """A wrapped symmetric key. Keep the first three fields: unwrapping needs them."""
 
     wrapped_key: bytes = field(repr=False)
     key_version: int
     algorithm: str
     wrapping_method: str
-    """``KEM-DEM``; for a symmetric key ``XAES-256-GCM``."""
+    """``KEM-DEM``, or ``XAES-256-GCM`` under a symmetric key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataKey:
-    """A new data key: encrypted in one of three forms, and in the clear if it was asked for."""
+    """A new data key: encrypted in one of three forms, and in plaintext if requested."""
 
     plaintext: bytes | None = field(repr=False)
     wrapped_key: bytes | None = field(repr=False)
@@ -80,7 +80,7 @@ class DataKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mac:
-    """A MAC. Keep all three: verification needs them."""
+    """A MAC. Keep all three fields: verification needs them."""
 
     mac: bytes = field(repr=False)
     key_version: int
@@ -89,7 +89,7 @@ class Mac:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReEncrypted:
-    """What was re-encrypted, in one of three forms, and the key that it is under now."""
+    """Re-encrypted data in one of three forms, and its new key."""
 
     ciphertext: bytes | None = field(repr=False)
     envelope: str | None = field(repr=False)
@@ -101,7 +101,7 @@ class ReEncrypted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A signature. Keep all three: verification needs them."""
+    """A signature. Keep all three fields: verification needs them."""
 
     signature: bytes = field(repr=False)
     key_version: int
@@ -110,7 +110,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jws:
-    """A JSON Web Signature in compact form. It names its key itself, by the thumbprint."""
+    """A JSON Web Signature in compact form. It names its key by the thumbprint."""
 
     jws: str
     key_version: int
@@ -119,7 +119,7 @@ class Jws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashSignature:
-    """A signature over a hash. Keep all four: verification needs them."""
+    """A signature over a hash. Keep all four fields: verification needs them."""
 
     signature: bytes = field(repr=False)
     key_version: int
@@ -129,7 +129,7 @@ class HashSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One version of a key: its public half and its state."""
+    """One version of a key: its public key and its state."""
 
     key_version: int
     algorithm: str
@@ -139,18 +139,20 @@ class Key:
     """Empty for a symmetric key."""
     created_at: datetime
     archive_at: datetime | None = None
-    """When the private key is destroyed, if that is scheduled: until then nothing can use it."""
+    """The time at which the private key is destroyed, if scheduled. The key cannot be used until
+    then.
+    """
     imported: bool = False
-    """Whether the private key was made elsewhere, and may be known there."""
+    """True if the private key was made elsewhere, where it may still be known."""
     keyring: str | None = None
-    """Its keyring, where one was named or the keys of all were asked for."""
+    """The keyring. None if the request named no keyring and did not ask for all keyrings."""
     fingerprint: str | None = None
-    """Of a symmetric key: its check value in hexadecimal. None for other keys."""
+    """The check value of a symmetric key, in hexadecimal. None for other keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportKey:
-    """A public key to wrap one private key to, for one import; see ``pqkeep.key_import``."""
+    """A public key that wraps one private key for one import; see ``pqkeep.key_import``."""
 
     import_key_id: str
     public_key: bytes = field(repr=False)
@@ -163,7 +165,7 @@ class ImportKey:
 
     @property
     def keyring(self) -> str:
-        """The keyring that it was made for, which ``info`` binds. Raises MalformedResponseError."""
+        """The keyring in ``info``. Raises MalformedResponseError."""
         lines = self.info.split(b"\n")
         if len(lines) != INFO_LINES or not lines[3].isascii():
             raise MalformedResponseError("the import key's info names no keyring")
@@ -178,21 +180,22 @@ class Keyring:
     description: str
     labels: dict[str, str]
     purposes: tuple[str, ...]
-    """What its keys may be used for."""
+    """The allowed purposes of its keys."""
     rotation_days: int | None
-    """After how many days an active key is rotated by itself; None: never."""
+    """The age in days at which an active key is rotated automatically. None means never."""
     archive_after_days: int | None
-    """How many days after it was retired a version is archived by itself; None: never."""
+    """The days after retirement at which a version is archived automatically. None means never."""
     created_at: datetime | None
     """None for ``default``."""
     minimum_decryption_version: int = 0
-    """The lowest key version that decrypts, unwraps, decapsulates and verifies; 0: every version."""
+    """The lowest key version that decrypts, unwraps, decapsulates and verifies. 0 allows every
+    version."""
     minimum_encryption_version: int = 0
-    """The lowest key version that encrypts, wraps, encapsulates and signs; 0: every version."""
+    """The lowest key version that encrypts, wraps, encapsulates and signs. 0 allows every version."""
     first_version: int = 1
     """The lowest version number of its keys."""
     archive_at: datetime | None = None
-    """When the private keys of a deleted keyring are destroyed; None: it is not deleted."""
+    """The time at which the keys of a deleted keyring are destroyed. None if it is not deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +205,7 @@ class PublicKey:
     format: str
     """``raw``, ``pem``, ``der`` or ``jwk``."""
     public_key: bytes | str | dict[str, str] = field(repr=False)
-    """Bytes of raw and der, the text of pem, the members of jwk."""
+    """Bytes for raw and der, text for pem, the members of the object for jwk."""
     key_version: int
     algorithm: str
 
@@ -216,35 +219,35 @@ class Rotation:
     algorithm: str
     old_key_version: int
     fingerprint: str | None = None
-    """Of a symmetric key: its check value in hexadecimal. None for other keys."""
+    """The check value of a symmetric key, in hexadecimal. None for other keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyUsage:
-    """How much one version of a key is in use."""
+    """The usage of one key version."""
 
     key_version: int
     algorithm: str
     uses: int
-    """Operations that used it, and succeeded."""
+    """The number of successful operations with it."""
     last_used_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageBucket:
-    """What was done in one hour, or on one day (UTC)."""
+    """The operations of one hour, or of one day (UTC)."""
 
     start: datetime
     operations: dict[str, int]
-    """How often each operation succeeded; what was not done is left out."""
+    """The number of successful operations, by name. Names without any are missing."""
     succeeded: int
-    """All of them together."""
+    """The sum of all operations."""
     refused: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyApiKey:
-    """An API key that sent requests, in this minute and the one before."""
+    """An API key with requests in this minute or the one before."""
 
     version: int
     name: str | None
@@ -253,52 +256,52 @@ class BusyApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was done in a period, and what is allowed."""
+    """The operations of a period, and the quota."""
 
     period: str
     """``24h`` or ``30d``."""
     buckets: tuple[UsageBucket, ...]
-    """The oldest first; the last is the current one."""
+    """From the oldest to the current one."""
     total: int
-    """Operations that succeeded, in all buckets."""
+    """Successful operations in all buckets."""
     operations_used: int | None
-    """In this month. None without a quota."""
+    """Operations of this month. None without a quota."""
     operations_per_month: int | None
     """None: any number."""
     requests_per_minute: int | None
     """None for the usage of all tenants."""
     busiest_api_keys: tuple[BusyApiKey, ...] = ()
-    """Those that sent the most requests of late, the most first."""
+    """The API keys with the most requests in the last minutes, the busiest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One organisation. The last four are told to the operator only, and not by create."""
+    """One organisation. Only the operator gets the last four fields, and not from ``create``."""
 
     id: str
     name: str
     plan: str
     status: str
-    """``active`` or ``suspended``; to the operator also ``deleting`` or ``deleted``."""
+    """``active`` or ``suspended``. The operator also sees ``deleting`` and ``deleted``."""
     created_at: datetime
     updated_at: datetime
     tier: str | None
     subscription: str | None
     """``active`` or ``ended``."""
     requests_per_minute: int | None
-    """None also where the plan says it."""
+    """None if the plan decides."""
     deletion_at: datetime | None
-    """When the tenant is, or was, deleted."""
+    """The time at which the tenant is or was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What an API key may do. None: all."""
+    """The permissions of an API key. A field that is None does not restrict it."""
 
     operations: tuple[str, ...] | None = None
-    """Names of operations and groups, such as ``use``; docs/api.md has them all."""
+    """Names of operations and groups, such as ``use``. docs/api.md lists them."""
     keyrings: tuple[str, ...] | None = None
-    """Names of keyrings, or how names begin, followed by ``*``: ``payments.*``."""
+    """Names of keyrings, or beginnings of names followed by ``*``: ``payments.*``."""
     algorithms: tuple[str, ...] | None = None
 
 
@@ -313,17 +316,17 @@ class ApiKey:
     created_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None = None
-    """This and what follows only where details were asked for; this one up to 30 seconds late."""
+    """This field and the following ones need ``details``. This one is up to 30 seconds late."""
     last_used_from: str | None = None
     """The source address of the last use."""
     overlap_ends_at: datetime | None = None
-    """Until when a key that was rotated is still accepted."""
+    """The end of the overlap of a rotated key, which is accepted until then."""
     name: str | None = None
     scopes: tuple[Scope, ...] | None = None
-    """None: it may do all that an API key may."""
+    """The scopes. None allows everything that an API key may do."""
     expires_at: datetime | None = None
     allowed_addresses: tuple[str, ...] | None = None
-    """The networks that it is accepted from."""
+    """The networks from which it is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,17 +337,17 @@ class OwnApiKey:
     version: int
     name: str | None
     scopes: tuple[Scope, ...] | None
-    """None: everything that an API key may do."""
+    """The scopes. None allows everything that an API key may do."""
     expires_at: datetime | None
     allowed_addresses: tuple[str, ...] | None
-    """The networks from which it is accepted; None: all networks."""
+    """The networks from which it is accepted. None allows all networks."""
     rotated: bool
-    """Whether a new API key has replaced it, and its overlap runs."""
+    """True if a new API key replaced it, and its overlap has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewApiKey:
-    """An API key, shown this once. The last four say what was asked for, and else nothing."""
+    """A new API key, which is shown only once. The last four fields repeat the request."""
 
     api_key: str = field(repr=False)
     key_last4: str
@@ -359,7 +362,7 @@ class NewApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyRotation:
-    """A new API key, and the version whose place it takes."""
+    """A new API key, and the version that it replaces."""
 
     new_key: NewApiKey
     revoked_version: int | None
@@ -367,18 +370,18 @@ class ApiKeyRotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """What the audit log says about one operation, action or refusal."""
+    """An audit record about one operation, action or refusal."""
 
     format: int
-    """Which format the record has: docs/audit.md."""
+    """The format of the record: see docs/audit.md."""
     id: int
-    """Counts all records of the log, from 1."""
+    """The position among all records of the log, from 1."""
     number: int
-    """Counts the tenant's own records, from 1."""
+    """The position among the tenant's records, from 1."""
     tenant_id: str
     operation: str
     outcome: str
-    """``success``, or the code of the refusal."""
+    """``success``, or the error code of the refusal."""
     algorithm: str | None
     key_version: int | None
     principal: str
@@ -390,22 +393,22 @@ class AuditRecord:
     happened_at: datetime | None
     nonce: str
     public_key_sha256: str | None
-    """The fingerprint of the key that was generated or brought by the caller, in hexadecimal."""
+    """The fingerprint of the generated key or of the caller's key, in hexadecimal."""
     keyring_revision: int | None
-    """How often the key or the keyring had been changed, with this change."""
+    """The number of changes to the key or keyring, including this one."""
     keyring: str | None = None
-    """None for what concerns no keyring."""
+    """None for records without a keyring."""
     target: str | None = None
-    """Of a re-encryption: keyring, algorithm and version of the key that it encrypted to."""
+    """For a re-encryption: keyring, algorithm and version of the target key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What the whole audit log was at a time, signed."""
+    """The signed state of the audit log at one time."""
 
     log_id: str
     size: int
-    """How many records it covers."""
+    """The number of records in the signed log."""
     root: bytes = field(repr=False)
     at: datetime
     algorithm: str
@@ -415,7 +418,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InclusionProof:
-    """A record, its place in the log's tree, and what leads from it to the signed root."""
+    """A record, its position in the log's tree, and the hashes that lead to the signed root."""
 
     record: AuditRecord
     leaf_index: int
@@ -427,7 +430,7 @@ class InclusionProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistencyProof:
-    """What shows that the log of one size grew into that of another."""
+    """Proof that the log of one size grew into the log of another size."""
 
     first: int
     second: int
@@ -436,7 +439,7 @@ class ConsistencyProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditKey:
-    """A key that checkpoints are verified with."""
+    """A key that verifies checkpoints."""
 
     algorithm: str
     key_version: int
@@ -450,9 +453,9 @@ class AuditKeys:
     log_id: str
     keys: tuple[AuditKey, ...]
     note_key: str | None
-    """What verifies notes; None before the first checkpoint."""
+    """The keys that verify signed notes. None before the first checkpoint."""
     logs: tuple[str, ...] = ()
-    """The ids of all logs with the tenant's records, the first one first, where there are several."""
+    """The ids of all logs with the tenant's records, from the first. Empty if there is only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,7 +468,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationPart:
-    """A part of the installation, and why it is not ready, if it is not."""
+    """A part of the installation. If it is not ready, it has a reason."""
 
     name: str
     is_ready: bool
@@ -479,9 +482,9 @@ class Installation:
     version: str
     parts: tuple[InstallationPart, ...]
     facts: Mapping[str, Mapping[str, object] | None]
-    """``log``, ``root_key``, ``mail``, ``backups`` and ``tenants``, as the API has them."""
+    """``log``, ``root_key``, ``mail``, ``backups`` and ``tenants``, as in the API."""
     certificates: Mapping[str, datetime]
-    """Until when each is valid."""
+    """The expiry of each certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,7 +499,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage(Generic[R_co]):
-    """A part of a list, and what ``after`` is for the next part; None at the end."""
+    """A part of a list. ``next`` is the position for the next part, or None at the end."""
 
     items: tuple[R_co, ...]
     next: int | str | None

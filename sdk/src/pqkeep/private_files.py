@@ -58,7 +58,7 @@ def _is_of_one_user(group: int) -> bool:
 
 
 BLANK = " \t\r\n\f\v\N{ZERO WIDTH NO-BREAK SPACE}"
-"""What editors and shells leave around a value: it is no part of it. The last is a byte-order mark."""
+"""Characters that editors and shells add around a value. The last one is a byte-order mark."""
 _LONGEST = 65_536
 QUOTES = "\"'`\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
 
@@ -78,7 +78,7 @@ def read_api_key(path: Path) -> str:
 
 
 def wrong_in_api_key(key: str) -> str:
-    """Return what is in a text that is in no API key, if something is."""
+    """Return the error in the text of an API key, or an empty text."""
     if not key:
         return "is empty"
     if key[0] in QUOTES or key[-1] in QUOTES:

@@ -25,11 +25,11 @@ _HASHES: Mapping[str, tuple[int, bytes]] = {
     HashAlgorithm.SHA_384: (48, bytes.fromhex("0609608648016503040202")),
     HashAlgorithm.SHA_512: (64, bytes.fromhex("0609608648016503040203")),
 }
-"""Digest sizes, and the object identifiers in DER that tie a signature to the hash function."""
+"""The size of each digest, and the object identifier in DER that binds a signature to the hash."""
 _COMPOSITE_PREFIX = b"CompositeAlgorithmSignatures2025"
 _COMPOSITE_LABEL = b"COMPSIG-MLDSA65-ECDSA-P256-SHA512"
 _KEY_SIZE, _SIGNATURE_SIZE = 1952, 3309
-"""Of ML-DSA-65, whose part of a composite comes first."""
+"""Bytes of an ML-DSA-65 key and signature. They are the first part of a composite's."""
 
 Verify = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes public key, message, context and signature. Raises ValueError or InvalidSignature."""
@@ -40,9 +40,9 @@ def verify(
 ) -> bool:
     """Return True if the signature over the message is valid for the public key.
 
-    Raises ValueError for an unknown algorithm and for a context of more than 255 bytes, and
-    ImportError where the algorithm's library is not installed. A signature or a public key of
-    another size is not valid, and no error.
+    A signature or a public key of the wrong size is not valid. Raises ValueError for an unknown
+    algorithm or a context of more than 255 bytes, and ImportError if the algorithm's library is not
+    installed.
     """
     if algorithm not in _ALGORITHMS:
         raise ValueError(f"the algorithm must be one of {', '.join(_ALGORITHMS)}")
@@ -62,7 +62,8 @@ def verify_hash(
 ) -> bool:
     """Return True if a ``sign_hash`` signature is valid for the public key.
 
-    Raises what ``verify`` does, and ValueError for an unknown hash and a digest of another size.
+    Raises the errors of ``verify``, and ValueError for an unknown hash or a digest of the wrong
+    size.
     """
     if hash_algorithm not in _HASHES:
         raise ValueError(f"the hash must be one of {', '.join(_HASHES)}")
@@ -79,10 +80,10 @@ def verify_hash(
 
 
 def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str) -> bool:
-    """Return whether a signature is a public key's over the message that a mu stands for.
+    """Return True if the signature is valid for the message with this mu.
 
-    Raises ValueError for an algorithm that has no mu and for a mu of another size, and ImportError
-    where the library is not installed.
+    Raises ValueError for an algorithm without a mu or a mu of the wrong size, and ImportError if
+    the library is not installed.
     """
     if algorithm not in {Algorithm.ML_DSA_65, Algorithm.ML_DSA_87}:
         raise ValueError("only ML-DSA has a mu")
@@ -99,8 +100,8 @@ def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str)
 def require_public_key(algorithm: str, public_key: bytes) -> None:
     """Raise UnreadableInputError if the bytes are not a public key of the algorithm.
 
-    Raises ImportError where the algorithm's library is not installed. Lengths are not checked, but
-    where they decide: those of ML-DSA and SLH-DSA are all that such a key has to have.
+    Only the elliptic-curve point of a composite key is checked. Other keys may be any bytes of the
+    right length. Raises ImportError if the library is not installed.
     """
     if algorithm != Algorithm.COMPOSITE_ML_DSA:
         return
@@ -187,4 +188,4 @@ _ALGORITHMS: Mapping[str, tuple[str, Verify]] = {
     Algorithm.SLH_DSA_SHA2_192S: ("audit", partial(_slh_dsa, "slh_dsa_sha2_192s")),
     Algorithm.SLH_DSA_SHA2_256S: ("audit", partial(_slh_dsa, "slh_dsa_sha2_256s")),
 }
-"""The extra that has the library, and what verifies."""
+"""The extra with the library, and the verifying function, by algorithm."""

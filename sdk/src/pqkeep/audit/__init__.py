@@ -6,7 +6,7 @@
     for finding in report.findings:
         print(finding)
 
-The formats, what a verified file shows and what it cannot show are in docs/audit.md. It needs the
+docs/audit.md describes the formats, and what a verified file proves. It needs the
 extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
 """
 

@@ -1,4 +1,4 @@
-"""Finds out which signed trees are the same log at different times."""
+"""Finds out which signed trees are earlier or later states of the same log."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -10,11 +10,11 @@ from pqkeep.audit.report import Findings, Kind
 
 NO_RECORDS = SignedTree(0, EMPTY_ROOT)
 ONE_MOMENT = timedelta(seconds=10)
-"""An export may be of a checkpoint before the one that was being signed when it began."""
+"""An export may use the previous checkpoint while the next one is being signed."""
 
 
 class Connections:
-    """Groups of trees (union-find): those of a group are known to have grown into each other."""
+    """Groups of signed trees (union-find). The trees of a group are proven states of one log."""
 
     def __init__(self) -> None:
         self._above: dict[SignedTree, SignedTree] = {}
@@ -24,7 +24,7 @@ class Connections:
         self._above[self._top(one)] = self._top(other)
 
     def are_joined(self, one: SignedTree, other: SignedTree) -> bool:
-        """Tell whether two trees are in one group."""
+        """Return True if two trees are in one group."""
         return self._top(one) == self._top(other)
 
     def _top(self, tree: SignedTree) -> SignedTree:
@@ -39,7 +39,7 @@ def connect(
     exports: Iterable[tuple[SignedTree | None, ExportResult]],
     findings: Findings,
 ) -> tuple[str, ...]:
-    """Report the trees that do not belong to one log; return notes on what was not compared."""
+    """Report trees that are not states of the exported log. Return notes on unverified facts."""
     exports = list(exports)
     connections = Connections()
     refuted: dict[SignedTree, str] = {}
@@ -79,7 +79,7 @@ def connect(
 
 
 def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findings) -> list[str]:
-    """Join the trees that proofs connect; return notes on the proofs that were not verified."""
+    """Join the trees that consistency proofs connect. Return notes on unverified proofs."""
     notes = []
     exported = {place.order for place, _ in evidence.headers}
     for place, proof in evidence.consistencies:
@@ -114,7 +114,7 @@ def _check_successions(
     connections: Connections,
     findings: Findings,
 ) -> None:
-    """Report a record that names another log and is not in the export's log, or not true of it."""
+    """Report each unproven claim that the log continues an earlier log."""
     heads = {result.portion.file: head for head, result in exports}
     for place, succession in evidence.successions:
         head = heads.get(place.file)
@@ -137,7 +137,7 @@ def _check_successions(
 
 
 def _lost(evidence: Evidence) -> Iterable[str]:
-    """Yield a note for each log that had records which the log that continues it does not have."""
+    """Yield a note for each log that lost records in a restore from a backup."""
     for succession in evidence.lineage.successions if evidence.lineage else ():
         largest = max(evidence.lost.get(succession.log_id, ()), default=None)
         if largest is not None:
@@ -148,7 +148,7 @@ def _lost(evidence: Evidence) -> Iterable[str]:
 
 
 def _newer(evidence: Evidence) -> Iterable[str]:
-    """Yield a note for each export that names records after its checkpoint."""
+    """Yield a note for each export that announces records after its checkpoint."""
     sizes: dict[int, int] = {}
     for place, header in evidence.headers:
         sizes[place.order] = max(sizes.get(place.order, 0), header.size)
@@ -162,7 +162,7 @@ def _newer(evidence: Evidence) -> Iterable[str]:
 def _unconnected(
     evidence: Evidence, tree: SignedTree, head: SignedTree, result: ExportResult, findings: Findings
 ) -> str | None:
-    """Report a tree that nothing connects with the export, or return a note if that is no finding."""
+    """Report a checkpoint that the export does not confirm. Return a note if that is not an error."""
     place = evidence.trees[tree][0].place
     checkpoint = f"{place}: the checkpoint of size {tree.size}"
     is_compared = result.portion.tenant_id is None and tree.size >= result.portion.after

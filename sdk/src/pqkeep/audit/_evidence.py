@@ -1,10 +1,11 @@
-"""Collects what the files hold besides records: log id, keys, and checkpoints that verify.
+"""Collects everything in the files except records: log ids, keys, and verified checkpoints.
 
-Signatures are ML-DSA-65 (FIPS 204) and SLH-DSA-SHA2-128s (FIPS 205). The libraries are loaded when
-the first one asks for them: the extra ``pqkeep[audit]``.
+Signatures are ML-DSA-65 (FIPS 204) or SLH-DSA-SHA2-128s (FIPS 205). Their libraries are imported
+for the first signature. They come with the extra ``pqkeep[audit]``.
 
-A log that continues another, from a backup, has the records that were in the backup, then one that
-names the other, then its own. What the other log recorded after the backup is lost.
+After a restore from a backup, a new log continues the old one. It has the old records that are in
+the backup, then a record that names the old log, then its own records. Records of the old log after
+the backup are lost.
 """
 
 import math
@@ -29,9 +30,9 @@ SIGNATURE_SIZES: Mapping[str, int] = {"Dilithium3": 3309, "SLH-DSA-SHA2-128s": 7
 
 
 def is_signed_by(checkpoint: Checkpoint, key: Key) -> bool:
-    """Return whether a checkpoint's signature was made with a key.
+    """Return True if the key made a checkpoint's signature.
 
-    Raises ImportError where the algorithm's library is not installed.
+    Raises ImportError if the algorithm's library is not installed.
     """
     if len(checkpoint.signature) != SIGNATURE_SIZES[checkpoint.algorithm]:
         return False
@@ -46,28 +47,28 @@ def is_signed_by(checkpoint: Checkpoint, key: Key) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The logs, the oldest first."""
+    """A log and the earlier logs that it continues, the oldest first."""
 
     logs: tuple[str, ...]
     successions: tuple[Succession, ...] = ()
-    """How each log but the first continues the one before."""
+    """How each log, except the first, continues its predecessor."""
 
     def inherited(self, log_id: str) -> float:
-        """Return how many records of a log the last one has; of the last one any number."""
+        """Return how many records of a log are in the last log: infinity for the last log itself."""
         index = self.logs.index(log_id)
         return min(
             (succession.inherited for succession in self.successions[index:]), default=math.inf
         )
 
     def signs(self, log_id: str, version: int) -> bool:
-        """Return whether keys of a version sign a log: each has keys of its own."""
+        """Return True if this key version signs this log. Each log has its own key versions."""
         index = self.logs.index(log_id)
         bounds = [1, *(succession.first_version for succession in self.successions), math.inf]
         return bounds[index] <= version < bounds[index + 1]
 
 
 def find_lineage(log_id: str | None, located: Sequence[Located]) -> Lineage | None:
-    """Return the longest lineage that an export gives to a log."""
+    """Return the longest lineage in the exports that contains a log."""
     lineages = [lineage for lineage in _of_exports(located) if log_id in lineage.logs]
     if log_id is not None:
         lineages.append(Lineage((log_id,)))
@@ -94,14 +95,14 @@ KeyName = tuple[str, int]
 
 
 class SignedTree(NamedTuple):
-    """The size and root of a checkpoint whose signature is valid."""
+    """The size and root in a checkpoint with a valid signature."""
 
     size: int
     root: bytes
 
 
 class VerifiedCheckpoint(NamedTuple):
-    """A checkpoint whose signature is valid, and its place."""
+    """A checkpoint with a valid signature, and its place in the files."""
 
     place: Place
     checkpoint: Checkpoint
@@ -109,39 +110,40 @@ class VerifiedCheckpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """What the files hold of one log, and those it continues, without what was reported as wrong."""
+    """The valid evidence in the files about one log and the logs that it continues."""
 
     lineage: Lineage | None
     keys: dict[KeyName, Key] = field(default_factory=dict)
     trees: dict[SignedTree, list[VerifiedCheckpoint]] = field(default_factory=dict)
     sizes: dict[int, list[SignedTree]] = field(default_factory=dict)
-    """The same trees by size: two of one size are a fork."""
+    """The trees by size. Two different trees of one size are a fork."""
     lost: dict[str, dict[int, list[SignedTree]]] = field(default_factory=dict)
-    """By log, and by size: trees with records that the log that continues it does not have."""
+    """Trees with lost records, by log and size. The log that continues theirs lacks these records.
+    """
     successions: list[tuple[Place, Succession]] = field(default_factory=list)
     newer: list[tuple[Place, Newer]] = field(default_factory=list)
     consistencies: list[tuple[Place, Consistency]] = field(default_factory=list)
     headers: list[tuple[Place, Header]] = field(default_factory=list)
-    """Of the exports of this log, the first line of each."""
+    """The first lines of this log's exports."""
     used: dict[KeyName, Key] = field(default_factory=dict)
-    """Keys that a valid signature was made with."""
+    """Keys that made a valid signature."""
 
     @property
     def log_id(self) -> str | None:
-        """The log that was verified: of several the last."""
+        """The id of the verified log: the last one of the lineage."""
         return None if self.lineage is None else self.lineage.logs[-1]
 
     def is_kept(self, tree: SignedTree) -> bool:
-        """Return whether a signed tree is one that the last log has had."""
+        """Return True if a signed tree is a state of the last log."""
         return tree in self.sizes.get(tree.size, ())
 
     def trees_of_size(self, size: int) -> Sequence[SignedTree]:
-        """Return the trees of a size, of any of the logs."""
+        """Return the trees of one size, from all logs of the lineage."""
         lost = (trees.get(size, ()) for trees in self.lost.values())
         return [*self.sizes.get(size, ()), *(tree for trees in lost for tree in trees)]
 
     def trees_of(self, log_id: str) -> Mapping[int, Sequence[SignedTree]]:
-        """Return the signed trees that a log has had, by size."""
+        """Return a log's signed trees, by size."""
         inherited = self.lineage.inherited(log_id) if self.lineage else 0
         kept = {size: trees for size, trees in self.sizes.items() if size <= inherited}
         return {**kept, **self.lost.get(log_id, {})}
@@ -150,9 +152,9 @@ class Evidence:
 def collect_evidence(
     located: Sequence[Located], trusted: Sequence[Located] | None, findings: Findings
 ) -> Evidence:
-    """Report what is invalid, and return the rest.
+    """Report invalid statements, and return the valid ones.
 
-    Without trusted keys, those in the files are used.
+    Without trusted keys, the keys in the files verify the signatures.
     """
     log_id = _firstlog_of([*(trusted or ()), *located])
     lineage = find_lineage(log_id, located)
@@ -183,7 +185,7 @@ def collect_evidence(
 
 
 def log_of(located: Located) -> str | None:
-    """Return the id of the log that a statement names, if it names one."""
+    """Return the log id in a statement, or None."""
     statement = located.statement
     return statement.log_id if isinstance(statement, Header | Key | Checkpoint) else None
 
@@ -195,7 +197,7 @@ def _firstlog_of(located: Iterable[Located]) -> str | None:
 def _of_lineage(
     lineage: Lineage | None, located: Iterable[Located], findings: Findings
 ) -> Iterable[Located]:
-    """Yield what is about the logs. Reports what is about another log, once a file."""
+    """Yield the statements about logs of the lineage. Report other logs, once for each file."""
     logs = () if lineage is None else lineage.logs
     reported: set[tuple[int, str]] = set()
     foreign_exports: set[int] = set()

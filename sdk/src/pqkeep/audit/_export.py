@@ -1,13 +1,12 @@
 """Verifies the records of one export against the signed tree, in one pass.
 
-An export without proofs is compared with the root once all its records are in the tree. It begins
-with the subtrees of the records that it leaves out, and can be followed by another in the same file
-that begins where it ends.
+Without inclusion proofs, all records are added to the tree, and its root is compared at the end.
+Such an export can start after some records: its first line then has the hashes of the subtrees
+before it. The next export in the same file may begin where this one ends.
 
-A whole export has the ids from 1 to its size; a tenant's has the tenant's numbers from 1. Either
-way it is known which position comes next. A record whose proof does not lead to the root takes no
-position: what it was is clear at the end only. If nothing else took its position, it was edited;
-if the true record is there too, it was inserted.
+The record ids of a whole export run from 1 to its size. The record numbers of a tenant's export
+begin at 1. So the next position is always known. A record with a wrong proof does not fill its
+position. It was edited if no other record fills the position, and inserted if one does.
 """
 
 from bisect import bisect_right
@@ -25,7 +24,7 @@ MOST_GAPS = 10_000
 
 
 class Gap(NamedTuple):
-    """Positions from ``begin`` to before ``end``, and the line that came instead of them."""
+    """Missing positions from ``begin`` until before ``end``, and the line that came instead."""
 
     begin: int
     end: int
@@ -33,7 +32,10 @@ class Gap(NamedTuple):
 
 
 class Gaps:
-    """Positions that were skipped: they are missing, or come later. Ranges in order, without overlap: at most MOST_GAPS, further ones are dropped."""
+    """Skipped positions: missing, or out of order. They are ordered ranges without overlap.
+
+    Ranges beyond MOST_GAPS are dropped.
+    """
 
     def __init__(self) -> None:
         self._gaps: list[Gap] = []
@@ -51,7 +53,7 @@ class Gaps:
             self._gaps.insert(bisect_right(self._gaps, begin, key=_begin), gap)
 
     def fill(self, position: int) -> bool:
-        """Remove a position; return whether it was in a gap."""
+        """Remove a position from its gap. Return False if it is in no gap."""
         at = bisect_right(self._gaps, position, key=_begin) - 1
         if at < 0 or position >= self._gaps[at].end:
             return False
@@ -67,13 +69,13 @@ def _begin(gap: Gap) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What the verification of one export found."""
+    """The result for one export."""
 
     portion: Portion
     continued: frozenset[SignedTree]
-    """Earlier signed trees that the export continues."""
+    """Earlier signed trees that are states of the exported log."""
     not_continued: frozenset[SignedTree]
-    """Signed trees of an earlier size with another root than the export had."""
+    """Earlier signed trees that differ from the exported log at the same size."""
 
 
 def verify_export(
@@ -86,9 +88,9 @@ def verify_export(
 ) -> ExportResult:
     """Verify an export, from its first line on.
 
-    ``size`` is that of its tree, or of its last part's. ``root`` is the signed one of that size. Without one, the records are compared with the root that
-    the first proof leads to. ``trees`` are signed trees by size: a whole export shows which of them
-    the log was.
+    ``size`` is the size of the export's tree, or of its last part's tree. ``root`` is the signed
+    root for that size. Without it, the first proof gives the root. ``trees`` are signed trees by
+    size, which a whole export is compared with.
     """
     going = _ExportVerification(start, size, root, trees, findings)
     for line in lines:
@@ -102,13 +104,13 @@ def verify_export(
 
 
 class _Failure(NamedTuple):
-    """A record whose proof does not lead to the root."""
+    """A record with a proof that leads to another root."""
 
     position: int
     place: Place
     entry: Entry
     is_in_tree: bool
-    """Whether it is one of the leaves of the tree that grew."""
+    """True if the record is a leaf of the tree that was built from the export."""
 
 
 class _ExportVerification:
@@ -131,11 +133,11 @@ class _ExportVerification:
         self._next = self._header.after + 1
         self._last_id = self._header.after
         self._count_before = 0
-        """Records of the parts before this one."""
+        """The number of records in earlier parts."""
         self._gaps = Gaps()
         self._failures: list[_Failure] = []
         self._unlisted = 0
-        """Failures beyond the MOST that are listed."""
+        """The number of failures beyond MOST, which are not listed."""
         self._numbers: dict[str, int] = {}
         self._tree = GrowingTree(self._header.after, self._header.subtrees)
         self._is_complete = True
@@ -172,7 +174,7 @@ class _ExportVerification:
             self._add_other(place, statement)
 
     def finish(self) -> None:
-        """Report what is missing, and classify the records whose proofs failed."""
+        """Report missing records, and classify the records with wrong proofs."""
         findings = self._findings
         if self._end is None:
             findings.add(
@@ -216,7 +218,7 @@ class _ExportVerification:
                 pass
 
     def _begin_part(self, place: Place, header: Header) -> None:
-        """Go on with an export that begins where this one ends."""
+        """Continue with an export that begins where this one ends."""
         is_next = header.after == self._tree.size and header.subtrees == self._tree.subtrees
         if header.has_proofs or self._header.has_proofs or not is_next:
             self._findings.add(Kind.MALFORMED, "another export begins here", place)
@@ -232,13 +234,13 @@ class _ExportVerification:
             self._findings.add(Kind.WRONG_COUNT, message, self._last_place)
 
     def _add_unproven(self, place: Place, entry: Entry) -> None:
-        """Put a record into the tree, which is compared with the root at the end."""
+        """Add a record without a proof to the tree. The root is compared at the end."""
         if entry.id == self._tree.size + 1:
             self._tree.add(entry.leaf)
         self._add_known(entry.id, place, entry)
 
     def _compare_root(self, *, is_signed: bool) -> None:
-        """Report which records are not those of the root: between trees that are as signed."""
+        """Report the range of records that was edited, if the root is wrong."""
         if self._root is None or is_signed:
             return
         first = max((tree.size for tree in self.continued), default=0) + 1
@@ -273,7 +275,7 @@ class _ExportVerification:
         self._add_known(position, place, entry)
 
     def _add_known(self, position: int, place: Place, entry: Entry) -> None:
-        """Check what a record says, and its place."""
+        """Check the content and the position of a record."""
         if not entry.is_known:
             message = (
                 f"record {entry.id} has format {entry.format}, which this version does not know:"

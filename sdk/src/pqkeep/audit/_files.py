@@ -1,4 +1,4 @@
-"""Reads the files: line by line, and never more of one at a time than its longest line."""
+"""Reads the files line by line. At most one line of a file is in memory."""
 
 import codecs
 import errno
@@ -25,11 +25,12 @@ from pqkeep.audit._statements import (
 from pqkeep.audit.report import Findings, Kind, Place
 
 NotSaved = Header | Entry | Succession | Newer | End
-"""What is in exports only."""
+"""Statements that only exports have."""
 LONGEST_LINE = 16 * 1024 * 1024
 _RECORD = b'{"type":"record"'
-"""How a record's line begins as the service writes it. Looking for it is all that the first reading
-of an export spends on a record."""
+"""The beginning of a record's line, as the service writes it. The first pass over an export
+searches for this text only.
+"""
 
 
 _EXPORT = b'{"type":"export"'
@@ -38,14 +39,14 @@ _PIECE = 1024 * 1024
 
 
 class Located(NamedTuple):
-    """A statement and its place."""
+    """A statement and its place in the files."""
 
     place: Place
     statement: Statement
 
 
 class Line(NamedTuple):
-    """A line of an export: what it says, None for a record that cannot be read."""
+    """A line of an export, with its statement. The statement is None if the record is unreadable."""
 
     place: Place
     statement: Statement | None
@@ -59,12 +60,12 @@ class Source:
     name: str
     handle: BinaryIO
     is_export: bool
-    """Whether it begins as an export; other files were saved from the API or elsewhere."""
+    """True if the file begins like an export. Other files come from the API or from other tools."""
     formats: Formats
     """The known formats of records."""
     begin: int = 0
     end: int | None = None
-    """Which of its bytes are meant; None: to its end."""
+    """The end of the range of bytes to read. None is the end of the file."""
     lines_before: int = 0
 
     def place(self, line: int) -> Place:
@@ -72,7 +73,7 @@ class Source:
         return Place(self.order, self.lines_before + line, self.name)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are not blank, with their numbers, the longest ones only in part."""
+        """Yield the lines that are not blank, with their numbers. Lines beyond the limit are cut."""
         self.handle.seek(self.begin)
         line, at = 0, self.begin
         while (self.end is None or at < self.end) and (
@@ -91,7 +92,7 @@ class Source:
 
 
 def open_source(path: Path, order: int, formats: Formats, stack: ExitStack) -> Source:
-    """Open a file for as long as the stack lasts. Raises OSError."""
+    """Open a file until the stack is closed. Raises OSError."""
     if not stat.S_ISREG(path.stat().st_mode):
         # It is read twice, and opening a pipe could wait for ever.
         code = errno.EISDIR if path.is_dir() else errno.ESPIPE
@@ -102,7 +103,7 @@ def open_source(path: Path, order: int, formats: Formats, stack: ExitStack) -> S
 
 
 def portions(source: Source) -> list[Source]:
-    """Return the exports of several logs that a file has, one after the other; mostly it is one."""
+    """Return the exports of different logs in one file, in order. Most files have one."""
     first = next(source.lines(), None)
     if first is None or not source.is_export:
         return [source]
@@ -145,7 +146,7 @@ def _log_of(text: bytes) -> str | None:
 
 
 def statements(source: Source, findings: Findings) -> Iterator[Located]:
-    """Yield everything but an export's records, which ``export_lines`` does."""
+    """Yield all statements except an export's records. ``export_lines`` yields those."""
     return (
         _export_statements(source, findings)
         if source.is_export
@@ -154,7 +155,7 @@ def statements(source: Source, findings: Findings) -> Iterator[Located]:
 
 
 def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
-    """Yield all lines of an export but those that ``statements`` reports as malformed."""
+    """Yield all lines of an export, except malformed lines that ``statements`` reports."""
     for line, text in source.lines():
         place = source.place(line)
         try:
@@ -196,7 +197,7 @@ def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
 
 
 def _document(source: Source) -> tuple[int, bytes] | None:
-    """Return a file that is one JSON value over several lines, and where it begins."""
+    """Return a file that is one JSON value on several lines, with its place. None for other files."""
     handle, first = source.handle, next(source.lines(), None)
     if first is None or _is_json(first[1]):
         return None

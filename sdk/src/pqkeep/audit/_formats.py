@@ -1,10 +1,11 @@
-"""The formats of a record, by number: which names a record has, and what their values must be.
+"""The formats of records, by number: the field names and the valid values of each format.
 
-In every format the names are those of one JSON object, whose text by RFC 8785 the record's leaf is
-the hash of, and ``format``, ``id``, ``number``, ``tenant_id`` and ``recorded_at`` mean the same. A
-format that a service has ever written never changes: a further name is a further format.
+A record is a JSON object. Its leaf in the tree is the hash of its RFC 8785 text. The fields
+``format``, ``id``, ``number``, ``tenant_id`` and ``recorded_at`` mean the same in all formats. A
+format never changes after a service has written it: a new field makes a new format.
 
-JSON is strict: with a lenient parser, two readers of a record with a duplicate name see two records.
+JSON is parsed strictly. With a lenient parser, two readers could read a duplicate field name
+differently.
 """
 
 import json
@@ -23,7 +24,7 @@ class NoJsonError(MalformedError):
 
 
 def parse(text: bytes) -> object:
-    """Return the value that a text is. Raises MalformedError."""
+    """Return the value of a JSON text. Raises MalformedError."""
     try:
         value: object = _DECODER.decode(text.decode())
     except UnicodeDecodeError:
@@ -40,9 +41,10 @@ def parse(text: bytes) -> object:
 
 
 def canonical(value: object) -> bytes:
-    """Return the text of a value by RFC 8785, for ASCII names and integers.
+    """Return the RFC 8785 text of a value, for ASCII names and integers.
 
-    Raises MalformedError for text that UTF-8 cannot hold, and for a value that is nested too deeply.
+    Raises MalformedError for text that UTF-8 cannot encode, and for values that are nested too
+    deeply.
     """
     try:
         return _ENCODER.encode(value).encode()
@@ -77,7 +79,7 @@ MOST = 2**63 - 1
 
 
 def time_matcher(fraction: str) -> Callable[[str], bool]:
-    """Return what tells whether a text is a time, in UTC and with such a fraction of a second."""
+    """Return a test for times in UTC with this form of fractional seconds."""
     has_form = re.compile(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d{fraction}Z", re.ASCII).fullmatch
 
     def matches(text: str) -> bool:
@@ -96,7 +98,7 @@ _matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def is_positive(value: Any) -> bool:
-    """Return whether it is an integer from 1."""
+    """Return True for an integer of at least 1."""
     return type(value) is int and 1 <= value <= MOST
 
 
@@ -150,7 +152,7 @@ FORMAT_1: Format = {
 OF_EVERY_FORMAT: Format = {
     name: FORMAT_1[name] for name in ("format", "id", "number", "recorded_at", "tenant_id")
 }
-"""What a record of an unknown format has too."""
+"""The fields that a record of an unknown format must have."""
 
 FORMATS: Formats = {1: FORMAT_1}
-"""What this version can verify."""
+"""The formats that this version can verify."""

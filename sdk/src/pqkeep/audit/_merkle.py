@@ -1,7 +1,7 @@
-"""The Merkle tree of RFC 9162, section 2.1, with SHA-256, from the side of the verifier.
+"""The Merkle tree of RFC 9162, section 2.1, with SHA-256, for verifiers.
 
-All hashes have 32 bytes. Proofs are checked from their shape: how many steps lead through subtrees
-that are shared with a neighbour, and how many along the tree's right border.
+All hashes have 32 bytes. The tree's size and the leaf's position give the expected length of a
+proof.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ def leaf_hash(text: bytes) -> bytes:
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of two neighbours."""
+    """Return the hash of a node with two children."""
     return sha256(b"\1" + left + right).digest()
 
 
 def proven_root(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
     """Return the root that an inclusion proof leads to (section 2.1.3.2).
 
-    None if no tree of this size has a path of this length there.
+    Returns None if the proof has the wrong length.
     """
     if not 0 <= index < size:
         return None
@@ -44,7 +44,7 @@ def proven_root(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> by
 def is_grown(
     first: int, first_root: bytes, second: int, second_root: bytes, path: Sequence[bytes]
 ) -> bool:
-    """Tell whether a consistency proof shows that one tree grew into another (section 2.1.4.2)."""
+    """Return True if a consistency proof shows that one tree grew into another (section 2.1.4.2)."""
     if first > second:
         return False
     if first == second:
@@ -69,12 +69,12 @@ def is_grown(
 
 
 class GrowingTree:
-    """A tree that leaves are added to, which keeps one hash for each of its complete subtrees."""
+    """A tree that grows by leaves. It keeps one hash for each complete subtree."""
 
     __slots__ = ("_subtrees", "size")
 
     def __init__(self, size: int = 0, subtrees: Sequence[bytes] = ()) -> None:
-        """Begin with leaves that are known by their complete subtrees only, the largest first."""
+        """Begin with the hashes of complete subtrees, the largest first."""
         self.size = size
         self._subtrees = list(subtrees)
 

@@ -1,7 +1,7 @@
-"""The lines of a file as values: validated JSON objects.
+"""Validated JSON objects from the lines of a file.
 
-In an export every object has exactly the names of its type. What was saved from the API or
-elsewhere may have more.
+In an export, every object has exactly the field names of its type. Objects from elsewhere may have
+more.
 """
 
 import binascii
@@ -32,7 +32,7 @@ INSTALLATION = "00000000-0000-0000-0000-000000000000"
 LONGEST_PATH = 2 * 63
 
 KEY_SIZES: Mapping[str, int] = {"Dilithium3": 1952, "SLH-DSA-SHA2-128s": 32}
-"""The algorithms that sign checkpoints, and the bytes of their public keys."""
+"""The signature algorithms of checkpoints, with the size of their public keys in bytes."""
 
 _matches_continued = re.compile(r"checkpoint-(0|[1-9]\d{0,18})-([0-9a-f]{64})", re.ASCII).fullmatch
 _matches_export_time = time_matcher(r"(\.\d{6})?")
@@ -47,15 +47,15 @@ class Header:
     size: int
     exported_at: str
     after: int = 0
-    """How many of the log's first records it leaves out."""
+    """The number of records before the export's first record."""
     subtrees: tuple[bytes, ...] = ()
-    """The complete subtrees of the tree of those, the largest first."""
+    """The hashes of the complete subtrees of those records, the largest first."""
     has_proofs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key, and of which log, where that is said."""
+    """A public key. It names its log in some sources."""
 
     algorithm: str
     version: int
@@ -63,13 +63,13 @@ class Key:
     log_id: str | None
 
     def fingerprint(self) -> str:
-        """Return SHA-256 of the raw key, hexadecimal."""
+        """Return the SHA-256 hash of the raw key, in hexadecimal."""
         return sha256(self.public_key).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A signed statement of a log's size and root at a time."""
+    """A signed statement of a log's size and root at one time."""
 
     log_id: str
     size: int
@@ -80,7 +80,7 @@ class Checkpoint:
     signature: bytes
 
     def signed_text(self) -> bytes:
-        """Return what the signature is over."""
+        """Return the text that the signature signs."""
         root = binascii.b2a_base64(self.root, newline=False)
         lines = (self.log_id.encode(), b"%d" % self.size, root, self.at.encode())
         return b"".join(line + b"\n" for line in (CHECKPOINT_CONTEXT, *lines))
@@ -97,42 +97,42 @@ class Consistency:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record and its inclusion proof: of a record of any format, what all formats have."""
+    """A record and its inclusion proof. It has the fields that all formats share."""
 
     format: int
     is_known: bool
-    """Whether the format is known, and the record's values are what they must be."""
+    """True if the format is known, and the record's values are valid for it."""
     id: int
     number: int
     tenant_id: str
     recorded_at: str
     leaf: bytes
     path: tuple[bytes, ...] | None
-    """None in an export without proofs."""
+    """The inclusion proof. None in an export without proofs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """The record by which a log continues another, after the records that both have."""
+    """The first own record of a log that continues an earlier log."""
 
     log_id: str
-    """The log that is continued."""
+    """The id of the earlier log."""
     size: int
     root: bytes
-    """Its last checkpoint that the records before this one have."""
+    """The last checkpoint of the earlier log that the shared records cover."""
     first_version: int
-    """The first key version that signs the log that continues it."""
+    """The first key version that signs the new log."""
     entry: Entry
 
     @property
     def inherited(self) -> int:
-        """How many records both logs have."""
+        """The number of records that both logs have."""
         return self.entry.id - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """Ids of records that came after an export's checkpoint, by its own account."""
+    """The ids of records after an export's checkpoint, as the export states them."""
 
     first: int
     last: int
@@ -149,12 +149,12 @@ Statement = Header | Key | Checkpoint | Consistency | Entry | Succession | Newer
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
-    """Return the value of a line of an export. Raises MalformedError."""
+    """Return the statement in an export's line. Raises MalformedError."""
     return _read_typed(_Fields(value, is_exact=True), formats)
 
 
 def read_saved(value: object, formats: Formats = FORMATS) -> Iterator[Statement]:
-    """Yield the values of a saved object: a line of an export, or a response of the API.
+    """Yield the statements in a saved object: a line of an export, or a response of the API.
 
     Raises MalformedError.
     """
@@ -209,7 +209,7 @@ class _Fields:
         return name in self._values
 
     def only(self, *names: str) -> "_Fields":
-        """Refuse what lacks one of these names or, in an export, has another."""
+        """Raise MalformedError for a missing name and, in an export, for an unknown one."""
         check_names(self._values, names, is_exact=self._is_exact)
         return self
 
@@ -245,18 +245,18 @@ class _Fields:
         return self.matching("log_id", matches_uuid)
 
     def matching(self, name: str, matches: Callable[[str], object]) -> str:
-        """Return text of a certain form."""
+        """Return a string field that matches a pattern."""
         value = self.text(name)
         if not matches(value):
             raise _wrong(name)
         return value
 
     def algorithm(self) -> str:
-        """Return the name of an algorithm that checkpoints are signed with."""
+        """Return a signature algorithm of checkpoints."""
         return self.matching("algorithm", KEY_SIZES.__contains__)
 
     def binary(self, name: str) -> bytes:
-        """Return bytes from canonical base64."""
+        """Return the bytes of a canonical base64 field."""
         return _binary(self.value(name), name)
 
     def hash(self, name: str) -> bytes:
@@ -272,7 +272,7 @@ class _Fields:
 
 
 def check_names(values: Mapping[str, Any], names: Collection[str], *, is_exact: bool) -> None:
-    """Refuse an object that lacks a name or, if it must be exact, has one too many."""
+    """Raise MalformedError for a missing name and, if ``exact``, for an unknown one."""
     missing = sorted(name for name in names if name not in values)
     if missing:
         raise MalformedError(f"{missing[0]} is missing")
@@ -443,4 +443,4 @@ _BY_NAME: Mapping[str, Callable[[_Fields], Statement]] = {
     "public_key": lambda fields: _key(fields, None),
     "first": _consistency,
 }
-"""A name that tells what an object without a type is."""
+"""A field name that identifies the kind of an object without ``type``."""

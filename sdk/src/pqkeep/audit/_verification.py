@@ -1,8 +1,8 @@
-"""The whole verification: from paths to a report.
+"""The complete verification: from paths to a report.
 
-Files can hold several logs: those of the shards where a tenant has been. Each log is verified by
-itself. What names no log is about the log of the export that it is in; consistency proofs that were
-saved elsewhere are about the log in which they hold.
+Files can hold several logs: one for each shard where a tenant has been. Each log is verified alone.
+A statement without a log id belongs to the log of its export. A consistency proof from elsewhere
+belongs to the log for which it is valid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,16 +30,19 @@ from pqkeep.audit.report import Anchor, Continued, Findings, Kind, Place, Report
 
 @dataclass(slots=True)
 class LogStatements:
-    """What is about one log, and those that it continues."""
+    """The statements about one log and the logs that it continues."""
 
     located: Sequence[Located]
     trusted: Sequence[Located] | None
     saved: list[Located] = field(default_factory=list)
-    """Consistency proofs that may be about any of the logs."""
+    """Consistency proofs that may belong to any of the logs."""
 
 
 def divided(located: Sequence[Located], trusted: Sequence[Located] | None) -> list[LogStatements]:
-    """Divide statements among the logs of the exports. What is about no such log is the last one's."""
+    """Divide statements among the logs of the exports.
+
+    The last log gets statements about other logs.
+    """
     heads = {
         place.order: statement.log_id
         for place, statement in located
@@ -74,7 +77,7 @@ def divided(located: Sequence[Located], trusted: Sequence[Located] | None) -> li
 
 
 def add_saved_proofs(collected: Sequence[Evidence], logs: Sequence[LogStatements]) -> None:
-    """Add each consistency proof that was saved to the first log in which it holds, or the last."""
+    """Add each saved consistency proof to the first log for which it is valid, or to the last log."""
     for place, proof in (proof for log in logs for proof in log.saved):
         if not isinstance(proof, Consistency):
             continue
@@ -91,19 +94,19 @@ def _holds(proof: Consistency, evidence: Evidence) -> bool:
 
 
 TRUSTED = -1
-"""The order of the file of trusted keys: before all others."""
+"""The number of the file of trusted keys: it comes before all others."""
 
 
 def verify(
     paths: Sequence[str | PathLike[str]], trusted_keys: str | PathLike[str] | None = None
 ) -> Report:
-    """Verify exports, and checkpoints, keys and consistency proofs that were kept.
+    """Verify exports, saved checkpoints, keys and consistency proofs.
 
-    Without a file of trusted keys, the keys in the files themselves are taken: that shows only that
-    the files agree with themselves. Whatever the files hold is a finding, never an exception.
+    Without a file of trusted keys, the keys in the verified files are used. The result then shows
+    only that the files are consistent. Wrong content becomes a finding, never an exception.
 
-    Raises OSError for a file that cannot be read, ValueError without paths, and ImportError if
-    ``pqkeep[audit]`` is not installed.
+    Raises OSError for an unreadable file, ValueError without paths, and ImportError without the
+    extra ``pqkeep[audit]``.
     """
     return verify_formats(FORMATS, paths, trusted_keys)
 
@@ -113,7 +116,7 @@ def verify_formats(
     paths: Sequence[str | PathLike[str]],
     trusted_keys: str | PathLike[str] | None = None,
 ) -> Report:
-    """Verify records of these formats; everything else is as ``verify`` says."""
+    """Verify like ``verify``, but with these formats of records."""
     if not paths:
         raise ValueError("no files to verify")
     findings = Findings()
@@ -146,7 +149,7 @@ def verify_formats(
 def _report(
     evidence: Evidence, sources: Sequence[Source], findings: Findings, *, are_keys_trusted: bool
 ) -> Report:
-    """Verify what is about one log; return the report, without the findings."""
+    """Verify the statements about one log. Return the report without the findings."""
     exports = list(_verify_exports(evidence, sources, findings))
     notes = connect(evidence, exports, findings)
     return Report(
@@ -178,7 +181,7 @@ def _trusted(source: Source, findings: Findings) -> list[Located]:
 def _verify_exports(
     evidence: Evidence, sources: Sequence[Source], findings: Findings
 ) -> Iterator[tuple[SignedTree | None, ExportResult]]:
-    """Yield each export's signed tree, None if there is none, and what its records are."""
+    """Yield the signed tree of each export, or None, and the result for its records."""
     for place, first, header in _exports(evidence):
         head = _head(evidence, place, header)
         if head is None:
@@ -191,7 +194,7 @@ def _verify_exports(
 
 
 def _exports(evidence: Evidence) -> Iterator[tuple[Place, Header, Header]]:
-    """Yield the first line of each file's export, and that of the last part of it."""
+    """Yield the first lines of each file's export: of the whole, and of its last part."""
     by_file: dict[int, list[tuple[Place, Header]]] = {}
     for portion in evidence.headers:
         by_file.setdefault(portion[0].order, []).append(portion)
@@ -202,7 +205,7 @@ def _exports(evidence: Evidence) -> Iterator[tuple[Place, Header, Header]]:
 
 
 def _head(evidence: Evidence, place: Place, header: Header) -> SignedTree | None:
-    """Return the signed tree of an export's size: of two the one that the export itself has."""
+    """Return the signed tree of an export's size. If two differ, return the export's own."""
 
     def is_elsewhere(tree: SignedTree) -> bool:
         return all(signed.place.order != place.order for signed in evidence.trees[tree])

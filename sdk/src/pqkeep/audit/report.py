@@ -40,15 +40,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, and its place."""
+    """One error, and its place."""
 
     kind: Kind
     message: str
     file: str
     line: int | None = None
-    """Counts from 1; None if it is about the whole file."""
+    """The line number, from 1. None if the finding is about the whole file."""
     record: int | None = None
-    """A record's id, where one is concerned; the first one of several."""
+    """The id of the record, or of the first of several records. None if no record is concerned."""
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
@@ -61,21 +61,21 @@ class Portion:
 
     file: str
     tenant_id: str | None
-    """None: the records of all tenants."""
+    """The tenant's id. None for the records of all tenants."""
     size: int
-    """How many records the log had."""
+    """The number of records in the log."""
     records: int
-    """How many of them the export has."""
+    """The number of records in the export."""
     first_at: str | None
     last_at: str | None
-    """When the first and the last of them were recorded; None without records."""
+    """The times of the first and the last record in the export. None without records."""
     after: int = 0
-    """How many of the log's first records a whole export leaves out."""
+    """The number of the log's first records that are not in a whole export."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A checkpoint with a good signature, and what it signs."""
+    """A checkpoint with a valid signature, and the tree that it signs."""
 
     size: int
     root: bytes
@@ -88,28 +88,28 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A public key that a good signature was made with."""
+    """A public key that made a valid signature."""
 
     algorithm: str
     key_version: int
     fingerprint: str
-    """SHA-256 of the raw public key, hexadecimal."""
+    """The SHA-256 hash of the raw public key, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A log that the verified one continues, after a restore from a backup."""
+    """An earlier log that the verified log continues, after a restore from a backup."""
 
     log_id: str
     records: int
-    """How many of its records the verified log has."""
+    """The number of its records in the verified log."""
     lost: int
-    """How many more it had by the newest checkpoint that was given."""
+    """The number of its lost records, by the newest checkpoint among the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was verified, and the findings."""
+    """The verified facts, and the findings."""
 
     log_id: str | None
     continued: tuple[Continued, ...]
@@ -119,20 +119,21 @@ class Report:
     """By size."""
     keys: tuple[SigningKey, ...]
     are_keys_trusted: bool
-    """False: the keys came from the verified files, and prove only consistency."""
+    """False if the keys came from the verified files. Then only consistency was verified."""
     findings: tuple[Finding, ...]
-    """In the order of the files and their lines."""
+    """In the order of files and lines."""
     further: int
-    """Findings beyond those that are listed."""
+    """The number of findings that are not listed."""
     notes: tuple[str, ...]
-    """What was not compared, though it is no finding."""
+    """Notes on facts that were not verified. They are not findings."""
     earlier: tuple["Report", ...] = ()
-    """The logs of shards where the tenant was before, the first one first, where an export has the
-    records of several. The findings are those of all logs, and are not repeated here."""
+    """The logs of earlier shards of the tenant, the first one first. Empty unless an export has the
+    records of several logs. ``findings`` has the findings of all logs.
+    """
 
     @property
     def is_verified(self) -> bool:
-        """Return whether there are no findings."""
+        """Return True if there are no findings."""
         return not self.findings
 
 
@@ -143,9 +144,9 @@ class Place(NamedTuple):
     """A line of a file."""
 
     order: int
-    """Which of the files."""
+    """The number of the file."""
     line: int
-    """0: the file as a whole."""
+    """The line number. 0 is the whole file."""
     file: str
 
     def __str__(self) -> str:
@@ -160,7 +161,7 @@ class Findings:
         self._further = 0
 
     def add(self, kind: Kind, message: str, place: Place, record: int | None = None) -> None:
-        """Add a finding, or count it if there are MOST already."""
+        """Add a finding. Beyond MOST, only count it."""
         if len(self._listed) == MOST:
             self._further += 1
             return
@@ -168,20 +169,20 @@ class Findings:
         self._listed.append((place, finding))
 
     def count_unlisted(self, count: int) -> None:
-        """Count findings that are not listed."""
+        """Count findings without listing them."""
         self._further += count
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of findings."""
         return len(self._listed) + self._further
 
     @property
     def further(self) -> int:
-        """How many are not listed."""
+        """The number of findings that are not listed."""
         return self._further
 
     def listed(self) -> tuple[Finding, ...]:
-        """Return the listed ones, by file and line."""
+        """Return the listed findings, by file and line."""
         in_order = sorted(self._listed, key=lambda item: item[0][:2])
         return tuple(finding for _, finding in in_order)

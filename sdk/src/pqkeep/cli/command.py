@@ -1,6 +1,7 @@
 """Makes commands of functions, and runs the program: streams, signals and exit status.
 
-The options that all commands have may stand before the command's name too. Behind it they count more.
+The options of all commands may also stand before the command's name. An option after the name
+overrides it.
 """
 
 import io
@@ -34,7 +35,7 @@ _BETWEEN_INTERRUPTIONS = 0.01
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
-    """Add a command to an application; the function is called with an Invocation first."""
+    """Add a command to an application. The function's first argument is an Invocation."""
 
     def register(function: Command[P]) -> Command[P]:
         own = [*signature(function).parameters.values()][1:]
@@ -54,7 +55,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
 
 
 def options_before_commands(app: typer.Typer, function: Callable[..., None]) -> None:
-    """Take the options that all commands have before a command too, beside a function's own."""
+    """Accept the options of all commands before a command too, with the function's own options."""
     own = [*signature(function).parameters.values()]
 
     def run(*, context: typer.Context, **values: Any) -> None:
@@ -72,7 +73,7 @@ def given_before(context: typer.Context) -> Mapping[str, Any]:
 
 
 def _given(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the common options that were given in one place."""
+    """Return the common options from one place."""
     sources = {name: context.get_parameter_source(name) for name in _COMMON}
     return {
         name: values[name]
@@ -82,14 +83,14 @@ def _given(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_parameters(function: Callable[..., None], parameters: list[Parameter]) -> None:
-    """Let Typer see other parameters than a function has."""
+    """Make Typer see other parameters than the function has."""
     ordered = sorted(parameters, key=lambda parameter: parameter.kind)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
     function.__signature__ = Signature(ordered)  # type: ignore[attr-defined] # functions may have one
 
 
 class Program(typer.Typer):
-    """An application that ends its process itself: whatever happens, there is no traceback."""
+    """An application that ends its process itself, always without a traceback."""
 
     def __call__(self) -> NoReturn:
         """Run, and exit with the status of docs/cli.md."""
@@ -130,9 +131,9 @@ class _Standard(io.FileIO):
     """A standard stream that puts its name into errors."""
 
     def __init__(self, descriptor: int, mode: str, name: str, *, is_lossy: bool = False) -> None:
-        """Use a descriptor, or one that gives an error where it is closed.
+        """Use a descriptor. If it is closed, every use raises an error.
 
-        What a lossy stream cannot write is lost: nothing else is left to say so.
+        A lossy stream drops text that it cannot write, because no stream is left for an error.
         """
         try:
             os.fstat(descriptor)
@@ -169,7 +170,7 @@ class _Standard(io.FileIO):
 
 
 def _take_streams() -> None:
-    """Make the standard streams ones that can be closed, full or of another encoding."""
+    """Replace the standard streams, which may be closed, full or of another encoding."""
     sys.stdin = io.TextIOWrapper(
         io.BufferedReader(_Standard(0, "r", "standard input")),
         encoding=_encoding(sys.stdin),
@@ -190,15 +191,15 @@ def _take_streams() -> None:
 
 
 def _encoding(stream: TextIO | None) -> str | None:
-    """Return how a stream's text is encoded. None: as the locale says."""
+    """Return the encoding of a stream. None is the locale's encoding."""
     return None if stream is None else stream.encoding
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Make exceptions of signals, so that incomplete files are removed.
+    """Turn signals into exceptions, so that incomplete files are removed.
 
-    A second signal, and one after this, ends the process at once.
+    A second signal, or a signal after the block, ends the process at once.
     """
     numbers = [
         number
@@ -224,7 +225,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return the ends of a pipe. Where standard input is closed, they do not take its place."""
+    """Return the ends of a pipe. They never take the number of a closed standard input."""
     import fcntl  # noqa: PLC0415 - Windows has none
 
     ends = os.pipe()
@@ -236,10 +237,10 @@ def _pipe() -> tuple[int, int]:
 
 @contextmanager
 def _noticed(numbers: Sequence[int], is_handled: threading.Event) -> Iterator[None]:
-    """Interrupt the main thread for as long as the handler of a signal that came has not run.
+    """Interrupt the main thread's system call until the handler of a signal has run.
 
-    A signal between Python's last check and a system call that blocks does not end that call. A
-    thread is told of each signal by a pipe, and interrupts the call by SIGURG.
+    A signal just before a blocking system call does not end that call, and Python cannot run the
+    handler. A thread learns of each signal by a pipe, and interrupts the call by SIGURG.
     """
     if not hasattr(signal, "pthread_kill"):  # Windows
         yield
@@ -274,7 +275,10 @@ def _drop_output() -> None:
 
 
 def _let_go_of_output() -> None:
-    """Write what can be written; Python would try the rest again at the end, and complain."""
+    """Write the rest of the output, if possible.
+
+    Otherwise Python would try again at the end, and complain.
+    """
     try:
         sys.stdout.flush()
     except OSError:

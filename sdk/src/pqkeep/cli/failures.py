@@ -165,7 +165,7 @@ _LISTED_BY = {
     "version": "pqkeep api-keys list",
     "key_id": "pqkeep api-keys list",
 }
-"""Fields of requests that name something, and the command that lists what there is."""
+"""Fields of requests that name an object, and the command that lists such objects."""
 
 
 @contextmanager

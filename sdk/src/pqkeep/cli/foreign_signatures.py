@@ -1,7 +1,7 @@
-"""Signatures that name less than those of ``pqkeep sign``: JSON Web Signatures and raw signatures.
+"""Signatures that do not name pqkeep's key: JSON Web Signatures and raw signatures.
 
-The key is found by its id, or named by options. A raw signature is over the file itself, with the
-context of ``--context`` or an empty one, as in FIPS 204 and FIPS 205.
+The key is found by its id or by options. A raw signature signs the file itself, with the context of
+``--context`` or an empty one, as in FIPS 204 and FIPS 205.
 """
 
 from base64 import urlsafe_b64encode

@@ -72,7 +72,10 @@ def ask(
     items: Mapping[K, Arguments],
     found: dict[K, bytes | PqkeepError],
 ) -> None:
-    """Make many calls in one request, and store each result; none if the request is refused."""
+    """Make many calls in one request, and store each result.
+
+    Store nothing if the request is refused.
+    """
     with suppress(PqkeepError):
         found.update(zip(items, many(items.values()), strict=False))
 

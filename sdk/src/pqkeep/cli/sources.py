@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 LONG = 16 * 1024 * 1024
-"""Bytes that take longer than it takes to read about them."""
+"""Bytes. Fewer are processed faster than a person can read about them."""
 
 
 class Progress:
-    """A bar with bytes a second, which is there once it is known that the work is long."""
+    """A bar with bytes per second. It appears only if the work will be long."""
 
     def __init__(self, size: int | None, *, wanted: bool) -> None:
-        """Show nothing yet. A size of None means unknown."""
+        """Begin without a bar. A size of None means unknown."""
         self._size = size
         self._is_wanted = wanted and sys.stderr.isatty()
         self._done = 0
         self._bar: Bar | None = None
 
     def advance(self, done: int) -> None:
-        """Count bytes that were done."""
+        """Count processed bytes."""
         self._done += done
         if self._is_wanted and (self._size or self._done) > LONG:
             self._bar = self._bar or _bar(self._size)
             self._bar.update(self._bar.task_ids[0], completed=self._done)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -71,12 +71,12 @@ class Source:
     _ahead: bytearray = field(default_factory=bytearray)
     """Bytes returned by ``first`` and not yet by ``read``."""
     _is_at_end: bool = False
-    """Whether the end was read: a terminal would wait for another one."""
+    """True if the end was read: a terminal would wait for another one."""
 
     def read(self, size: int, /) -> bytes:
-        """Return so many bytes, or fewer at the end only.
+        """Return ``size`` bytes, or fewer at the end.
 
-        It reads once at a time: in between, a signal that came is attended to.
+        It makes one system call at a time. Between two calls, handlers of signals can run.
         """
         parts = [bytes(self._ahead[:size])]
         del self._ahead[:size]
@@ -90,7 +90,10 @@ class Source:
         return b"".join(parts)
 
     def first(self, size: int) -> bytes:
-        """Return the first bytes, which stay to be read; fewer only of what has no more."""
+        """Return the first bytes without removing them.
+
+        Fewer than ``size`` mean that there are no more.
+        """
         if len(self._ahead) < size:
             self._ahead[:] = self.read(size)
         return bytes(self._ahead[:size])
@@ -98,7 +101,7 @@ class Source:
 
 @contextmanager
 def source(name: str, invocation: Invocation) -> Iterator[Source]:
-    """Open what to read. Raises OSError."""
+    """Open an input. Raises OSError."""
     with ExitStack() as stack:
         if name == STANDARD:
             file = cast("BufferedReader", sys.stdin.buffer)
@@ -114,7 +117,7 @@ def source(name: str, invocation: Invocation) -> Iterator[Source]:
 
 
 def whole(name: str, invocation: Invocation, limit: int, next_step: str) -> bytes:
-    """Return all of what has at most so many bytes. Raises OSError, and Refusal for more."""
+    """Return the whole input. Raises Refusal if it has more than ``most`` bytes, and OSError."""
     with source(name, invocation) as opened:
         data = opened.read(limit + 1)
     if len(data) > limit:

@@ -67,7 +67,7 @@ def status(invocation: Invocation) -> None:
 
 
 def _next_step(failure: PqkeepError) -> str | None:
-    """Return what to do instead of pqkeep status."""
+    """Return the next step after a failed pqkeep status, or None."""
     match failure:
         case AuthenticationError():
             return "store another API key: pqkeep login"

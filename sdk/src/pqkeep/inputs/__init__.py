@@ -90,7 +90,7 @@ _ENVELOPE_ALGORITHMS: Mapping[int, str] = {
 _SEALING_SIZE = 12 + 16
 """Bytes of nonce and tag in every ciphertext to a public key."""
 _CIPHER_SIZE = 24 + 16
-"""The same for XAES-256-GCM."""
+"""Bytes of nonce and tag with XAES-256-GCM."""
 T = TypeVar("T")
 
 
@@ -259,7 +259,10 @@ def jws_algorithm(jws: Jws) -> str:
 
 
 def thumbprint(algorithm: str, public_key: bytes) -> str | None:
-    """Return the id of a key in JWS: its thumbprint (RFC 7638, RFC 9964), if it has a JWK."""
+    """Return the thumbprint of a public key (RFC 7638, RFC 9964), its id in JWS.
+
+    None without a JWK form.
+    """
     known = PARAMETERS.get(algorithm)
     if known is None or known.jwk is None:
         return None
@@ -309,7 +312,7 @@ def require_ciphertext(algorithm: str, kem_ciphertext: bytes) -> None:
 
 
 def require_sealed(algorithm: str, sealed: bytes, *, least: int = 0) -> None:
-    """Raise UnreadableInputError below KEM ciphertext, nonce, ``least`` bytes and tag."""
+    """Raise UnreadableInputError for fewer bytes than KEM ciphertext, nonce, ``least`` and tag."""
     known = PARAMETERS.get(algorithm)
     if algorithm == Algorithm.XAES_256_GCM and len(sealed) < _CIPHER_SIZE + least:
         raise UnreadableInputError(
@@ -377,7 +380,7 @@ def _public_bytes(key: PublicKey) -> tuple[tuple[str, ...], bytes]:
 
 
 def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
-    """Return a raw public key with the algorithms of its length, or nothing."""
+    """Return raw bytes as a public key of each algorithm with this length. Empty if there is none."""
     if len(seen) != 1 or not isinstance(seen[0], Bytes):
         return []
     alone = seen[0]
@@ -392,7 +395,7 @@ def _public_bytes_alone(seen: Sequence[Seen]) -> list[PublicKey]:
 
 
 def _distinct(values: Iterable[T], identity: Callable[[T], object]) -> list[T]:
-    """Return values without duplicates, such as a block that a file has twice."""
+    """Return values without duplicates, such as a block that is in a file twice."""
     return list({identity(value): value for value in values}.values())
 
 

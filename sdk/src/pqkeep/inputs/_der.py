@@ -1,4 +1,4 @@
-"""DER (X.690), strictly: definite and minimal lengths, and no byte that follows."""
+"""Strict DER (X.690): definite and minimal lengths, and no trailing bytes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,11 +8,15 @@ SEQUENCE = 0x30
 _LONG = 0x80
 _LONGEST_LENGTH = 4
 _MOST_ELEMENTS = 64
-"""Of one constructed element. Keys, signatures and certificates have under ten."""
+"""The most elements in a constructed element. Keys, signatures and certificates have fewer than
+ten.
+"""
 _LONGEST_IDENTIFIER = 64
-"""Bytes. Those of keys have under twenty."""
+"""The most bytes of an object identifier. Those of keys have fewer than twenty."""
 _TWO = 2
-"""Under the arcs 0 and 1 there are 40 each; what is more is under 2."""
+"""The first two arcs share one number. Arcs 0 and 1 have 40 numbers each; the rest belongs to arc
+2.
+"""
 
 
 class Element(NamedTuple):
@@ -31,7 +35,7 @@ class BerError(DerError):
 
 
 def elements(data: bytes) -> Sequence[Element]:
-    """Return all elements of a constructed element's contents. Raises DerError."""
+    """Return all elements inside a constructed element's content. Raises DerError."""
     found: list[Element] = []
     while data:
         if len(found) == _MOST_ELEMENTS:
@@ -42,7 +46,7 @@ def elements(data: bytes) -> Sequence[Element]:
 
 
 def single(data: bytes) -> Element:
-    """Return the one element that the data is. Raises DerError."""
+    """Return data as one element. Raises DerError."""
     element, rest = _first(data)
     if rest:
         raise DerError(f"bytes follow its end: {len(rest)}")
@@ -50,7 +54,7 @@ def single(data: bytes) -> Element:
 
 
 def sequence(data: bytes) -> Sequence[Element]:
-    """Return the members of the one SEQUENCE that the data is. Raises DerError."""
+    """Return the members of data that is one SEQUENCE. Raises DerError."""
     tag, content = single(data)
     if tag != SEQUENCE:
         raise DerError("it is not a SEQUENCE")
@@ -58,7 +62,7 @@ def sequence(data: bytes) -> Sequence[Element]:
 
 
 def encoded(tag: int, content: bytes) -> bytes:
-    """Return one element as DER."""
+    """Encode one element as DER."""
     size = len(content)
     if size < _LONG:
         return bytes((tag, size)) + content
@@ -67,14 +71,14 @@ def encoded(tag: int, content: bytes) -> bytes:
 
 
 def object_identifier(dotted: str) -> bytes:
-    """Return an object identifier as DER."""
+    """Encode an object identifier as DER."""
     first, second, *rest = map(int, dotted.split("."))
     content = b"".join(_base_128(arc) for arc in (40 * first + second, *rest))
     return encoded(OBJECT_IDENTIFIER, content)
 
 
 def dotted(content: bytes) -> str:
-    """Return an object identifier with dots. Raises DerError."""
+    """Return an object identifier as numbers with dots. Raises DerError."""
     if not content or content[-1] & _LONG or len(content) > _LONGEST_IDENTIFIER:
         raise DerError("it has a damaged object identifier")
     arcs: list[int] = []

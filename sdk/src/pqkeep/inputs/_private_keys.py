@@ -1,10 +1,10 @@
-"""The private key inside a PKCS#8, a JWK or alone, in whatever form: its seed, and what goes with it.
+"""Reads the contents of private keys: from PKCS#8, from a JWK, or as raw bytes.
 
     ML-KEM (RFC 9935), ML-DSA (RFC 9881) = [0] seed | OCTET STRING expanded | SEQUENCE { both }
     SLH-DSA (RFC 9909), X-Wing           = the private key
     Composite-ML-DSA                     = the seed of ML-DSA-65 || ECPrivateKey (RFC 5915)
 
-Some implementations wrap these in a further OCTET STRING, or leave out the inner one.
+Some implementations add another OCTET STRING around these, or leave out the inner one.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _EC_HEAD = bytes.fromhex("30310201010420")
 _EC_TAIL = bytes.fromhex("a00a06082a8648ce3d030107")
 _P_256 = _EC_TAIL[2:]
 _MOST_LAYERS = 3
-"""OCTET STRINGs around each other."""
+"""The most OCTET STRINGs around each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,13 @@ class Material:
     """The contents of a private key."""
 
     seed: bytes = field(repr=False)
-    """In the form that the service stores."""
+    """The private key in the service's storage form."""
     expanded: bytes | None = field(repr=False, default=None)
     public_keys: tuple[bytes, ...] = field(repr=False, default=())
     point: bytes | None = field(repr=False, default=None)
-    """The public key of the elliptic curve's half of a composite key."""
+    """The elliptic-curve part of a composite public key."""
     beside: frozenset[bytes] = field(repr=False, default=frozenset())
-    """Public keys of the algorithm in other blocks of the file, such as certificates."""
+    """Public keys of the same algorithm in other blocks of the file, such as certificates."""
 
 
 def material(algorithm: str, content: bytes) -> Material | None:
@@ -57,7 +57,7 @@ def material(algorithm: str, content: bytes) -> Material | None:
 
 
 def _material(parameters: Parameters, content: bytes, layers: int) -> Material | None:
-    """Return what a private key holds; its seed is empty where it has only the expanded key."""
+    """Return the contents of a private key. The seed is empty if only the expanded key is there."""
     alone = _by_length(parameters, content)
     if alone is not None:
         return alone
@@ -77,7 +77,10 @@ def _material(parameters: Parameters, content: bytes, layers: int) -> Material |
 
 
 def _by_length(parameters: Parameters, content: bytes) -> Material | None:
-    """Return what bytes without any structure hold: a seed, an expanded key, with what follows."""
+    """Return the contents of raw bytes: a seed or an expanded key, maybe with another part.
+
+    None for other lengths.
+    """
     seed, expanded, public_key = parameters.seed, parameters.expanded, parameters.public_key
     size = len(content)
     if size == seed:
@@ -102,7 +105,7 @@ def _both(parameters: Parameters, members: Sequence[_der.Element]) -> Material |
 
 
 def _composite(content: bytes) -> Material | None:
-    """Return a composite private key, with the half of the curve as the service stores it."""
+    """Return the contents of a composite private key, with the curve's part in the service's form."""
     if len(content) > _M_SEED and content[_M_SEED] == _der.SEQUENCE:
         try:
             half = _ec_private_key(content[_M_SEED:])
@@ -118,7 +121,7 @@ def _composite(content: bytes) -> Material | None:
 
 
 def _ec_private_key(data: bytes) -> Material | None:
-    """Return an ECPrivateKey of P-256 without the public key, and with the curve."""
+    """Return an ECPrivateKey of P-256 with the curve and without the public key."""
     members = _der.sequence(data)
     tags = tuple(member.tag for member in members)
     if tags[:2] != (_der.INTEGER, _der.OCTET_STRING) or members[0].content != b"\x01":
@@ -139,7 +142,7 @@ def _ec_private_key(data: bytes) -> Material | None:
 
 
 def seed_form(algorithm: str, seed: bytes) -> bytes:
-    """Return a private key as the PKCS#8 that the service takes: the seed and nothing else."""
+    """Return a private key as the PKCS#8 that the service accepts, with only the seed."""
     parameters = PARAMETERS[algorithm]
     content = seed if parameters.expanded is None else _der.encoded(_SEED, seed)
     identifier = _der.encoded(_der.SEQUENCE, _der.object_identifier(parameters.identifier))

@@ -33,15 +33,15 @@ from pqkeep.inputs._text import (
 )
 
 ENVELOPE = "pqk1."
-"""How the text of an envelope begins."""
+"""The beginning of an envelope's text."""
 LOCAL = b"pqkeep\x00"
-"""How local encrypted data begins."""
+"""The beginning of local encrypted data."""
 ARMOR = "PQKEEP ENCRYPTED DATA"
-"""The label of local encrypted data as text."""
+"""The label of local encrypted data in text form."""
 _MOST_SHOWN = 5
-"""Parts of a file that a message names."""
+"""The most parts of a file that a message names."""
 _MOST_LAYERS = 3
-"""Base64 of base64, or of PEM: so often at most."""
+"""The most layers of base64, such as base64 of PEM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +50,20 @@ class PublicKey:
 
     public_key: bytes = field(repr=False)
     algorithms: tuple[str, ...]
-    """What it can be a key of: one, unless it is the bytes alone."""
+    """The possible algorithms: one, unless only the bytes of a key are known."""
     what: str
     kid: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateKeyInfo:
-    """What a private key's file holds."""
+    """A private key in a file."""
 
     algorithm: str
     content: bytes = field(repr=False)
-    """The private key, in whatever form the file has."""
+    """The private key, in any form."""
     public_keys: tuple[bytes, ...] = field(repr=False, default=())
-    """The public key, where the file has it too."""
+    """The public keys in the same file."""
     what: str
 
 
@@ -73,9 +73,9 @@ class Jws:
 
     header: Mapping[str, object]
     protected: str
-    """The header in base64url, as it was signed."""
+    """The signed header, in base64url."""
     payload: str
-    """The payload in base64url, as it was signed; empty where it is detached."""
+    """The signed payload, in base64url. Empty if it is detached."""
     content: bytes = field(repr=False)
     """The payload."""
     signature: bytes = field(repr=False)
@@ -84,7 +84,7 @@ class Jws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A JSON object of pqkeep, which says its format."""
+    """A JSON object of pqkeep with its format."""
 
     format: str
     values: Mapping[str, object] = field(repr=False)
@@ -106,7 +106,7 @@ class Bytes:
     data: bytes = field(repr=False)
     what: str
     problem: str | None = None
-    """Why it is no DER, where it begins as if it were."""
+    """The reason why bytes that begin like DER are not DER. None for other bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ _OBJECTS: Sequence[tuple[frozenset[str], str]] = (
     (frozenset({"error_code", "message"}), "an error response of the API"),
     (frozenset({"type", "log_id"}), "a line of an export of the audit log"),
 )
-"""JSON objects by names that they have."""
+"""Kinds of JSON objects, by their field names."""
 _LABELS: Mapping[str, str] = {
     "OPENSSH PRIVATE KEY": "an OpenSSH private key",
     "SSH SIGNATURE": "a signature of OpenSSH",
@@ -183,16 +183,16 @@ _LABELS: Mapping[str, str] = {
     "PKCS7": "a PKCS#7 (CMS) message",
     "CMS": "a CMS message",
 }
-"""What blocks are that are no DER of a key, or are not looked into."""
+"""Descriptions of PEM blocks that pqkeep does not support."""
 
 
 def see(data: bytes) -> Sequence[Seen]:
-    """Return what data holds: one thing, or several of a text with several blocks or keys."""
+    """Return the contents of data. A text can hold several blocks or keys."""
     return _see(data, "", _MOST_LAYERS)
 
 
 def described(seen: Sequence[Seen]) -> str:
-    """Return what data holds, for a message."""
+    """Return a description of data for a message."""
     if len(seen) == 1:
         first = seen[0]
         lengths = of_length(len(first.data)) if isinstance(first, Bytes) else ()
@@ -254,7 +254,7 @@ def _see_text(  # noqa: PLR0911 - one for each form
 
 
 def _see_named_text(text: str) -> Other | None:
-    """Return what text is that begins in a known way."""
+    """Return the contents of text with a known beginning, or None."""
     for beginning, what in _TEXTS:
         if text.startswith(beginning) or (f"\n{beginning}" in text and beginning.isupper()):
             return Other(what=what)
@@ -267,7 +267,7 @@ def _see_named_text(text: str) -> Other | None:
 
 
 def _text_alone(data: bytes, text: str, form: str) -> Seen:
-    """Return text that is none of the known forms; short text may be the bytes of a key."""
+    """Return the contents of text in no known form. Short text may be the bytes of a key."""
     if len(data) in _KEY_SIZES and len(text.split()) == 1:
         return Bytes(data=data, what=_sized(data, form))
     return Other(what="text that is no PEM, no JSON and no base64")
@@ -419,12 +419,12 @@ def _member(values: Mapping[str, object], name: str) -> bytes | None:
 
 
 def plain(name: str) -> str:
-    """Return the name of an algorithm from outside, if it can be shown."""
+    """Return a foreign algorithm name if it can be shown safely."""
     return name if re.fullmatch(r"[A-Za-z0-9+._ -]{1,40}", name) else "an unknown algorithm"
 
 
 def _see_compact(text: str) -> Seen | None:
-    """Return a JWS or a JWE in compact form, if that is what text is."""
+    """Return a JWS or a JWE in compact form. None for other text."""
     compact = "".join(text.split())
     if not re.fullmatch(r"e[3wy][A-Za-z0-9_=-]*\.[A-Za-z0-9_.=-]*", compact):
         return None
@@ -438,7 +438,7 @@ def _see_compact(text: str) -> Seen | None:
 
 
 def _see_json_signature(values: Mapping[str, object]) -> Seen:
-    """Return a JWS in a JSON form (RFC 7515, section 7.2), if it has one signature."""
+    """Return a JWS in a JSON form (RFC 7515, section 7.2). It must have one signature."""
     signatures = values.get("signatures", [values])
     if not isinstance(signatures, list) or len(cast("list[object]", signatures)) != 1:
         return Other(what="a JSON Web Signature with several signatures, or none")
@@ -492,14 +492,14 @@ def _see_bytes(data: bytes, form: str) -> Seen:
 
 
 def _der_step(error: _der.DerError, options: str) -> str | None:
-    """Return what to do about DER that is none: OpenSSL reads what is BER."""
+    """Return the next step for invalid DER. OpenSSL can convert BER."""
     if not isinstance(error, _der.BerError):
         return None
     return f"write it as DER: openssl pkey {options}-in FILE -out key.pem"
 
 
 def _looks_like_key(data: bytes) -> bool:
-    """Return whether data begins as a key in DER does, so that it is not taken for its bytes."""
+    """Return True if data begins like a key in DER. It is then not taken for raw key bytes."""
     head = 2 + (data[1] & 0x7F if len(data) > 1 and data[1] & 0x80 else 0)
     rest = data[head : head + 8]
     is_identifier = rest[:1] == b"\x30" and rest[2:3] == b"\x06"
@@ -521,7 +521,7 @@ _Members = Sequence[_der.Element]
 
 
 def _see_der(data: bytes, form: str) -> tuple[str | None, Seen]:
-    """Return a kind of _OF_KIND, if it is one, and what DER is. Raises DerError."""
+    """Return the contents of DER, with its kind in _OF_KIND if it has one. Raises DerError."""
     members = _der.sequence(data)
     tags = tuple(member.tag for member in members)
     for kind, matches, reading in _READINGS:
@@ -534,7 +534,7 @@ def _see_der(data: bytes, form: str) -> tuple[str | None, Seen]:
 
 
 def _identifier(algorithm: _der.Element) -> tuple[str, bool]:
-    """Return an AlgorithmIdentifier's object identifier, and whether it has parameters."""
+    """Return the object identifier of an AlgorithmIdentifier, and whether it has parameters."""
     members = _der.elements(algorithm.content)
     if not members or members[0].tag != _der.OBJECT_IDENTIFIER:
         raise _der.DerError("its algorithm is missing")
@@ -674,7 +674,7 @@ _OF_KIND: Mapping[str, tuple[str, ...]] = {
     _PRIVATE_KEY: ("PRIVATE KEY",),
     _CERTIFICATE: _CERTIFICATE_LABELS,
 }
-"""The labels of each kind, the right one first."""
+"""The PEM labels of each kind. The correct label is first."""
 _KEY_LABELS = frozenset(label for labels in _OF_KIND.values() for label in labels)
 _READINGS: Sequence[
     tuple[
@@ -702,7 +702,7 @@ _OTHER_DER: Sequence[tuple[Callable[[tuple[int, ...], _Members], bool], str]] = 
 
 
 def _convertible(what: str, form: str) -> Other:
-    """Return what something is, with the command that makes of it what pqkeep takes."""
+    """Return a description of unsupported input, with the command that converts it."""
     der = "-inform DER " if form.startswith("DER") else ""
     steps = {
         _REQUEST: (_PUBLIC_KEY, f"openssl req {der}-in FILE -noout -pubkey -out key.pem"),

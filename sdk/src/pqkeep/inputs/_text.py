@@ -1,4 +1,4 @@
-"""Text as it comes from outside: its characters, blocks between markers (RFC 7468), base64, JSON."""
+"""Text from outside: encodings, blocks between markers (RFC 7468), base64 and JSON."""
 
 import binascii
 import json
@@ -31,18 +31,18 @@ class TextError(ValueError):
 
 
 class Block(NamedTuple):
-    """What stands between two markers."""
+    """The contents between two markers."""
 
     label: str
     data: bytes
     is_encrypted: bool
-    """Whether its header says so (RFC 1421)."""
+    """True if the header says that the block is encrypted (RFC 1421)."""
 
 
 def as_text(data: bytes) -> str | None:
-    """Return data as text, without a byte-order mark; None of what is no text.
+    """Return data as text without a byte-order mark. None if it is not text.
 
-    Around markers there may be text in another encoding.
+    Text around markers may have another encoding.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
@@ -59,7 +59,7 @@ def as_text(data: bytes) -> str | None:
 
 
 def is_utf_16(data: bytes) -> bool:
-    """Return whether data is text in UTF-16."""
+    """Return True if data is UTF-16 text."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return as_text(data) is not None
     return bool(data) and (not any(data[1::2]) or not any(data[::2])) and as_text(data) is not None
@@ -71,7 +71,7 @@ def has_markers(text: str) -> bool:
 
 
 def blocks(text: str) -> Sequence[Block]:
-    """Return the blocks in a text, which may have any text around them. Raises TextError."""
+    """Return the blocks in a text. Other text may surround them. Raises TextError."""
     if "\\n" in text and len(_LINES.split(text.strip())) == 1:  # as it stands in JSON or a shell
         text = text.replace("\\r", "").replace("\\n", "\n")
     if _QUOTED.search(text):
@@ -80,12 +80,12 @@ def blocks(text: str) -> Sequence[Block]:
 
 
 def begins_block(text: str) -> bool:
-    """Return whether a line of text is a marker."""
+    """Return True if a line of the text is a marker."""
     return _AT_LINE.search(text) is not None
 
 
 def base64_bytes(text: str) -> bytes:
-    """Return what base64 or base64url stands for, with padding or without. Raises TextError."""
+    """Decode base64 or base64url, with or without padding. Raises TextError."""
     compact = _WHITE.sub("", text)
     if _NOT_BASE64.search(compact):
         raise TextError("it has a character that is not base64")
@@ -108,7 +108,7 @@ def base64_bytes(text: str) -> bytes:
 
 
 def hexadecimal_bytes(text: str) -> bytes | None:
-    """Return what hexadecimal digits stand for; None of text that has anything else."""
+    """Decode hexadecimal digits. None for other text."""
     stripped = text.strip()
     if not _HEXADECIMAL.fullmatch(stripped):
         return None
@@ -116,7 +116,7 @@ def hexadecimal_bytes(text: str) -> bytes | None:
 
 
 def json_value(text: str) -> object:
-    """Return the value that JSON is. Raises TextError, for a name that is there twice too."""
+    """Parse JSON. Raises TextError, also for a duplicate name."""
     try:
         return cast("object", _DECODER.decode(text.strip()))
     except TextError:
@@ -127,7 +127,7 @@ def json_value(text: str) -> object:
 
 
 def _decoded(data: bytes, encoding: str) -> str | None:
-    """Return text; None of what is none, or in UTF-16 only by chance."""
+    """Decode text. None if it is not text, or looks like UTF-16 only by chance."""
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError:
@@ -153,7 +153,7 @@ def _blocks(text: str) -> Iterator[Block]:
 
 
 def _shown(label: str) -> str:
-    """Return a label if it can be shown: damaged markers may have anything in them."""
+    """Return a label if it can be shown safely: damaged markers may contain anything."""
     return label if _PLAIN_LABEL.fullmatch(label) else "(unknown label)"
 
 

@@ -1,13 +1,13 @@
-"""Local encryption: data of any size is encrypted here, and the service sees none of it.
+"""Local encryption: data of any size is encrypted on this machine. The service never sees it.
 
     client.local.encrypt_file("report.pdf", "report.pdf.pqk")
     client.local.decrypt_file("report.pdf.pqk", "report.pdf")
 
-Encryption needs public keys and no service; ``pqkeep.local.encrypt`` and its like take them. For
-decryption the service is sent a KEM ciphertext from the header, and returns the shared secret that
-the file key is wrapped under. Re-encryption wraps the file key anew, and leaves the data alone.
+Encryption needs only public keys: ``pqkeep.local.encrypt`` works without a service. For decryption,
+the service gets a KEM ciphertext from the header, and returns the shared secret that unwraps the
+file key. Re-encryption wraps the file key again, and does not change the data.
 
-The format is in docs/local-format.md, what it protects in docs/local-encryption.md. It needs the
+docs/local-format.md describes the format, and docs/local-encryption.md the protection. It needs the
 extra ``pqkeep[local]``.
 """
 

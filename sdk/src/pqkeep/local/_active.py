@@ -1,4 +1,4 @@
-"""A tenant's active key, as the one to encrypt to."""
+"""A tenant's active key as a recipient."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient
 from pqkeep.models import Key
 
 DEFAULT = "Kyber768"
-"""What the service takes too where none is named."""
+"""The service has the same default."""
 
 
 def named(rules: Rules, algorithm: str | None) -> str:
-    """Return the algorithm to ask for. Raises ComplianceError and InvalidRequestError."""
+    """Return the algorithm to request. Raises ComplianceError and InvalidRequestError."""
     chosen = rules.kem(algorithm)
     if chosen is None:
         return DEFAULT
@@ -30,14 +30,14 @@ def named(rules: Rules, algorithm: str | None) -> str:
 
 
 def allowed(rules: Rules, recipients: Collection[Recipient]) -> Collection[Recipient]:
-    """Return recipients that the compliance profile allows. Raises ComplianceError."""
+    """Return the recipients if the compliance profile allows all. Raises ComplianceError."""
     for recipient in recipients:
         rules.kem(recipient.algorithm)
     return recipients
 
 
 class Target(NamedTuple):
-    """Whose active key takes the place of the one that opened a file."""
+    """The active key that replaces the key that opened a file."""
 
     algorithm: str
     keyring: str
@@ -46,7 +46,9 @@ class Target(NamedTuple):
 def target_of(
     rules: Rules, opened: Opened, algorithm: str | None, keyring: str | None, change: Change
 ) -> Target | None:
-    """Return where a file moves to, unless a change says so itself, or that it stays.
+    """Return the algorithm and keyring of the new key.
+
+    None if the change names its own, or the key stays.
 
     Raises ComplianceError and InvalidRequestError.
     """
@@ -66,14 +68,14 @@ def target_of(
 
 
 def asked(keyring: str) -> str | None:
-    """Return what a request says of a keyring: nothing of the one that is there by itself."""
+    """Return the keyring for a request, or None for the default keyring."""
     return None if keyring == DEFAULT_KEYRING else keyring
 
 
 def as_recipient(key: Key, algorithm: str, keyring: str | None = None) -> Recipient:
-    """Take a key that the service gave for an algorithm, whatever it calls it itself.
+    """Return the service's key as a recipient of this algorithm, under any of its names.
 
-    Raises MalformedResponseError if it is no such key.
+    Raises MalformedResponseError if the public key does not fit the algorithm.
     """
     try:
         encapsulate(public_key=key.public_key, algorithm=algorithm, key_version=key.key_version)

@@ -1,7 +1,6 @@
-"""Local encryption with a client for asyncio: the data is read, worked on and written in threads.
+"""Local encryption with a client for asyncio. Data is read, processed and written in threads.
 
-No thread waits for the event loop, which needs threads of its own: what the service is asked lies
-between two of them.
+Threads never wait for the event loop: requests to the service are made between two threads.
 """
 
 import asyncio
@@ -36,16 +35,17 @@ from pqkeep.resources.keys import Keys
 
 T = TypeVar("T")
 STOP_SECONDS = 5.0
-"""How long a cancelled call waits for its thread, which stops at its next piece. A reader or writer
-that blocks for longer is left to itself."""
+"""Seconds that a cancelled call waits for its thread, which stops at its next piece. If a reader or
+writer blocks for longer, the call no longer waits.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AsyncLocal:
-    """Local for asyncio: the same methods, to be awaited.
+    """Local for asyncio: the same methods, as coroutines.
 
-    Readers and writers are ordinary ones, and are used in threads. A file is not there if the call
-    that makes it was cancelled before it was whole.
+    Readers and writers are ordinary, blocking ones, and are used in threads. If a call is cancelled
+    before its file is complete, the file does not appear.
     """
 
     _kem: Kem[AsyncTransport]
@@ -61,10 +61,10 @@ class AsyncLocal:
         recipients: Collection[Recipient] = (),
         capacity: int = 0,
     ) -> bytes:
-        """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
+        """Encrypt data in memory, to the active key of an algorithm (``Kyber768``).
 
-        ``recipients`` can decrypt it too. ``capacity`` is the largest number of recipients.
-        Raises ValueError too.
+        ``recipients`` can also decrypt it. ``capacity`` is the largest number of recipients. Raises
+        ValueError too.
         """
         to = await self._recipients(algorithm, keyring, recipients)
         return await _in_thread(
@@ -81,7 +81,7 @@ class AsyncLocal:
         recipients: Collection[Recipient] = (),
         capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed."""
+        """Encrypt all data of a reader. It does not close reader or writer, or flush the writer."""
         to = await self._recipients(algorithm, keyring, recipients)
         await _in_thread(
             lambda stop: write_all(writer, stop.before(encrypted(reader, to, capacity=capacity)))
@@ -98,7 +98,7 @@ class AsyncLocal:
         capacity: int = DEFAULT_CAPACITY,
         replace: bool = False,
     ) -> None:
-        """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+        """Encrypt a file. The new file (mode 0600) appears when it is complete and on disk.
 
         Raises OSError too, and FileExistsError unless ``replace``.
         """
@@ -119,7 +119,7 @@ class AsyncLocal:
         keyring: str | None = None,
         associated_data: bytes = b"",
     ) -> Ciphertext:
-        """Encrypt at most 1,048,576 bytes as the service does, for ``client.kem.decrypt``.
+        """Encrypt at most 1,048,576 bytes in the service's format, for ``client.kem.decrypt``.
 
         The tenant is the client's own. Raises ValueError too.
         """
@@ -129,7 +129,7 @@ class AsyncLocal:
         )
 
     async def decrypt(self, ciphertext: bytes) -> bytes:
-        """Decrypt data that is in memory. Raises DecryptionError if it is not what was encrypted."""
+        """Decrypt data in memory. Raises DecryptionError if it was changed."""
         reader = BytesIO(ciphertext)
         data_key = await self._data_key(reader)
         return await _in_thread(
@@ -137,10 +137,10 @@ class AsyncLocal:
         )
 
     async def decrypt_stream(self, reader: Reader, writer: Writer) -> None:
-        """Decrypt everything that a reader has. Neither is closed, nor is the writer flushed.
+        """Decrypt all data of a reader. It does not close reader or writer, or flush the writer.
 
-        What is written was authenticated, and is how the data begins. That it is all of it is known
-        when this returns, and not before: a writer must not act on what it got.
+        Every written byte is authenticated. The output is complete only when this returns, so do
+        not use it before.
         """
         data_key = await self._data_key(reader)
         await _in_thread(
@@ -150,7 +150,7 @@ class AsyncLocal:
     async def decrypt_file(
         self, source: FilePath, target: FilePath, *, replace: bool = False
     ) -> None:
-        """Decrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+        """Decrypt a file. The new file (mode 0600) appears when it is complete and on disk.
 
         Raises OSError too, and FileExistsError unless ``replace``.
         """
@@ -172,7 +172,7 @@ class AsyncLocal:
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
     ) -> bytes:
-        """Return data with other recipients, as ``re_encrypt_file`` gives them to a file."""
+        """Return the data with other recipients. The arguments are those of ``re_encrypt_file``."""
         writer = BytesIO()
         await self.re_encrypt_stream(
             BytesIO(ciphertext),
@@ -196,9 +196,9 @@ class AsyncLocal:
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
     ) -> None:
-        """Copy encrypted data, with other recipients. Neither is closed or flushed.
+        """Copy encrypted data, with other recipients. It does not close or flush anything.
 
-        The segments are copied as they are, and are not authenticated.
+        The segments are copied unchanged, and are not authenticated.
         """
         header = await _in_thread(lambda _: read_header(reader))
         opened = await self._open(header)
@@ -221,9 +221,9 @@ class AsyncLocal:
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
     ) -> bool:
-        """Give a file other recipients, in place. Returns whether anything had to be changed.
+        """Change the recipients of a file, in place. Return False if nothing had to change.
 
-        See Local. Once it writes, it is not stopped when the call is cancelled.
+        See Local. A cancelled call does not stop it once it writes.
         """
         with ExitStack() as stack:
             file = await _in_thread(lambda _: stack.enter_context(changeable(path)))
@@ -235,13 +235,13 @@ class AsyncLocal:
             return await _in_thread(lambda _: change_file(file, header, opened, wanted))
 
     async def add_recipient(self, path: FilePath, recipient: Recipient) -> bool:
-        """Let the owner of one more key decrypt a file. See ``re_encrypt_file``."""
+        """Let the owner of another public key decrypt a file. See ``re_encrypt_file``."""
         return await self.re_encrypt_file(path, add=(recipient,))
 
     async def remove_recipient(self, path: FilePath, fingerprint: bytes) -> bool:
-        """Take a recipient out of a file's header. See ``re_encrypt_file``.
+        """Remove a recipient from a file's header. See ``re_encrypt_file``.
 
-        Whoever opened the file before may have kept the file key, which stays the same.
+        The file key stays the same. A removed recipient may have kept it.
         """
         return await self.re_encrypt_file(path, remove=(fingerprint,))
 
@@ -287,11 +287,11 @@ class AsyncLocal:
 
 
 class _StoppedError(Exception):
-    """Nobody waits any more."""
+    """The call was cancelled."""
 
 
 class _Stop:
-    """Ends a thread's work at its next piece, once nobody waits for it."""
+    """Stops a thread's work at its next piece, after the call was cancelled."""
 
     def __init__(self) -> None:
         self._is_due = Event()
@@ -300,7 +300,7 @@ class _Stop:
         self._is_due.set()
 
     def before(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield pieces for as long as somebody waits. What has its last one is finished."""
+        """Yield pieces until the call is cancelled. After the last piece, the work is finished."""
         for piece in pieces:
             if self._is_due.is_set():
                 raise _StoppedError
@@ -320,6 +320,6 @@ async def _in_thread(work: Callable[[_Stop], T]) -> T:
 
 
 def _take_note(running: asyncio.Task[T]) -> None:
-    """Look at how it ended, which asyncio would otherwise complain about."""
+    """Read the task's exception: asyncio logs exceptions that are never read."""
     if not running.cancelled():
         running.exception()

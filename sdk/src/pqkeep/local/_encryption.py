@@ -1,11 +1,11 @@
-"""Encryption with nothing but a public key, and decryption: the data never leaves.
+"""Encryption with a public key, and decryption. The data never leaves this machine.
 
-Decryption asks for the shared secret only. Data is in segments, in the STREAM construction:
+Decryption needs only the shared secret from the service. Data has segments (STREAM construction):
 
     segment = AES-256-GCM(key, nonce = zero (7) || number (4) || is last (1), 256 KiB or less)
 
-So none can be changed, left out, moved or repeated, and nothing can be cut off or added. The key is
-one file's only: no nonce comes twice. (Hoang, Reyhanitabar, Rogaway, Vizár, "Online
+Decryption detects changed, missing, moved, repeated and added segments, and a cut end. Each file
+has its own key, so a nonce is never used twice. (Hoang, Reyhanitabar, Rogaway, Vizár, "Online
 Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
 """
 
@@ -24,21 +24,21 @@ from pqkeep.local._streams import FilePath, Reader, Writer, in_pieces, save, wri
 from pqkeep.models import Ciphertext
 
 SEGMENT_SIZE = 256 * 1024
-"""Bytes of plaintext in every segment but the last."""
+"""Bytes of plaintext in every segment except the last."""
 MOST_SEGMENTS = 1 << 32
 
 
 def encrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
-    """Yield the segments. Raises OverflowError beyond a pebibyte."""
+    """Yield the encrypted segments. Raises OverflowError for more than a pebibyte."""
     aead = AESGCM(key)
     for number, (plaintext, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE)):
         yield aead.encrypt(nonce(number, is_last=is_last), plaintext, None)
 
 
 def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
-    """Yield what is in the segments, each after it was authenticated.
+    """Yield the plaintext of each segment after its authentication.
 
-    Raises DecryptionError, and UnreadableInputError where the last one is shorter than its tag.
+    Raises DecryptionError, and UnreadableInputError if the last segment is shorter than its tag.
     """
     aead = AESGCM(key)
     for number, (segment, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE + TAG_SIZE)):
@@ -66,11 +66,11 @@ def nonce(number: int, *, is_last: bool) -> bytes:
 
 
 LARGEST_PLAINTEXT = 1024 * 1024
-"""How much the service decrypts at once."""
+"""The most bytes that the service decrypts in one request."""
 
 
 def encrypt(plaintext: bytes, *, recipients: Sequence[Recipient], capacity: int = 0) -> bytes:
-    """Encrypt data that is in memory. Further recipients need ``capacity``.
+    """Encrypt data in memory. ``capacity`` is for recipients that are added later.
 
     Raises ValueError for no recipients, more than 32, or an invalid public key.
     """
@@ -84,9 +84,9 @@ def encrypt_stream(
     recipients: Sequence[Recipient],
     capacity: int = DEFAULT_CAPACITY,
 ) -> None:
-    """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed.
+    """Encrypt all data of a reader. It does not close reader or writer, or flush the writer.
 
-    Raises what ``encrypt`` does, and OverflowError for more than a pebibyte.
+    Raises the errors of ``encrypt``, and OverflowError for more than a pebibyte.
     """
     write_all(writer, encrypted(reader, recipients, capacity=capacity))
 
@@ -99,9 +99,9 @@ def encrypt_file(
     capacity: int = DEFAULT_CAPACITY,
     replace: bool = False,
 ) -> None:
-    """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+    """Encrypt a file. The new file (mode 0600) appears when it is complete and on disk.
 
-    Raises what ``encrypt_stream`` does, OSError, and FileExistsError unless ``replace``.
+    Raises the errors of ``encrypt_stream``, OSError, and FileExistsError unless ``replace``.
     """
     with Path(source).open("rb") as reader:
         save(target, encrypted(reader, recipients, capacity=capacity), replace=replace)
@@ -114,10 +114,10 @@ def encrypt_for_service(
     recipient: Recipient,
     associated_data: bytes = b"",
 ) -> Ciphertext:
-    """Encrypt at most 1,048,576 bytes as the service does, for ``client.kem.decrypt``.
+    """Encrypt at most 1,048,576 bytes in the service's format, for ``client.kem.decrypt``.
 
-    It opens for this tenant, keyring, algorithm and key version only, and with the same associated
-    data: see "Encrypted data" in docs/cryptography.md. Raises ValueError.
+    Decryption needs the same tenant, keyring, algorithm, key version and associated data: see
+    "Encrypted data" in docs/cryptography.md. Raises ValueError.
     """
     if len(plaintext) > LARGEST_PLAINTEXT:
         raise ValueError(f"the service decrypts at most {LARGEST_PLAINTEXT} bytes")
@@ -146,23 +146,22 @@ def encrypt_for_service(
 
 
 def encrypted(reader: Reader, recipients: Sequence[Recipient], *, capacity: int) -> Iterator[bytes]:
-    """Yield encrypted data piece by piece. Recipients are checked before the first is asked for."""
+    """Yield encrypted data piece by piece. Recipients are checked before the first piece is read."""
     file_key = new_file_key()
     header = new_header(file_key, recipients, capacity=capacity)
     return chain((header,), encrypted_segments(reader, file_key.data_key()))
 
 
 def decrypt(ciphertext: bytes, *, decapsulate: Decapsulate) -> bytes:
-    """Decrypt data that is in memory. Raises DecryptionError, and what ``decapsulate`` does."""
+    """Decrypt data in memory. Raises DecryptionError, and the errors of ``decapsulate``."""
     return b"".join(_decrypted(BytesIO(ciphertext), decapsulate))
 
 
 def decrypt_stream(reader: Reader, writer: Writer, *, decapsulate: Decapsulate) -> None:
-    """Decrypt everything that a reader has. Neither is closed, nor is the writer flushed.
+    """Decrypt all data of a reader. It does not close reader or writer, or flush the writer.
 
-    What is written was authenticated, and is how the data begins. That it is all of it is known
-    when this returns, and not before: a writer must not act on what it got. Raises what
-    ``decrypt`` does.
+    Every written byte is authenticated. The output is complete only when this returns, so do not
+    use it before. Raises the errors of ``decrypt``.
     """
     write_all(writer, _decrypted(reader, decapsulate))
 
@@ -170,9 +169,9 @@ def decrypt_stream(reader: Reader, writer: Writer, *, decapsulate: Decapsulate) 
 def decrypt_file(
     source: FilePath, target: FilePath, *, decapsulate: Decapsulate, replace: bool = False
 ) -> None:
-    """Decrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+    """Decrypt a file. The new file (mode 0600) appears when it is complete and on disk.
 
-    Raises what ``decrypt`` does, OSError, and FileExistsError unless ``replace``.
+    Raises the errors of ``decrypt``, OSError, and FileExistsError unless ``replace``.
     """
     with Path(source).open("rb") as reader:
         save(target, _decrypted(reader, decapsulate), replace=replace)

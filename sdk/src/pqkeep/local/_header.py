@@ -1,16 +1,16 @@
-"""What stands before the segments: who can open the file, once or twice.
+"""The header before the segments: one or two slots with the recipients.
 
     header = slot, or slot || slot
     slot   = "pqkeep", 00, format (1) || slots (1) || size of a slot (4) || sequence number (8)
              || recipients (1) || recipient … || zeros || MAC (48) || SHA-384(slot so far)
 
-The MAC under the file key covers everything before it, so only somebody who can open the file
-changes its recipients. The checksum tells a slot that was written whole from one that was not: of
-two, the whole one with the larger number counts. A file keeps two so that one can be written while
-the other holds; data in memory has one, which has no more room than it needs.
+The MAC under the file key covers everything before it. So only a recipient can change the
+recipients. The checksum detects an incomplete slot. Of two complete slots, the one with the larger
+sequence number is in use. A file has two slots, so that one stays complete while the other is
+written. Data in memory has one slot without spare capacity.
 
-To open one, the shared secret of one recipient after the other is asked for. Recipients may be keys
-of other people, whose secrets cannot be had here: those are skipped.
+To open a header, the shared secrets of its recipients are requested one after the other. Recipients
+with keys of other people are skipped, because the service cannot recover their secrets.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,7 +43,8 @@ MOST_RECIPIENTS = 32
 CHECKSUM_SIZE = 48
 LARGEST_SLOT = 65536
 BLOCK = 4096
-"""Where there are two slots, each is a multiple of this, which no disk writes in parts."""
+"""In a header with two slots, their size is a multiple of this. A disk writes such a block whole.
+"""
 DEFAULT_CAPACITY = 4
 _PREFIX_SIZE = len(MAGIC) + 1 + 1 + 4
 _RECIPIENTS_AT = _PREFIX_SIZE + 8 + 1
@@ -53,7 +54,7 @@ _SMALLEST_SLOT = _RECIPIENTS_AT + _END_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many slots a header has, and how many bytes each."""
+    """The number of slots of a header, and the bytes of each."""
 
     slots: int
     slot_size: int
@@ -64,31 +65,31 @@ class Layout:
         return self.slots * self.slot_size
 
     def prefix(self) -> bytes:
-        """Return what each slot begins with."""
+        """Return the first bytes of each slot."""
         return MAGIC + bytes((FORMAT, self.slots)) + self.slot_size.to_bytes(4, "big")
 
     def has_capacity_for(self, recipients: Sequence[WrappedFileKey]) -> bool:
-        """Whether they fit into a slot, and it can be replaced without a copy of the file."""
+        """Return True if the recipients fit into a slot, and the header has two slots."""
         return self.slots > 1 and _needed(recipients) <= self.slot_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What can be known of encrypted data without its key. Nothing of it is authenticated."""
+    """The facts in a header. They are readable without a key, and not authenticated."""
 
     recipients: tuple[WrappedFileKey, ...]
     layout: Layout
     sequence: int
-    """How often the recipients were changed, and one."""
+    """The number of changes to the recipients, plus one."""
     slot: bytes = field(repr=False)
-    """The slot that counts."""
+    """The slot in use."""
     place: int
-    """Which one that is."""
+    """The index of the slot in use."""
     is_settled: bool
-    """Whether all slots say the same."""
+    """True if all slots are equal."""
 
     def open(self, recipient: WrappedFileKey, shared_secret: bytes) -> FileKey:
-        """Return the file key. Raises DecryptionError, if the header is not its own too."""
+        """Return the file key. Raises DecryptionError if it does not authenticate the header."""
         file_key = recipient.unwrap(shared_secret)
         content, mac = self.slot[:-_END_SIZE], self.slot[-_END_SIZE:-CHECKSUM_SIZE]
         if not file_key.has_authenticated(content, mac):
@@ -101,8 +102,8 @@ class Header:
 def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, capacity: int) -> bytes:
     """Return the header of a new file.
 
-    Raises ValueError for no recipients, too many, one twice, an invalid public key or too much
-    room.
+    Raises ValueError for no recipients, too many, a repeated one, an invalid public key, or too
+    large a capacity.
     """
     wrapped = changed_recipients((), file_key, add=recipients)
     layout = layout_for(wrapped, capacity=capacity)
@@ -110,9 +111,10 @@ def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, capacity: 
 
 
 def layout_for(recipients: Sequence[WrappedFileKey], *, capacity: int) -> Layout:
-    """Return a layout with room for so many recipients, or as many as there are.
+    """Return a layout for ``capacity`` recipients, or for all recipients if there are more.
 
-    Without any room there is one slot, as long as it must be. Raises ValueError for too much.
+    With capacity 0 there is one slot, as long as necessary. Raises ValueError for too large a
+    capacity.
     """
     if not 0 <= capacity <= MOST_RECIPIENTS:
         raise ValueError(f"the capacity must be 0 to {MOST_RECIPIENTS} recipients")
@@ -146,10 +148,10 @@ def changed_recipients(
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
 ) -> tuple[WrappedFileKey, ...]:
-    """Return recipients without those of some fingerprints, and with new ones at the end.
+    """Return the recipients without those of some fingerprints, and with new ones at the end.
 
-    Who is there already stays as it is. Raises ValueError if a fingerprint is nobody's, for an
-    invalid public key, or if none or too many are left.
+    A recipient that is already there stays unchanged. Raises ValueError for an unknown fingerprint,
+    an invalid public key, and if no or too many recipients remain.
     """
     if not set(remove) <= {recipient.fingerprint for recipient in before}:
         raise ValueError("the recipient to remove is not in the header")
@@ -163,10 +165,10 @@ def changed_recipients(
 
 
 def read_header(reader: Reader) -> Header:
-    """Read the header of encrypted data, which says what keys open it.
+    """Read the header of encrypted data, which lists the keys that open it.
 
-    Raises UnreadableInputError for what is other data, or is cut within the header, and
-    DecryptionError for a header that was changed.
+    Raises UnreadableInputError for other data and for a cut header, and DecryptionError for a
+    changed header.
     """
     prefix = read_up_to(reader, _PREFIX_SIZE)
     layout = _read_layout(prefix)
@@ -247,13 +249,13 @@ def _read_recipients(slot: bytes) -> tuple[WrappedFileKey, ...]:
 
 
 SKIPPED = (ComplianceError, DecryptionError, NotFoundError, PermissionDeniedError)
-"""What says of one recipient that its key cannot be used here, and nothing of the others."""
+"""Errors of one recipient's key. The next recipient is tried then."""
 
 
 class Decapsulate(Protocol):
     """Recovers a shared secret.
 
-    It raises NotFoundError or DecryptionError for a key that it has not: the next is tried then.
+    It raises NotFoundError or DecryptionError for an unknown key. The next recipient is tried then.
     """
 
     def __call__(
@@ -264,14 +266,14 @@ class Decapsulate(Protocol):
 
 
 class Opened(NamedTuple):
-    """A file key, and whose key it was unwrapped with."""
+    """A file key, and the recipient whose key unwrapped it."""
 
     file_key: FileKey
     recipient: WrappedFileKey
 
 
 def open_header(header: Header, decapsulate: Decapsulate) -> Opened:
-    """Unwrap the file key. Raises DecryptionError, and what ``decapsulate`` does."""
+    """Unwrap the file key. Raises DecryptionError, and the errors of ``decapsulate``."""
     failures: list[PqkeepError] = []
     for recipient in header.recipients:
         try:
@@ -283,7 +285,7 @@ def open_header(header: Header, decapsulate: Decapsulate) -> Opened:
 
 
 def refusal(failures: list[PqkeepError]) -> PqkeepError:
-    """Return what to raise where no recipient opened a header."""
+    """Return the error for a header that no key opened."""
     if len(failures) == 1 or len({type(failure) for failure in failures}) == 1:
         return failures[0]
     return DecryptionError(f"none of the {len(failures)} recipients' keys can be used here")

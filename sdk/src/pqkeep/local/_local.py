@@ -1,4 +1,4 @@
-"""Local encryption with a client: its service has the keys, and sees none of the data."""
+"""Local encryption with a client. The service has the private keys, and never sees the data."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -31,11 +31,11 @@ from pqkeep.models import Ciphertext, Key
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Local:
-    """Encryption and decryption here, with keys that stay in the service.
+    """Encryption and decryption on this machine, with private keys that stay in the service.
 
-    To encrypt, the service is asked for the active public key; to decrypt, for the shared secret of
-    a KEM ciphertext, once for each recipient until one is the client's own; to re-encrypt, for
-    both. Every method raises PqkeepError.
+    Encryption requests the active public key. Decryption requests the shared secret of a KEM
+    ciphertext, for one recipient after the other until one succeeds. Re-encryption does both. Every
+    method raises PqkeepError.
     """
 
     _decapsulate: Callable[..., bytes]
@@ -53,10 +53,10 @@ class Local:
         recipients: Collection[Recipient] = (),
         capacity: int = 0,
     ) -> bytes:
-        """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
+        """Encrypt data in memory, to the active key of an algorithm (``Kyber768``).
 
-        ``recipients`` can decrypt it too. ``capacity`` is the largest number of recipients.
-        Raises ValueError too.
+        ``recipients`` can also decrypt it. ``capacity`` is the largest number of recipients. Raises
+        ValueError too.
         """
         to = self._recipients(algorithm, keyring, recipients)
         return b"".join(encrypted(BytesIO(plaintext), to, capacity=capacity))
@@ -71,7 +71,7 @@ class Local:
         recipients: Collection[Recipient] = (),
         capacity: int = DEFAULT_CAPACITY,
     ) -> None:
-        """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed."""
+        """Encrypt all data of a reader. It does not close reader or writer, or flush the writer."""
         to = self._recipients(algorithm, keyring, recipients)
         write_all(writer, encrypted(reader, to, capacity=capacity))
 
@@ -86,7 +86,7 @@ class Local:
         capacity: int = DEFAULT_CAPACITY,
         replace: bool = False,
     ) -> None:
-        """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+        """Encrypt a file. The new file (mode 0600) appears when it is complete and on disk.
 
         Raises OSError too, and FileExistsError unless ``replace``.
         """
@@ -103,7 +103,7 @@ class Local:
         keyring: str | None = None,
         associated_data: bytes = b"",
     ) -> Ciphertext:
-        """Encrypt at most 1,048,576 bytes as the service does, for ``client.kem.decrypt``.
+        """Encrypt at most 1,048,576 bytes in the service's format, for ``client.kem.decrypt``.
 
         The tenant is the client's own. Raises ValueError too.
         """
@@ -113,19 +113,19 @@ class Local:
         )
 
     def decrypt(self, ciphertext: bytes) -> bytes:
-        """Decrypt data that is in memory. Raises DecryptionError if it is not what was encrypted."""
+        """Decrypt data in memory. Raises DecryptionError if it was changed."""
         return decrypt(ciphertext, decapsulate=self.decapsulate)
 
     def decrypt_stream(self, reader: Reader, writer: Writer) -> None:
-        """Decrypt everything that a reader has. Neither is closed, nor is the writer flushed.
+        """Decrypt all data of a reader. It does not close reader or writer, or flush the writer.
 
-        What is written was authenticated, and is how the data begins. That it is all of it is known
-        when this returns, and not before: a writer must not act on what it got.
+        Every written byte is authenticated. The output is complete only when this returns, so do
+        not use it before.
         """
         decrypt_stream(reader, writer, decapsulate=self.decapsulate)
 
     def decrypt_file(self, source: FilePath, target: FilePath, *, replace: bool = False) -> None:
-        """Decrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
+        """Decrypt a file. The new file (mode 0600) appears when it is complete and on disk.
 
         Raises OSError too, and FileExistsError unless ``replace``.
         """
@@ -141,7 +141,7 @@ class Local:
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
     ) -> bytes:
-        """Return data with other recipients, as ``re_encrypt_file`` gives them to a file."""
+        """Return the data with other recipients. The arguments are those of ``re_encrypt_file``."""
         reader = BytesIO(ciphertext)
         header = read_header(reader)
         opened = open_header(header, self.decapsulate)
@@ -159,9 +159,9 @@ class Local:
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
     ) -> None:
-        """Copy encrypted data, with other recipients. Neither is closed or flushed.
+        """Copy encrypted data, with other recipients. It does not close or flush anything.
 
-        The segments are copied as they are, and are not authenticated.
+        The segments are copied unchanged, and are not authenticated.
         """
         header = read_header(reader)
         opened = open_header(header, self.decapsulate)
@@ -178,16 +178,16 @@ class Local:
         add: Collection[Recipient] = (),
         remove: Collection[bytes] = (),
     ) -> bool:
-        """Give a file other recipients, in place. Returns whether anything had to be changed.
+        """Change the recipients of a file, in place. Return False if nothing had to change.
 
-        By itself the active key takes the place of the key that opened the file: the active one of
-        the same algorithm and keyring, or of those that are named. With ``to`` another public key does. With
-        ``add`` and ``remove`` alone nothing takes its place; they are new recipients, and the
-        fingerprints of some that are there.
+        By default, the active key replaces the key that opened the file. It has the same algorithm
+        and keyring, unless these are named. ``to`` is another public key that replaces it. ``add``
+        are new recipients, and ``remove`` are fingerprints of recipients. With only these two, no
+        key is replaced.
 
-        Only the header is written, unless it has no room: then a copy takes the file's place.
-        Whatever interrupts this, the file is what it was or what it is to be. Raises OSError and
-        ValueError too, and BlockingIOError if another process is changing the file.
+        Only the header is written. If it has no capacity left, a copy replaces the file. After an
+        interruption, the file is either the old or the new one. Raises OSError and ValueError too,
+        and BlockingIOError if another process changes the file.
         """
         with changeable(path) as file:
             header = read_header(file)
@@ -196,13 +196,13 @@ class Local:
             return change_file(file, header, opened, change)
 
     def add_recipient(self, path: FilePath, recipient: Recipient) -> bool:
-        """Let the owner of one more key decrypt a file. See ``re_encrypt_file``."""
+        """Let the owner of another public key decrypt a file. See ``re_encrypt_file``."""
         return self.re_encrypt_file(path, add=(recipient,))
 
     def remove_recipient(self, path: FilePath, fingerprint: bytes) -> bool:
-        """Take a recipient out of a file's header. See ``re_encrypt_file``.
+        """Remove a recipient from a file's header. See ``re_encrypt_file``.
 
-        Whoever opened the file before may have kept the file key, which stays the same.
+        The file key stays the same. A removed recipient may have kept it.
         """
         return self.re_encrypt_file(path, remove=(fingerprint,))
 

@@ -1,9 +1,9 @@
-"""The primitives, from cryptography: the only module of local encryption that loads it.
+"""The primitives, from cryptography. No other module of local encryption imports it.
 
-X-Wing (draft-connolly-cfrg-xwing-kem) is ML-KEM-768 and X25519, joined by SHA3-256; the library has
-it inside HPKE only.
+X-Wing (draft-connolly-cfrg-xwing-kem) joins ML-KEM-768 and X25519 by SHA3-256. The library offers
+it only inside HPKE.
 
-Shared secrets for a public key are made here too.
+This module also makes shared secrets for public keys.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FILE_HASH = SHA384()
-"""What belongs to a file and to none of its recipients is derived with this."""
+"""The hash function for keys that belong to the file, not to a recipient."""
 KEY_SIZE = 32
 NONCE_SIZE = 12
 TAG_SIZE = 16
@@ -53,32 +53,33 @@ _LABEL = bytes.fromhex("5c2e2f2f5e5c")
 
 @dataclass(frozen=True, slots=True)
 class Kem:
-    """One key encapsulation mechanism, and the hash function that goes with it."""
+    """A key encapsulation mechanism, and its hash function for key derivation."""
 
     ciphertext_size: int
     hash: HashAlgorithm
     encapsulate: Callable[[bytes], tuple[bytes, bytes]]
-    """Makes of a public key a new shared secret (32 bytes) and its KEM ciphertext. Raises
-    ValueError for what is no public key."""
+    """Returns a new shared secret (32 bytes) and its KEM ciphertext for a public key. Raises
+    ValueError for an invalid public key.
+    """
 
     def derive(self, shared_secret: bytes, *purpose: bytes) -> bytes:
-        """Return 32 bytes, for this purpose only."""
+        """Return a key of 32 bytes for this purpose only."""
         return derive(self.hash, shared_secret, *purpose)
 
 
 def derive(
     hash_algorithm: HashAlgorithm, secret: bytes, *purpose: bytes, length: int = KEY_SIZE
 ) -> bytes:
-    """Return so many bytes of HKDF (RFC 5869).
+    """Return ``length`` bytes of HKDF (RFC 5869).
 
-    There is no salt, and the info is the purpose: its parts, each behind its length as 2 bytes.
+    There is no salt. The info is the purpose: each part follows its length in 2 bytes.
     """
     info = b"".join(len(part).to_bytes(2, "big") + part for part in purpose)
     return HKDF(hash_algorithm, length=length, salt=None, info=info).derive(secret)
 
 
 def x_wing_secret(m_secret: bytes, x_secret: bytes, x_ciphertext: bytes, x_public: bytes) -> bytes:
-    """Join the secrets of ML-KEM and X25519."""
+    """Join the shared secrets of ML-KEM and X25519."""
     return sha3_256(m_secret + x_secret + x_ciphertext + x_public + _LABEL).digest()
 
 
@@ -105,9 +106,9 @@ KEMS: Mapping[str, Kem] = {
     "X-Wing": Kem(1120, SHA256(), _x_wing),
     "ML-KEM-1024": Kem(1568, SHA384(), _ml_kem_1024),  # CNSA 2.0 asks for SHA-384 with it
 }
-"""By the names that the service's API has for them."""
+"""By their names in the service's API."""
 ALIASES: Mapping[str, str] = {"ML-KEM-768": "Kyber768"}
-"""The standards' names of what the API calls otherwise."""
+"""The standards' names that differ from the API's."""
 
 
 def canonical(algorithm: str) -> str:
@@ -119,9 +120,9 @@ LARGEST_KEY_VERSION = (1 << 32) - 1
 
 
 def encapsulate(*, public_key: bytes, algorithm: str, key_version: int) -> Encapsulation:
-    """Make a new shared secret of 32 bytes, as ``client.kem.encapsulate`` does, but here.
+    """Make a new shared secret of 32 bytes, like ``client.kem.encapsulate``, but on this machine.
 
-    Raises ValueError where the three cannot be those of one key.
+    Raises ValueError if an argument is invalid, or the public key is not of the algorithm.
     """
     algorithm = canonical(algorithm)
     if algorithm not in KEMS:

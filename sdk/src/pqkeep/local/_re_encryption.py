@@ -1,7 +1,7 @@
-"""Re-encryption: the file key is wrapped to other recipients, and the data stays as it is.
+"""Re-encryption: the file key is wrapped for other recipients, and the data stays unchanged.
 
-Whoever had the file key keeps it: this moves data to another key of the same people, and takes
-nothing from anybody who could read it before.
+Earlier recipients may have kept the file key. So this moves data to new keys of the same people. It
+does not take access away.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,16 +28,16 @@ PIECE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What is done to the recipients of a file."""
+    """A change to the recipients of a file."""
 
     to: Recipient | None = None
-    """Takes the place of the one whose key opened the file."""
+    """Replaces the recipient whose key opened the file."""
     add: Collection[Recipient] = ()
     remove: Collection[bytes] = ()
     """Fingerprints."""
 
     def applied(self, header: Header, opened: Opened) -> tuple[WrappedFileKey, ...]:
-        """Return the recipients. Raises ValueError as ``changed_recipients`` does."""
+        """Return the new recipients. Raises the ValueError of ``changed_recipients``."""
         add, remove = [*self.add], {*self.remove}
         if self.to is not None:
             add.append(self.to)
@@ -54,12 +54,11 @@ def re_encrypt(
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
 ) -> bytes:
-    """Return data with other recipients.
+    """Return the data with other recipients.
 
-    ``to`` takes the place of the one whose key opened it, ``add`` are new ones, and ``remove`` are
-    fingerprints of some that are there. Raises DecryptionError, what ``decapsulate`` does, and
-    ValueError for an invalid public key, a fingerprint that is nobody's, and no or too many
-    recipients.
+    ``to`` replaces the recipient whose key opened it, ``add`` are new recipients, and ``remove``
+    are fingerprints of recipients. Raises DecryptionError, the errors of ``decapsulate``, and
+    ValueError for an invalid public key, an unknown fingerprint, and no or too many recipients.
     """
     reader, change = BytesIO(ciphertext), Change(to=to, add=add, remove=remove)
     return b"".join(_re_encrypted(reader, decapsulate, change))
@@ -74,9 +73,12 @@ def re_encrypt_stream(
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
 ) -> None:
-    """Copy encrypted data, with other recipients. Neither is closed, nor is the writer flushed.
+    """Copy encrypted data, with other recipients.
 
-    The segments are copied as they are, and are not authenticated. Raises what ``re_encrypt`` does.
+    It does not close reader or writer, or flush the writer.
+
+    The segments are copied unchanged, and are not authenticated. Raises the errors of
+    ``re_encrypt``.
     """
     change = Change(to=to, add=add, remove=remove)
     write_all(writer, _re_encrypted(reader, decapsulate, change))
@@ -90,11 +92,11 @@ def re_encrypt_file(
     add: Collection[Recipient] = (),
     remove: Collection[bytes] = (),
 ) -> bool:
-    """Give a file other recipients, in place. Returns whether anything had to be changed.
+    """Change the recipients of a file, in place. Return False if nothing had to change.
 
-    Only the header is written, unless it has no room: then a copy takes the file's place. Whatever
-    interrupts this, the file is what it was or what it is to be. Raises what ``re_encrypt`` does,
-    OSError, and BlockingIOError if another process is changing it.
+    Only the header is written. If it has no capacity left, a copy replaces the file. After an
+    interruption, the file is either the old or the new one. Raises the errors of ``re_encrypt``,
+    OSError, and BlockingIOError if another process changes the file.
     """
     with changeable(path) as file:
         header = read_header(file)
@@ -103,7 +105,7 @@ def re_encrypt_file(
 
 
 def change_file(file: FileIO, header: Header, opened: Opened, change: Change) -> bool:
-    """Change the recipients of an open file, and finish an earlier change."""
+    """Change the recipients of an open file, after finishing an interrupted change."""
     settle(file, header)
     recipients = change.applied(header, opened)
     if recipients == header.recipients:
@@ -115,7 +117,7 @@ def change_file(file: FileIO, header: Header, opened: Opened, change: Change) ->
 def changed_pieces(
     reader: Reader, header: Header, opened: Opened, change: Change
 ) -> Iterator[bytes]:
-    """Yield encrypted data, of which the header was read, with other recipients."""
+    """Yield encrypted data with other recipients. Its header was already read."""
     recipients = change.applied(header, opened)
     layout = header.layout
     if not layout.has_capacity_for(recipients):

@@ -1,19 +1,19 @@
-"""Recipients: public keys that a file key is wrapped to, and what a header has of each.
+"""Recipients: the public keys that wrap a file key, and their entries in a header.
 
     recipient    = algorithm (1) || key version (4) || length (1) || keyring's name
                    || SHA-256(public key) || KEM ciphertext || wrapped file key (48)
     wrapping key = HKDF(shared secret, info = "pqkeep/local/v2", "wrapping key", recipient so far)
     wrapped      = AES-256-GCM(wrapping key, nonce = zero (12), file key)
 
-A wrapping key comes from an encapsulation of its own and wraps once, so the nonce may be constant.
+Each wrapping key comes from a new encapsulation and wraps once. So the nonce may be constant.
 
-The file key is random, and the same for as long as the file is:
+The file key is random, and never changes:
 
     data key   = HKDF-SHA-384(file key, info = "pqkeep/local/v2", "data key")
     header MAC = HKDF-SHA-384(file key, info = "pqkeep/local/v2", "header", SHA-384(header), 48)
 
-The MAC is a PRF's output over a hash, both of which two different keys or headers cannot share. So
-it commits to the file key, which AES-GCM alone does not: no file opens to two plaintexts.
+The MAC is the output of a PRF over a hash. Two file keys or two headers cannot have the same MAC. So
+it commits to the file key, which AES-GCM alone does not do: no file opens to two plaintexts.
 """
 
 import os
@@ -45,7 +45,7 @@ MAC_SIZE = 48
 
 @dataclass(frozen=True, slots=True)
 class FileKey:
-    """The secret key of one file (32 bytes), known to its recipients only."""
+    """The secret key of one file (32 bytes). Only recipients know it."""
 
     value: bytes = field(repr=False)
 
@@ -64,24 +64,24 @@ class FileKey:
 
 
 def new_file_key() -> FileKey:
-    """Make the key of one file only: its segments' nonces begin at 0."""
+    """Return a new file key. It must encrypt one file only: the nonces of segments begin at 0."""
     return FileKey(os.urandom(KEY_SIZE))
 
 
 DEFAULT_KEYRING = "default"
-"""Every tenant has it."""
+"""The keyring that every tenant has."""
 KEYRING_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 NUMBERS: Mapping[str, int] = {"Kyber768": 1, "X-Wing": 2, "ML-KEM-1024": 3}
-"""How a header names the algorithms."""
+"""The number of each algorithm in a header."""
 LARGEST_RECIPIENT = 1 + 4 + 1 + 128 + 32 + 1568 + KEY_SIZE + TAG_SIZE
-"""Bytes of a recipient of ML-KEM-1024 with the longest name of a keyring."""
+"""Bytes of a recipient with ML-KEM-1024 and the longest keyring name."""
 _ALGORITHMS = {number: algorithm for algorithm, number in NUMBERS.items()}
 _WRAPPED_SIZE = KEY_SIZE + TAG_SIZE
 _FINGERPRINT_SIZE = 32
 
 
 class KeyName(TypedDict):
-    """By what its owner finds a private key."""
+    """The names by which the owner finds the private key."""
 
     key_version: int
     algorithm: str
@@ -89,7 +89,7 @@ class KeyName(TypedDict):
 
 
 class Identity(NamedTuple):
-    """What makes two recipients the same one."""
+    """The fields that identify a recipient."""
 
     algorithm: str
     fingerprint: bytes
@@ -97,10 +97,10 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """A public key to encrypt to, and by which name its owner finds the private one.
+    """A public key to encrypt to, with the names by which its owner finds the private key.
 
-    Raises ValueError for what is no name of a keyring; an invalid public key is found when it is
-    encrypted to.
+    Raises ValueError for an invalid keyring name. An invalid public key raises it during
+    encryption.
     """
 
     public_key: bytes = field(repr=False)
@@ -109,7 +109,7 @@ class Recipient:
     keyring: str = DEFAULT_KEYRING
 
     def __post_init__(self) -> None:
-        """Take the API's name of the algorithm, and refuse a keyring that no header can name."""
+        """Take any name of the algorithm. Raises ValueError for a keyring that no header can name."""
         object.__setattr__(self, "algorithm", canonical(self.algorithm))
         if not KEYRING_NAME.fullmatch(self.keyring):
             raise ValueError(
@@ -123,13 +123,13 @@ class Recipient:
 
     @property
     def identity(self) -> Identity:
-        """What tells it from other recipients."""
+        """The fields that identify the recipient."""
         return Identity(self.algorithm, self.fingerprint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedFileKey:
-    """What a header has of a recipient. Nothing of it is authenticated before the file is open."""
+    """A recipient in a header. Nothing is authenticated until the file key is known."""
 
     algorithm: str
     key_version: int
@@ -141,11 +141,11 @@ class WrappedFileKey:
 
     @property
     def identity(self) -> Identity:
-        """What tells it from other recipients."""
+        """The fields that identify the recipient."""
         return Identity(self.algorithm, self.fingerprint)
 
     def key_name(self) -> KeyName:
-        """Return what decapsulation takes beside the KEM ciphertext."""
+        """Return the arguments of decapsulation, without the KEM ciphertext."""
         return KeyName(key_version=self.key_version, algorithm=self.algorithm, keyring=self.keyring)
 
     def encoded(self) -> bytes:
@@ -153,7 +153,7 @@ class WrappedFileKey:
         return self._bound() + self.wrapped
 
     def unwrap(self, shared_secret: bytes) -> FileKey:
-        """Return the file key. Raises DecryptionError if the secret is another key's."""
+        """Return the file key. Raises DecryptionError for the shared secret of another key."""
         try:
             value = _wrapping(self.algorithm, shared_secret, self._bound()).decrypt(
                 bytes(NONCE_SIZE), self.wrapped, None
@@ -180,7 +180,7 @@ class WrappedFileKey:
 
 
 def wrap(file_key: FileKey, recipient: Recipient) -> WrappedFileKey:
-    """Wrap a file key. Raises ValueError if the public key is none of the algorithm."""
+    """Wrap a file key. Raises ValueError if the public key is invalid for the algorithm."""
     made = encapsulate(
         public_key=recipient.public_key,
         algorithm=recipient.algorithm,
@@ -200,14 +200,14 @@ def wrap(file_key: FileKey, recipient: Recipient) -> WrappedFileKey:
 def wrapped_with(
     file_key: FileKey, unfinished: WrappedFileKey, shared_secret: bytes
 ) -> WrappedFileKey:
-    """Wrap a file key under the secret of an encapsulation, which is used once."""
+    """Wrap a file key under the shared secret of an encapsulation. Use each secret once."""
     bound = unfinished.encoded()
     aead = _wrapping(unfinished.algorithm, shared_secret, bound)
     return replace(unfinished, wrapped=aead.encrypt(bytes(NONCE_SIZE), file_key.value, None))
 
 
 def take_recipient(data: bytes) -> tuple[WrappedFileKey, bytes]:
-    """Return the first recipient in data, and what follows it. Raises DecryptionError."""
+    """Return the first recipient in data, and the rest of the data. Raises DecryptionError."""
     algorithm = _ALGORITHMS.get(data[0]) if data else None
     if algorithm is None:
         raise DecryptionError("the header is damaged: the algorithm of a recipient is unknown")

@@ -1,8 +1,8 @@
-"""Replaces the header of a file in place. The segments stay where they are, whatever their size.
+"""Replaces the header of a file in place. The segments stay in place, whatever their size.
 
-One slot is written and synchronized, then the other: at every moment one of them is whole, and is
-the old header or the new one. The slot that counts is written last. This relies on what databases
-rely on too: that a write which is interrupted changes no bytes outside of what was to be written.
+One slot is written and synchronized, then the other. So one slot is always whole, with the old or
+the new header. The slot in use is written last. Like a database, this relies on the disk: an
+interrupted write changes no other bytes.
 """
 
 import errno
@@ -28,9 +28,9 @@ PIECE = 1024 * 1024
 
 @contextmanager
 def changeable(path: FilePath) -> Generator[FileIO]:
-    """Open a file to change its header, which nobody else does meanwhile.
+    """Open a file to change its header, under a lock.
 
-    Raises OSError, and BlockingIOError if somebody does.
+    Raises OSError, and BlockingIOError if another process has the lock.
     """
     with Path(path).open("r+b", buffering=0) as file:
         if not _lock(file):
@@ -40,7 +40,7 @@ def changeable(path: FilePath) -> Generator[FileIO]:
 
 
 def settle(file: FileIO, header: Header) -> None:
-    """Finish what was interrupted: afterwards no slot has recipients that were removed."""
+    """Finish an interrupted change. Afterwards, no slot has removed recipients."""
     if not header.is_settled:
         _write(file, header, header.slot)
 
@@ -48,9 +48,9 @@ def settle(file: FileIO, header: Header) -> None:
 def replace_recipients(
     file: FileIO, header: Header, file_key: FileKey, recipients: Sequence[WrappedFileKey]
 ) -> None:
-    """Write a settled header anew; where it has no room for that, a copy of the file.
+    """Write a new header. Without enough capacity, a copy replaces the file.
 
-    Raises BlockingIOError if another file has taken its place meanwhile, which stays as it is.
+    Raises BlockingIOError if another file has taken the path meanwhile. That file stays unchanged.
     """
     if header.layout.has_capacity_for(recipients):
         slot = slot_for(file_key, recipients, layout=header.layout, sequence=header.sequence + 1)
@@ -61,7 +61,7 @@ def replace_recipients(
 
 
 def _lock(file: FileIO) -> bool:
-    """Return whether nobody else has the file; it is given back when it is closed."""
+    """Return True if the file was locked. Closing it unlocks it."""
     if fcntl is None:
         return True
     try:
@@ -76,7 +76,7 @@ def _path_of(file: FileIO) -> Path:
 
 
 def _require_in_place(file: FileIO, path: Path) -> None:
-    """Raise BlockingIOError unless the path is still that of the open file."""
+    """Raise BlockingIOError if the path no longer belongs to the open file."""
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
         raise _busy(file)
 

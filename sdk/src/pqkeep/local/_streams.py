@@ -1,4 +1,4 @@
-"""Readers and writers: what local encryption needs of a file, a pipe or anything like one."""
+"""Readers and writers: the interface of files and pipes that local encryption uses."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -11,9 +11,9 @@ FilePath = str | os.PathLike[str]
 
 
 def save(target: FilePath, pieces: Iterable[bytes], *, replace: bool) -> None:
-    """Write pieces to a new file, mode 0600. If making them fails, nothing is there.
+    """Write pieces to a new file, mode 0600. If a piece fails, no file is left.
 
-    Raises FileExistsError unless ``replace``, before the first piece is asked for if it can.
+    Raises FileExistsError unless ``replace``, before the first piece is read if possible.
     """
     with new_file(target, replace=replace) as file:
         for piece in pieces:
@@ -21,23 +21,23 @@ def save(target: FilePath, pieces: Iterable[bytes], *, replace: bool) -> None:
 
 
 class Reader(Protocol):
-    """Anything to read bytes from, at most so many at a time; none are left where it gives none."""
+    """Anything that returns bytes, at most ``size`` at a time. No bytes mean the end."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return some bytes, or ``b""`` at the end. It must block until there are any."""
+        """Return some bytes, or ``b""`` at the end. It must block until bytes are available."""
         ...
 
 
 class Writer(Protocol):
-    """Anything to write bytes to."""
+    """Anything that takes bytes."""
 
     def write(self, data: bytes, /) -> object:
-        """Take bytes, all of them unless it is an unbuffered file."""
+        """Take bytes. Only an unbuffered file may take fewer than all."""
         ...
 
 
 def read_up_to(reader: Reader, size: int) -> bytes:
-    """Return so many bytes, or fewer at the end only."""
+    """Return ``size`` bytes, or fewer at the end."""
     data = _read(reader, size)
     if not data or len(data) == size:
         return data
@@ -49,9 +49,9 @@ def read_up_to(reader: Reader, size: int) -> bytes:
 
 
 def in_pieces(reader: Reader, size: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield pieces of so many bytes, the last one shorter if need be, and whether it is the last.
+    """Yield pieces of ``size`` bytes, and whether each is the last. The last may be shorter.
 
-    There is always one, if only an empty one.
+    There is always at least one piece, which may be empty.
     """
     piece = read_up_to(reader, size)
     while True:
@@ -63,7 +63,7 @@ def in_pieces(reader: Reader, size: int) -> Iterator[tuple[bytes, bool]]:
 
 
 def write_all(writer: Writer, pieces: Iterable[bytes]) -> None:
-    """Write everything, also where an unbuffered file takes only part of it at a time."""
+    """Write all bytes, even if an unbuffered file takes fewer at a time."""
     write = _whole(writer) if isinstance(writer, RawIOBase) else writer.write
     for piece in pieces:
         write(piece)

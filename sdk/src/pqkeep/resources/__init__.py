@@ -1,7 +1,7 @@
-"""The operations by resource: which fields go out, which come back.
+"""The operations by resource: fields of requests and fields of responses.
 
-Each is written once, as a method that describes its call (see pqkeep._operation). Every one raises
-PqkeepError. Where ``algorithm`` may be left out, the service takes ``Kyber768`` to encrypt and
-``Dilithium3`` to sign, and a compliance profile its own; where ``key_version`` may be, it takes the
-active key.
+Each operation is written once, as a method that describes its call (see pqkeep._operation). Every
+operation raises PqkeepError. Without ``algorithm``, the service encrypts with ``Kyber768`` and
+signs with ``Dilithium3``, or the compliance profile chooses. Without ``key_version``, the service
+uses the active key.
 """

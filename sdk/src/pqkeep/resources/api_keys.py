@@ -1,4 +1,4 @@
-"""A tenant's API keys, for its own API keys and for the operator."""
+"""A tenant's API keys. An API key manages those of its tenant, and the operator manages all."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -31,26 +31,25 @@ class ApiKeys(Generic[T_co]):
         allowed_addresses: Iterable[str] | None = None,
         allow_absent_keyrings: bool = False,
     ) -> Call[NewApiKey]:
-        """Make one more API key. Keep it: it is shown this once.
+        """Create an API key. Store it: the service shows it only once.
 
-        Without scopes it may do all that an API key may; for a program that only uses keys:
+        Without scopes it has all permissions of an API key. For a program that only uses keys:
         ``scopes=[Scope(operations=("use",))]``. Addresses are networks such as ``192.0.2.0/24``.
-        Scopes that name a keyring which does not exist are refused, unless that is allowed.
+        Scopes with an unknown keyring are refused, unless ``allow_absent_keyrings`` is true.
         """
         body = _limits(name, scopes, expires_at, allowed_addresses, allow_absent_keyrings)
         return change(_path(tenant_id), _new_api_key, body)
 
     @Operation
     def own(self) -> Call[OwnApiKey]:
-        """Return the tenant and the limits of this client's API key, with any scopes."""
+        """Return the tenant of this client's API key, with its limits and scopes."""
         return get("/auth/api-key", _own_api_key)
 
     @Operation
     def list(self, tenant_id: str, *, details: bool = False) -> Call[tuple[ApiKey, ...]]:
-        """Return what can be told of a tenant's API keys, by version.
+        """Return a tenant's API keys by version, without the keys themselves.
 
-        ``details``: also names and limits, when and from where each was used last, and when an
-        overlap ends.
+        ``details`` adds name, limits, time and address of the last use, and the end of an overlap.
         """
         return get(_path(tenant_id), _api_keys, {"details": "true" if details else None})
 
@@ -66,11 +65,12 @@ class ApiKeys(Generic[T_co]):
         allow_absent_keyrings: bool = False,
         overlap_seconds: int | None = None,
     ) -> Call[ApiKeyRotation]:
-        """Put a new API key in the place of this client's; as the operator, of the newest.
+        """Replace this client's API key; as the operator, a tenant's newest one.
 
-        The old one is accepted for ``overlap_seconds`` longer, from 0 to the installation's 30,
-        which it is by default. This client goes on with the old one: make a new client. The new one has the old one's name, scopes, expiry
-        and addresses, but for what is named here; an API key can make these narrower only.
+        The old API key is accepted for ``overlap_seconds`` more. The installation sets the largest
+        value, usually 30, which is also the default. This client still uses the old API key: create
+        a new client. The new API key has the old one's name, scopes, expiry and addresses, unless
+        you name others. An API key can only add limits to itself.
         """
         body = {
             **(_limits(name, scopes, expires_at, allowed_addresses, allow_absent_keyrings) or {}),
@@ -80,7 +80,7 @@ class ApiKeys(Generic[T_co]):
 
     @Operation
     def revoke(self, tenant_id: str, *, version: int) -> Call[ApiKey]:
-        """Revoke an API key, at once and for ever. It can be revoked again."""
+        """Revoke an API key at once. This cannot be undone. Revoking it again does nothing."""
         return change(f"{_path(tenant_id)}/{version:d}", _api_key, method="DELETE")
 
 
@@ -91,7 +91,7 @@ def _limits(
     allowed_addresses: Iterable[str] | None,
     allow_absent_keyrings: bool,  # noqa: FBT001 - private
 ) -> Mapping[str, object] | None:
-    """Return the body that asks for limits; None where none are named."""
+    """Return the limits in the request's body. None if there are no limits."""
     asked = {
         "name": name,
         "scopes": None if scopes is None else [_scope(scope) for scope in scopes],

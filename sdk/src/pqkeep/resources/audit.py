@@ -23,12 +23,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Audit(Generic[T_co]):
-    """The records of a tenant, or of all tenants with the operator's credential.
+    """The records of a tenant; of all tenants with the operator's credential.
 
-    An installation can have several logs, one for each shard. ``shard``, for the operator alone,
-    is whose is meant; it is ``default`` where none is named. A tenant that was moved between shards
-    has records in several, which ``records`` and ``export`` put together; ``log`` names one of them by
-    its id (``keys().logs``), and the others mean that of the shard where the tenant is without it.
+    An installation has a log for each shard. The operator names a log by its ``shard``; the default
+    is ``default``. A tenant that moved between shards has records in several logs. ``records`` and
+    ``export`` return them all. In the other methods, ``log`` is a log id from ``keys().logs``; the
+    default is the log of the tenant's present shard.
     """
 
     _transport: T_co
@@ -56,13 +56,13 @@ class Audit(Generic[T_co]):
         log: str | None = None,
         shard: str | None = None,
     ) -> Pages[AuditRecord]:
-        """Go through records, by id or the newest first, page by page as they are needed.
+        """Yield records, by id or the newest first. Pages are requested as needed.
 
-        ``after`` and ``before`` are ids; ``since`` and ``until``, which is not included, times
-        with an offset from UTC. ``outcome="refused"`` is every refusal. ``principal`` is as records
-        have it, or a member's e-mail address, an API key's name, an operator's name. ``tenant``, an
-        id or a name, is for the operator alone. Without ``page_views`` the lists of keys and keyrings that pages
-        read for people, with success, are left out.
+        ``after`` and ``before`` are ids. ``since`` and ``until`` (exclusive) are times with an
+        offset from UTC. ``outcome="refused"`` selects every refusal. ``principal`` is a principal
+        of records, a member's e-mail address, an API key's name, or an operator's name. ``tenant``,
+        an id or a name, is only for the operator. ``page_views=False`` leaves out the portal's
+        successful reads of lists of keys and keyrings.
         """
         place = "after" if order == "asc" else "before"
         filters: dict[str, str | int | None] = {
@@ -98,7 +98,7 @@ class Audit(Generic[T_co]):
     ) -> Call[InclusionProof]:
         """Return a record and its inclusion proof up to a signed checkpoint.
 
-        NotFoundError where no checkpoint covers it yet, which one does within a second.
+        Raises NotFoundError until a checkpoint covers the record, which takes up to a second.
         """
         return get(f"/audit/records/{record_id:d}/proof", _proof, {"log": log, "shard": shard})
 
@@ -112,9 +112,9 @@ class Audit(Generic[T_co]):
         log: str | None = None,
         shard: str | None = None,
     ) -> Call[tuple[Checkpoint, ...]]:
-        """Return checkpoints of more than so many records, by size.
+        """Return checkpoints with more than ``after`` records, by size.
 
-        Without ``after`` it is the newest of each algorithm.
+        Without ``after``, return the newest checkpoint of each algorithm.
         """
         query = {"after": after, "algorithm": algorithm, "limit": limit, "log": log, "shard": shard}
         return get("/audit/checkpoints", _checkpoints, query)
@@ -123,7 +123,7 @@ class Audit(Generic[T_co]):
     def sign_checkpoint(
         self, *, algorithm: str | None = None, shard: str | None = None
     ) -> Call[Checkpoint]:
-        """Have the log signed as it is now, with ``Dilithium3`` or ``SLH-DSA-SHA2-128s``.
+        """Sign the log in its present state, with ``Dilithium3`` or ``SLH-DSA-SHA2-128s``.
 
         Operator only.
         """
@@ -140,14 +140,14 @@ class Audit(Generic[T_co]):
 
     @Operation
     def keys(self, *, log: str | None = None, shard: str | None = None) -> Call[AuditKeys]:
-        """Return the keys that checkpoints are verified with. Keep them."""
+        """Return the keys that verify checkpoints. Store them."""
         return get("/audit/keys", _keys, {"log": log, "shard": shard})
 
     @Operation
     def note(self, *, log: str | None = None, shard: str | None = None) -> Call[str]:
         """Return the newest checkpoint as a signed note (C2SP), for witnesses to cosign.
 
-        NotFoundError where there is no checkpoint yet.
+        Raises NotFoundError if there is no checkpoint yet.
         """
         return Call(
             method="GET",
@@ -166,13 +166,13 @@ class Audit(Generic[T_co]):
         log: str | None = None,
         shard: str | None = None,
     ) -> Call[int]:
-        """Save what ``pqkeep audit verify`` reads to a file; return how many records it has.
+        """Save the records to a file for ``pqkeep audit verify``. Return the number of records.
 
-        With ``after``, the operator gets the records after that id, 0 for all, without a proof for
-        each, which the whole log does not need.
+        With ``after``, the operator gets the records after that id without inclusion proofs; 0
+        gives all. A whole log needs no proofs.
 
-        The file appears when it is whole, for its owner only. It may take longer than the client's
-        timeout. Raises OSError too.
+        The file appears when it is complete. Only its owner can read it. The client's timeout does
+        not apply. Raises OSError too.
         """
         return Call(
             method="GET",

@@ -1,6 +1,6 @@
-"""Whether the service answers, the state of the installation, and who operates it.
+"""The health of the service, the state of the installation, and its operators.
 
-All but the first take the operator's credential.
+All except ``health`` need the operator's credential.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Status(Generic[T_co]):
 
     @Operation
     def health(self) -> Call[Health]:
-        """Return if requests would be answered. Raises OutOfServiceError if not."""
+        """Return if the service is ready. Raises OutOfServiceError if not."""
         return Call(method="GET", path="/healthz", read=_health)
 
 
@@ -31,30 +31,30 @@ def _health(data: Data) -> Health:
 
 
 FACTS = ("log", "root_key", "mail", "backups", "tenants")
-"""What the installation tells as objects; what a part that is missing would tell is null."""
+"""The fields that are objects. The field of an unavailable part is null."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InstallationState(Generic[T_co]):
-    """What an operator wants to know of the installation."""
+    """The installation's state, for operators."""
 
     _transport: T_co
 
     @Operation
     def get(self) -> Call[Installation]:
-        """Return the health of each part, and what else docs/api.md has under "Installation"."""
+        """Return the health of each part, and the other fields of "Installation" in docs/api.md."""
         return get("/installation", _installation)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Operators(Generic[T_co]):
-    """Named operators. Adding and removing them is done on the host: ``pqkeepd operators``."""
+    """Named operators. The command ``pqkeepd operators`` on the host adds and removes them."""
 
     _transport: T_co
 
     @Operation
     def list(self) -> Call[tuple[Operator, ...]]:
-        """Return all named operators, and when their credentials were shown last."""
+        """Return all named operators, with the last use of their credentials."""
         return get("/operators", lambda data: tuple(map(_operator, data.objects("operators"))))
 
 

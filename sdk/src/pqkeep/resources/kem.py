@@ -1,4 +1,4 @@
-"""Encryption, key wrap, and shared secrets for encryption at home."""
+"""Encryption, key wrap, and shared secrets for local encryption."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -28,7 +28,7 @@ DATA_KEYS = (16, 32, 64)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Kem(Generic[T_co]):
-    """Operations with keys that encrypt."""
+    """Operations with encryption keys."""
 
     _transport: T_co
     _rules: Rules
@@ -47,10 +47,10 @@ class Kem(Generic[T_co]):
     ) -> Call[Ciphertext]:
         """Encrypt at most 1,048,576 bytes. A named version must be the active one.
 
-        With ``associated_data`` (at most 65,536 bytes) it decrypts only with the same.
+        Decryption needs the same ``associated_data`` (at most 65,536 bytes).
 
-        ``mode`` is ``standard`` or ``deterministic``, which needs a salt. Both give a ciphertext
-        that is new each time.
+        ``mode`` is ``standard`` or ``deterministic``. The latter needs a salt. Both return a new
+        ciphertext each time.
         """
         return post(
             "/kem/encrypt",
@@ -76,9 +76,9 @@ class Kem(Generic[T_co]):
         keyring: str | None = None,
         associated_data: bytes | None = None,
     ) -> Call[bytes]:
-        """Return the plaintext. Raises DecryptionError if it does not open with this key.
+        """Return the plaintext.
 
-        Nor does it without the ``associated_data`` with which it was encrypted.
+        Raises DecryptionError for another key, other ``associated_data``, or a changed ciphertext.
         """
         return post(
             "/kem/decrypt",
@@ -96,7 +96,7 @@ class Kem(Generic[T_co]):
     def encapsulate(
         self, *, key_version: int, algorithm: str | None = None, keyring: str | None = None
     ) -> Call[Encapsulation]:
-        """Make a shared secret of 32 bytes that the service does not keep."""
+        """Make a shared secret of 32 bytes. The service does not store it."""
         return post(
             "/kem/encapsulate",
             _encapsulation,
@@ -118,7 +118,7 @@ class Kem(Generic[T_co]):
     ) -> Call[bytes]:
         """Recover a shared secret.
 
-        With the wrong key it is a different one, and no error (FIPS 203, section 6.3).
+        The wrong key returns a different secret, without an error (FIPS 203, section 6.3).
         """
         return post(
             "/kem/decapsulate",
@@ -143,7 +143,7 @@ class Kem(Generic[T_co]):
     ) -> Call[WrappedKey]:
         """Wrap a symmetric key of 16, 24, 32, 48 or 64 bytes.
 
-        With ``associated_data`` it unwraps only with the same.
+        Unwrapping needs the same ``associated_data``.
         """
         return post(
             "/kem/key/wrap",
@@ -167,9 +167,9 @@ class Kem(Generic[T_co]):
         keyring: str | None = None,
         associated_data: bytes | None = None,
     ) -> Call[bytes]:
-        """Return the symmetric key. Raises UnwrappingError if it does not open with this key.
+        """Return the symmetric key.
 
-        Nor does it without the ``associated_data`` with which it was wrapped.
+        Raises UnwrappingError for another key, other ``associated_data``, or a changed wrapped key.
         """
         return post(
             "/kem/key/unwrap",
@@ -197,8 +197,8 @@ class Kem(Generic[T_co]):
     ) -> Call[DataKey]:
         """Make a random data key of 16, 32 (the default) or 64 bytes, and encrypt it.
 
-        ``format`` is ``wrapped_key``, ``ciphertext`` or ``envelope``. With ``plaintext`` False the
-        result has the encrypted key only.
+        ``format`` is ``wrapped_key``, ``ciphertext`` or ``envelope``. If ``plaintext`` is False,
+        the result has only the encrypted key.
         """
         return post(
             "/kem/data-key",
@@ -224,7 +224,7 @@ class Kem(Generic[T_co]):
         key_version: int | None = None,
         associated_data: bytes | None = None,
     ) -> Call[Envelope]:
-        """Encrypt at most 1,048,576 bytes, into one text that names its key."""
+        """Encrypt at most 1,048,576 bytes, to a text that names its key."""
         return post(
             "/kem/encrypt",
             _envelope,
@@ -242,7 +242,7 @@ class Kem(Generic[T_co]):
     def decrypt_envelope(
         self, envelope: str, *, associated_data: bytes | None = None
     ) -> Call[bytes]:
-        """Return the plaintext. Raises DecryptionError if it does not open."""
+        """Return the plaintext. Raises DecryptionError for another key or a changed envelope."""
         return post(
             "/kem/decrypt",
             lambda data: data.binary("plaintext"),
@@ -262,7 +262,7 @@ class Kem(Generic[T_co]):
         algorithm: str | None = None,
         associated_data: bytes | None = None,
     ) -> Call[bytes]:
-        """Return data encrypted for the owner of a public key: its bytes, or PEM as text."""
+        """Encrypt data for the owner of a public key, which is bytes or PEM text."""
         return post(
             "/kem/encrypt",
             lambda data: data.binary("ciphertext"),
@@ -278,7 +278,7 @@ class Kem(Generic[T_co]):
     def encapsulate_to_public_key(
         self, public_key: bytes | str, *, algorithm: str | None = None
     ) -> Call[SharedSecret]:
-        """Make a shared secret with the owner of a public key: its bytes, or PEM as text."""
+        """Make a shared secret with the owner of a public key, which is bytes or PEM text."""
         return post(
             "/kem/encapsulate",
             _shared_secret,
@@ -301,11 +301,11 @@ class Kem(Generic[T_co]):
         to_associated_data: bytes | None = None,
         to_format: str | None = None,
     ) -> Call[ReEncrypted]:
-        """Encrypt to another key what is in a ciphertext, an envelope or a wrapped key.
+        """Encrypt the content of a ciphertext, an envelope or a wrapped key to another key.
 
-        The plaintext does not leave the service. What is not said of the target is as the source
-        has it; without any of it, it is the active version of the same key. A key version is not
-        named with an envelope. A compliance profile is about the target.
+        The plaintext does not leave the service. The target's missing fields are those of the
+        source. Without any, the target is the active version of the same key. An envelope names its
+        own key version. The compliance profile applies to the target.
         """
         rule = self._rules.kem if wrapped_key is None else self._rules.wrap
         target = {

@@ -25,9 +25,9 @@ class Keys(Generic[T_co]):
     def generate(
         self, algorithm: str, *, keyring: str | None = None, if_absent: bool = False
     ) -> Call[Key]:
-        """Make an algorithm's key active. Raises InvalidRequestError if one is already.
+        """Make a new active key. Raises InvalidRequestError if the algorithm has one already.
 
-        With ``if_absent`` an already active key is returned.
+        With ``if_absent``, return the key that is active already.
         """
         body = {**self._named(algorithm, keyring), "if_absent": if_absent or None}
         return change("/kms/keys/generate", _key, body)
@@ -39,17 +39,18 @@ class Keys(Generic[T_co]):
 
     @Operation
     def get_import_key(self, algorithm: str, *, keyring: str | None = None) -> Call[ImportKey]:
-        """Have a public key made to wrap one private key to: ``pqkeep.key_import.wrap`` does it.
+        """Return a new public key, which wraps one private key: see ``pqkeep.key_import.wrap``.
 
-        It is good for ten minutes and one ``import_key``.
+        It is valid for ten minutes and one ``import_key``.
         """
         return get("/kms/keys/import-key", import_key_in, self._named(algorithm, keyring))
 
     @Operation
     def import_key(self, import_key: ImportKey, wrapped_private_key: bytes) -> Call[Key]:
-        """Make a private key that was made elsewhere the active one of the import key's keyring.
+        """Make an imported private key the active key of the import key's keyring.
 
-        Raises InvalidRequestError if there is one, or if it is no private key of the algorithm.
+        Raises InvalidRequestError if there is an active key, or the private key is not of the
+        algorithm.
         """
         return change(
             "/kms/keys/import",
@@ -63,24 +64,24 @@ class Keys(Generic[T_co]):
 
     @Operation
     def retire(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
-        """Allow no new encryption or signature with a key; what it made stays readable."""
+        """Retire a key. It can no longer encrypt or sign, but still decrypt and verify."""
         return self._change("retire", algorithm, key_version, keyring)
 
     @Operation
     def disable(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
-        """Have every use of a key refused, until it is enabled."""
+        """Refuse all uses of a key until it is enabled."""
         return self._change("disable", algorithm, key_version, keyring)
 
     @Operation
     def enable(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
-        """Give a disabled key the status back that it had."""
+        """Give a disabled key its earlier status back."""
         return self._change("enable", algorithm, key_version, keyring)
 
     @Operation
     def cancel_archive(
         self, algorithm: str, *, key_version: int, keyring: str | None = None
     ) -> Call[Key]:
-        """Keep a key that is to be archived. Archiving itself is for people, in the portal."""
+        """Cancel the scheduled destruction of a key. People schedule it, in the portal."""
         return self._change("archive/cancel", algorithm, key_version, keyring)
 
     @Operation
@@ -90,7 +91,7 @@ class Keys(Generic[T_co]):
 
     @Operation
     def get(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
-        """Return one version, whatever its status."""
+        """Return one version in any status."""
         return get(f"/kms/keys/{key_version:d}", _key, self._named(algorithm, keyring))
 
     @Operation
@@ -102,9 +103,9 @@ class Keys(Generic[T_co]):
         format: str = "pem",  # noqa: A002 - the API's
         keyring: str | None = None,
     ) -> Call[PublicKey]:
-        """Return a public key as ``raw``, ``pem``, ``der`` or ``jwk``, whatever its status.
+        """Return a public key as ``raw``, ``pem``, ``der`` or ``jwk``, in any status.
 
-        ML-DSA and the 128-bit SLH-DSA have a JWK; InvalidRequestError of the others.
+        Only ML-DSA and 128-bit SLH-DSA have a JWK. Others raise InvalidRequestError.
         """
         return get(
             f"/kms/keys/{key_version:d}/public-key",
@@ -114,7 +115,7 @@ class Keys(Generic[T_co]):
 
     @Operation
     def jwks(self, *, keyring: str | None = None) -> Call[tuple[dict[str, str], ...]]:
-        """Return the keys of a JWK Set: those that verify signatures, active and retired."""
+        """Return the JWK Set of the keys that verify signatures: active and retired ones."""
         return Call(
             method="GET",
             path=API + "/kms/jwks",
@@ -127,14 +128,17 @@ class Keys(Generic[T_co]):
     def usage(
         self, algorithm: str, *, key_version: int, keyring: str | None = None
     ) -> Call[KeyUsage]:
-        """Return how often a version was used, and when last: look before you retire it."""
+        """Return the number of a version's uses, and the time of the last.
+
+        Look before you retire it.
+        """
         return get(f"/kms/keys/{key_version:d}/usage", _usage, self._named(algorithm, keyring))
 
     @WholeListing
     def list_usage(
         self, *, algorithm: str | None = None, keyring: str | None = None
     ) -> Pages[KeyUsage]:
-        """Return the usage of every version that was ever used, or of an algorithm's."""
+        """Return the usage of every version that was ever used, optionally of one algorithm."""
         named = None if algorithm is None else self._rules.key(algorithm)
         return lambda place: get(
             "/kms/keys/usage", _usages, {"algorithm": named, "keyring": keyring, "after": place}
@@ -150,11 +154,11 @@ class Keys(Generic[T_co]):
         all_keyrings: bool = False,
         scheduled: bool = False,
     ) -> Pages[Key]:
-        """Return all keys of a keyring, or those of an algorithm, of a status, or of both.
+        """Return the keys of a keyring, optionally of one algorithm or one status.
 
-        With ``all_keyrings`` they are those of every keyring, by its name first, and each says
-        which is its own; ``keyring`` is None then. With ``scheduled`` they are those that are going
-        to be destroyed, at ``archive_at``.
+        With ``all_keyrings``, return the keys of every keyring, ordered by its name; ``keyring``
+        must be None. With ``scheduled``, return keys with a scheduled destruction, at
+        ``archive_at``.
         """
         named = None if algorithm is None else self._rules.key(algorithm)
         return lambda place: get(
@@ -182,7 +186,7 @@ class Keys(Generic[T_co]):
         all_keyrings: bool = False,
         scheduled: bool = False,
     ) -> Call[ListPage[Key]]:
-        """Return a part of the list: at most ``limit``, after the place that a part ended with."""
+        """Return a part of the list: at most ``limit`` items after a position from an earlier part."""
         named = None if algorithm is None else self._rules.key(algorithm)
         query = {
             "algorithm": named,
@@ -219,7 +223,7 @@ def _part(data: Data) -> ListPage[Key]:
 
 
 def _key(data: Data, named: str | None = None) -> Key:
-    """Return a key; ``named``: the keyring of a list, whose keys do not name it each."""
+    """Return a key. ``named`` is the keyring of a list, if its keys have no field ``keyring``."""
     return Key(
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
@@ -234,7 +238,7 @@ def _key(data: Data, named: str | None = None) -> Key:
 
 
 def _public_part(data: Data) -> bytes:
-    """Return a key's public key; empty for a symmetric key, which has a fingerprint instead."""
+    """Return a key's public key. It is empty for a symmetric key, which has a fingerprint instead."""
     return b"" if data.has("fingerprint") else data.binary("public_key")
 
 
@@ -293,7 +297,7 @@ def _usage(data: Data) -> KeyUsage:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Keyrings(Generic[T_co]):
-    """A tenant's keyrings. ``default`` is always there."""
+    """A tenant's keyrings. The keyring ``default`` always exists."""
 
     _transport: T_co
 
@@ -311,7 +315,7 @@ class Keyrings(Generic[T_co]):
         minimum_encryption_version: int | None = None,
         first_version: int | None = None,
     ) -> Call[Keyring]:
-        """Create a keyring, which has no keys yet. Without ``purposes`` its keys are for all.
+        """Create a keyring without keys. Without ``purposes``, its keys are for all purposes.
 
         ``first_version`` is the lowest version number of its keys, at most 100,000. It cannot be
         changed.
@@ -341,9 +345,9 @@ class Keyrings(Generic[T_co]):
         minimum_decryption_version: int | None = None,
         minimum_encryption_version: int | None = None,
     ) -> Call[Keyring]:
-        """Change what is named, and leave the rest. Labels and purposes replace all.
+        """Change the named fields. New labels or purposes replace all old ones.
 
-        0 days: never. A minimum version of 0 allows every version again, unless it is disabled.
+        0 days mean never. A minimum version of 0 allows all versions, except disabled ones.
         """
         body = _settings(
             description,
@@ -358,7 +362,7 @@ class Keyrings(Generic[T_co]):
 
     @Operation
     def restore(self, name: str) -> Call[Keyring]:
-        """Restore a deleted keyring with its keys. Deleting is for people, in the portal."""
+        """Restore a deleted keyring with its keys. People delete keyrings, in the portal."""
         return change(f"/kms/keyrings/{quote(name, safe='')}/restore", _keyring)
 
     @Operation
@@ -370,9 +374,9 @@ class Keyrings(Generic[T_co]):
     def list(
         self, *, prefix: str | None = None, label: str | None = None, deleted: bool = False
     ) -> Pages[Keyring]:
-        """Return all keyrings by name, or those with a prefix or a label: ``team:payments``.
+        """Return all keyrings by name, optionally with a prefix or a label: ``team:payments``.
 
-        With ``deleted`` they are the deleted ones that can be restored.
+        With ``deleted``, return the deleted keyrings that can be restored.
         """
         query = {"prefix": prefix, "label": label, "deleted": "true" if deleted else None}
         return lambda place: get("/kms/keyrings", _keyrings, {**query, "after": place})
@@ -387,7 +391,7 @@ class Keyrings(Generic[T_co]):
         label: str | None = None,
         deleted: bool = False,
     ) -> Call[ListPage[Keyring]]:
-        """Return a part of the list: at most ``limit``, after the place that a part ended with."""
+        """Return a part of the list: at most ``limit`` items after a position from an earlier part."""
         query = {
             "prefix": prefix,
             "label": label,

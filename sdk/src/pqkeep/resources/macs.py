@@ -15,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Macs(Generic[T_co]):
-    """Operations with keys for MACs."""
+    """Operations with MAC keys."""
 
     _transport: T_co
     _rules: Rules
@@ -51,7 +51,7 @@ class Macs(Generic[T_co]):
         algorithm: str | None = None,
         keyring: str | None = None,
     ) -> Call[bool]:
-        """Return whether the MAC is this key's for this message. Check the result."""
+        """Return True if the MAC is valid for this key and message. Check the result."""
         return post(
             "/mac/verify",
             lambda data: data.flag("valid"),

@@ -23,12 +23,12 @@ _HASHES: Mapping[str, str] = {
     HashAlgorithm.SHA_384: "sha384",
     HashAlgorithm.SHA_512: "sha512",
 }
-"""What hashlib calls them."""
+"""Their names in hashlib."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Signatures(Generic[T_co]):
-    """Operations with keys that sign."""
+    """Operations with signature keys."""
 
     _transport: T_co
     _rules: Rules
@@ -45,7 +45,7 @@ class Signatures(Generic[T_co]):
     ) -> Call[Signature]:
         """Sign at most 1,048,576 bytes. A named version must be the active one.
 
-        With a ``context`` (at most 255 bytes; FIPS 204 and 205) it verifies only with the same.
+        Verification needs the same ``context`` (at most 255 bytes; FIPS 204 and 205).
         """
         return post(
             "/signature/sign",
@@ -71,9 +71,9 @@ class Signatures(Generic[T_co]):
         context: bytes | None = None,
         public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is valid for this key and message. Check the result.
+        """Return True if the signature is valid for this key and message. Check the result.
 
-        The key is one of your versions or any ``public_key``: its bytes, or PEM as text.
+        The key is one of your versions, or any ``public_key`` (bytes, or PEM text).
         """
         return post(
             "/signature/verify",
@@ -99,7 +99,7 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[HashSignature]:
-        """Sign a hash: ``SHA-256``, ``SHA-384`` or ``SHA-512``, of 32, 48 or 64 bytes."""
+        """Sign a hash of 32, 48 or 64 bytes: ``SHA-256``, ``SHA-384`` or ``SHA-512``."""
         return _sign_hash(self._rules, keyring, digest, hash_algorithm, algorithm, key_version)
 
     @Operation
@@ -114,9 +114,9 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is valid for this key and hash. Check the result.
+        """Return True if the signature is valid for this key and hash. Check the result.
 
-        The key is one of your versions or any ``public_key``: its bytes, or PEM as text.
+        The key is one of your versions, or any ``public_key`` (bytes, or PEM text).
         """
         return _verify_hash(
             self._rules,
@@ -139,9 +139,9 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[Jws]:
-        """Sign at most 1,048,576 bytes as a JSON Web Signature, with ``Dilithium3`` or ``ML-DSA-87``.
+        """Sign at most 1,048,576 bytes as a JWS, with ``Dilithium3`` or ``ML-DSA-87``.
 
-        A detached payload is left out of it. It is verified by the keys of ``keys.jwks()``.
+        A detached payload is not part of the JWS. The keys of ``keys.jwks()`` verify it.
         """
         return post(
             "/signature/jws",
@@ -164,7 +164,7 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[Signature]:
-        """Sign a message by its mu (64 bytes; FIPS 204, algorithm 7), with ML-DSA only."""
+        """Sign a message by its mu (64 bytes; FIPS 204, algorithm 7). Only ML-DSA supports this."""
         return post(
             "/signature/sign-mu",
             _signature,
@@ -187,9 +187,9 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is valid for this key and mu. Check the result.
+        """Return True if the signature is valid for this key and mu. Check the result.
 
-        The key is one of your versions or any ``public_key``: its bytes, or PEM as text.
+        The key is one of your versions, or any ``public_key`` (bytes, or PEM text).
         """
         return post(
             "/signature/verify-mu",
@@ -214,7 +214,7 @@ class Signatures(Generic[T_co]):
         keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[HashSignature]:
-        """Hash a file of any size here, and sign the hash. Raises OSError too."""
+        """Hash a file of any size on this machine, and sign the hash. Raises OSError too."""
         digest = _digest(path, self._rules.hash(hash_algorithm))
         return _sign_hash(self._rules, keyring, digest, hash_algorithm, algorithm, key_version)
 
@@ -229,7 +229,7 @@ class Signatures(Generic[T_co]):
         algorithm: str | None = None,
         keyring: str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is valid for this key and file. Raises OSError too."""
+        """Return True if the signature is valid for this key and file. Raises OSError too."""
         digest = _digest(path, self._rules.hash(hash_algorithm))
         return _verify_hash(
             self._rules, keyring, digest, signature, hash_algorithm, algorithm, key_version

@@ -1,6 +1,8 @@
-"""The organisations that own keys. Creating and changing them takes the operator's credential.
+"""Tenants: the organisations that own keys.
 
-Usage is what one of them, or all, did in a period.
+Creating and changing them needs the operator's credential.
+
+Usage counts the operations of one tenant, or of all tenants, in a period.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tenants(Generic[T_co]):
-    """Tenants. An API key sees its own only."""
+    """Tenants. An API key sees only its own tenant."""
 
     _transport: T_co
 
@@ -25,9 +27,9 @@ class Tenants(Generic[T_co]):
     def create(
         self, name: str, *, plan: str | None = None, shard: str | None = None
     ) -> Call[Tenant]:
-        """Make a tenant, on the plan ``free`` if none is named. It has no API key yet.
+        """Create a tenant, by default on the plan ``free``. It has no API key yet.
 
-        It is put into the shard with the fewest tenants, unless the operator names one.
+        By default, the shard with the fewest tenants takes it. The operator can name another.
         """
         return change("/tenants", _tenant, {"name": name, "plan": plan, "shard": shard})
 
@@ -38,9 +40,9 @@ class Tenants(Generic[T_co]):
 
     @WholeListing
     def list(self, *, name: str | None = None, status: str | None = None) -> Pages[Tenant]:
-        """Return tenants, the oldest first: those with a text in their name, or in a status.
+        """Return tenants, the oldest first, optionally with a text in their name or in one status.
 
-        With an API key, its own.
+        An API key gets only its own tenant.
         """
         return lambda place: get(
             "/tenants", _tenants, {"name": name, "status": status, "after": place}
@@ -55,7 +57,7 @@ class Tenants(Generic[T_co]):
         name: str | None = None,
         status: str | None = None,
     ) -> Call[ListPage[Tenant]]:
-        """Return a part of the list: at most ``limit``, after the place that a part ended with."""
+        """Return a part of the list: at most ``limit`` items after a position from an earlier part."""
         query = {"name": name, "status": status, "limit": limit, "after": after}
         return get("/tenants", _part, query)
 
@@ -70,9 +72,9 @@ class Tenants(Generic[T_co]):
         status: str | None = None,
         requests_per_minute: int | Literal["plan"] | None = None,
     ) -> Call[Tenant]:
-        """Change what is named, at once: plan or tier, not both.
+        """Change the named fields at once: plan or tier, not both.
 
-        ``requests_per_minute`` is 1 to 1,000,000, or ``plan`` for the plan's again.
+        ``requests_per_minute`` is 1 to 1,000,000, or ``plan`` for the plan's value.
         """
         body = {
             "plan": plan,
@@ -85,25 +87,25 @@ class Tenants(Generic[T_co]):
 
     @Operation
     def suspend(self, tenant_id: str) -> Call[Tenant]:
-        """Refuse everything that a tenant asks for, from now on."""
+        """Suspend a tenant: all its requests are refused from now on."""
         return change(_path(tenant_id), _tenant, {"status": "suspended"}, method="PATCH")
 
     @Operation
     def resume(self, tenant_id: str) -> Call[Tenant]:
-        """Let a suspended tenant go on."""
+        """Accept the requests of a suspended tenant again."""
         return change(_path(tenant_id), _tenant, {"status": "active"}, method="PATCH")
 
     @Operation
     def delete(self, tenant_id: str, *, days: int | None = None) -> Call[Tenant]:
-        """Have a suspended tenant deleted after 1 to 90 days, or 7: its keys are destroyed then.
+        """Schedule the deletion of a suspended tenant in 1 to 90 days, by default 7.
 
-        A time that is set already stays.
+        Its keys are then destroyed. An earlier schedule is not changed.
         """
         return change(_path(tenant_id), _tenant, method="DELETE", query={"days": days})
 
     @Operation
     def cancel_deletion(self, tenant_id: str) -> Call[Tenant]:
-        """Let a tenant stay whose deletion is scheduled; it stays suspended."""
+        """Cancel the scheduled deletion of a tenant. It stays suspended."""
         return change(f"{_path(tenant_id)}/deletion", _tenant, method="DELETE")
 
 
@@ -137,7 +139,7 @@ def _tenant(data: Data) -> Tenant:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UsageCounts(Generic[T_co]):
-    """What the audit log says was done."""
+    """The number of operations, from the audit log."""
 
     _transport: T_co
 
@@ -145,7 +147,7 @@ class UsageCounts(Generic[T_co]):
     def get(self, *, period: str | None = None, tenant_id: str | None = None) -> Call[Usage]:
         """Return the usage of 24 hours by the hour, or of ``30d`` by the day.
 
-        Of one's own tenant; the operator names one, or gets everybody's.
+        It is the usage of your tenant; for the operator, of a named tenant or of all tenants.
         """
         return get("/usage", _usage, {"period": period, "tenant_id": tenant_id})
 
