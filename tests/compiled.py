@@ -1,7 +1,7 @@
-"""Compiles what the tests import once, before several processes of pytest need it at the same time.
+"""Compiles the tests' imports once, before several processes of pytest need them.
 
-In a fresh checkout each of them compiles every module, and rewrites the assertions of every test,
-before another has written the result: ten seconds of a processor in each process.
+Otherwise, in a fresh checkout, each process compiles every module and rewrites all assertions. This
+takes ten seconds of CPU time in each process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IS_REWRITTEN = ("test_*.py", "conftest.py", "tests/fixtures/*.py")
 
 
 def compile_in_parallel(config: pytest.Config) -> None:
-    """Compile what has changed, in as many processes as there are processors."""
+    """Compile changed modules, in as many processes as there are processors."""
     if sys.dont_write_bytecode or not config.getoption("numprocesses", default=None):
         return
     files = [path for pattern in FOLDERS for at in ROOT.glob(pattern) for path in at.rglob("*.py")]
@@ -39,7 +39,7 @@ def compile_in_parallel(config: pytest.Config) -> None:
 
 
 def _compile(config: pytest.Config, files: Sequence[Path]) -> None:
-    """Compile files as an import would; one that cannot be compiled fails when it is imported."""
+    """Compile files as an import would. A file with an error fails later, at its import."""
     for path in files:
         if any(path.match(pattern) for pattern in IS_REWRITTEN):
             with suppress(SyntaxError):
@@ -49,7 +49,7 @@ def _compile(config: pytest.Config, files: Sequence[Path]) -> None:
 
 
 def _rewrite(config: pytest.Config, path: Path) -> None:
-    """Compile a test's module with its assertions rewritten, as pytest's own import does."""
+    """Compile a test module with rewritten assertions, as pytest does."""
     folder = rewrite.get_cache_dir(path)
     compiled = folder / f"{path.stem}{rewrite.PYC_TAIL}"
     if rewrite._read_pyc(path, compiled) is None:

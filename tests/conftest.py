@@ -1,4 +1,4 @@
-"""Callers of one installation, by whom most tests of the whole are written."""
+"""The callers of one installation, which most end-to-end tests use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.fixtures.caller import PASSWORD, Caller, Refusal, refusal_of
 from tests.fixtures.installation import Installation
 
 KNOWN_ANSWERS = "known answers: "
-"""How the properties begin with which tests say how many known answers they checked."""
+"""The first letters of the properties that count a test's known answers."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many known answers of each algorithm were checked, and held; and what was stuck."""
+    """Report the verified known answers of each algorithm, and stuck browsers."""
     counts: Counter[str] = Counter()
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties:
@@ -43,19 +43,19 @@ def operator(installation: Installation) -> Caller:
 
 @pytest.fixture(scope="session")
 def anonymous(installation: Installation) -> Caller:
-    """Somebody without a credential."""
+    """A caller without a credential."""
     return installation.caller(None)
 
 
 @pytest.fixture(scope="session")
 def demo(installation: Installation) -> Caller:
-    """The demo tenant, by the API key of the ready file."""
+    """The demo tenant, with the API key of the ready file."""
     return installation.demo()
 
 
 @pytest.fixture(scope="session")
 def new_tenant(installation: Installation) -> Callable[..., Caller]:
-    """Make a tenant that no other test uses; the plan is enterprise_plus unless named."""
+    """Make a new tenant, on the plan enterprise_plus unless named."""
     return installation.new_tenant
 
 
@@ -67,7 +67,7 @@ def new_person(installation: Installation) -> Callable[..., Caller]:
 
 @pytest.fixture(scope="session")
 def password() -> str:
-    """The password of everybody who was made so."""
+    """The password of people from ``new_person``."""
     return PASSWORD
 
 
@@ -79,19 +79,19 @@ def b64() -> Callable[[bytes], str]:
 
 @pytest.fixture(scope="session")
 def unb64() -> Callable[[str], bytes]:
-    """Decode what the API returns."""
+    """Decode the API's base64."""
     return lambda text: base64.b64decode(text, validate=True)
 
 
 @pytest.fixture(scope="session")
 def refused() -> Callable[[httpx2.Response], Refusal]:
-    """Read status, code and field out of an error."""
+    """Return status, code and field of an error."""
     return refusal_of
 
 
 @pytest.fixture(scope="session")
 def pqkeepd() -> Callable[..., subprocess.Popen[bytes]]:
-    """Start the command with arguments, its output going to a file."""
+    """Start the command with arguments, with its output in a file."""
 
     def start(output: Path, *arguments: str) -> subprocess.Popen[bytes]:
         return processes.start([processes.PQKEEPD, *arguments], output)
@@ -107,7 +107,7 @@ def child_processes() -> Callable[[int], dict[str, int]]:
 
 @pytest.fixture(scope="session")
 def openssl_library() -> str:
-    """Return the path of an OpenSSL >= 3.5: the one inside the installed psycopg wheel."""
+    """Return the path of OpenSSL 3.5 or later, from the installed psycopg wheel."""
     wheel = find_spec("psycopg_binary")
     if wheel is None or wheel.origin is None:
         pytest.skip("psycopg_binary, whose wheel brings an OpenSSL, is not installed")

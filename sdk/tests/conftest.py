@@ -1,4 +1,4 @@
-"""A real service on this machine's loopback, and a tenant of its own for each test.
+"""A real service on loopback, and a new tenant for each test.
 
 Tests that take ``connect`` or ``client`` run twice: with Client, and with AsyncClient.
 """
@@ -26,7 +26,7 @@ Connect = Callable[..., Client]
 
 @dataclass(frozen=True)
 class Awaited:
-    """Something of an AsyncClient that looks like the same of a Client."""
+    """An object of an AsyncClient that behaves like that of a Client."""
 
     of: Any
     runner: asyncio.Runner
@@ -58,7 +58,7 @@ def _is_resource(value: object) -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let nothing of whoever runs the tests decide how clients are made."""
+    """Keep the tester's own settings away from clients."""
     for name in ("URL", "API_KEY", "API_KEY_FILE", "CA_FILE", "PROFILE"):
         monkeypatch.delenv(f"PQKEEP_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
@@ -72,7 +72,7 @@ def service(installation: Installation) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def base_url(service: dict[str, str]) -> str:
-    """Return where the service is."""
+    """Return the service's address."""
     return service["base_url"]
 
 
@@ -85,7 +85,7 @@ def operator(service: dict[str, str]) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def new_api_key(operator: Client) -> Callable[[], str]:
-    """Make tenants that have no keys yet, and return an API key of each."""
+    """Make tenants without keys, and return an API key of each."""
 
     def make() -> str:
         tenant = operator.tenants.create(f"test {uuid4()}", plan="enterprise_plus")
@@ -96,15 +96,15 @@ def new_api_key(operator: Client) -> Callable[[], str]:
 
 @pytest.fixture(scope="session")
 def idle_api_key(new_api_key: Callable[[], str]) -> str:
-    """Return an API key of a tenant that never has keys, for tests that need none."""
+    """Return an API key of a tenant without keys, for tests that need none."""
     return new_api_key()
 
 
 @pytest.fixture(params=["sync", "async"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    """Make clients of either kind that look the same, and close them.
+    """Make clients of either kind with the same interface, and close them.
 
-    They do not ask again unless a test says so.
+    They do not retry unless a test says so.
     """
     with ExitStack() as stack:
 
@@ -121,19 +121,19 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 @pytest.fixture
 def api_key(new_api_key: Callable[[], str]) -> str:
-    """Return an API key of a tenant that has no keys yet."""
+    """Return an API key of a tenant without keys."""
     return new_api_key()
 
 
 @pytest.fixture
 def client(connect: Connect, base_url: str, api_key: str) -> Client:
-    """Be a tenant that has no keys yet."""
+    """Be a tenant without keys."""
     return connect(base_url, api_key)
 
 
 @pytest.fixture
 def response() -> Iterator[Answer]:
-    """Serve a canned answer to everything, or one for each path, and return where."""
+    """Serve one canned response to everything, or one for each path, and return the address."""
     servers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
 
     def serve(
@@ -172,6 +172,6 @@ def response() -> Iterator[Answer]:
 
 @pytest.fixture
 def proxy(base_url: str) -> Iterator[FaultProxy]:
-    """Stand between the client and the service."""
+    """Stand between client and service."""
     with FaultProxy(base_url) as opened:
         yield opened

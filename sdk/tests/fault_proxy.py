@@ -1,6 +1,6 @@
-"""A TCP proxy on loopback that passes requests on to the service, and does to some what networks do.
+"""A TCP proxy on loopback that forwards requests, and causes network faults.
 
-Each request is one connection to the service, so that what the service did is certain.
+Each request has its own connection to the service, so it is certain what the service did.
 """
 
 import socket
@@ -15,7 +15,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing is a reset."""
+"""SO_LINGER: closing resets the connection."""
 WAIT_SECONDS = 60.0
 END_OF_HEAD = b"\r\n\r\n"
 
@@ -30,52 +30,52 @@ class Seen:
 
 
 Fault = Callable[["FaultProxy", socket.socket, Seen], None]
-"""What is done to a request; returning closes its connection."""
+"""The fault of a request. Returning closes its connection."""
 
 
 def forwarded(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """Nothing: the answer goes back as it came."""
+    """No fault: forward the response."""
     client.sendall(proxy.ask(seen))
 
 
 def reset_before(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The connection is reset, and the service never hears of the request."""
+    """Reset the connection before the service gets the request."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
 def reset_after(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The connection is reset when the service has answered."""
+    """Reset the connection after the service's response."""
     proxy.ask(seen)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
 def closed_after(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The connection is closed without a word when the service has answered."""
+    """Close the connection after the service's response, without forwarding it."""
     proxy.ask(seen)
 
 
 def half_a_body(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The connection is closed in the middle of the answer's body."""
+    """Close the connection in the middle of the response's body."""
     response = proxy.ask(seen)
     body = response.index(END_OF_HEAD) + len(END_OF_HEAD)
     client.sendall(response[: (body + len(response)) // 2])
 
 
 def silence(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The service has answered, and its answer does not come as long as the client waits."""
+    """Hold back the service's response for as long as the client waits."""
     proxy.ask(seen)
     proxy.until_gone(client)
 
 
 def trickled_head(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The answer comes byte by byte, with a head that has no end."""
+    """Send a response head without an end, byte by byte."""
     client.sendall(b"HTTP/1.1 200 OK\r\n")
     while not proxy.until_gone(client, 0.05):
         client.sendall(b"X")
 
 
 def trickle(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """The answer comes byte by byte."""
+    """Send the response byte by byte."""
     response = proxy.ask(seen)
     head = response.index(END_OF_HEAD) + len(END_OF_HEAD)
     client.sendall(response[:head])
@@ -86,12 +86,12 @@ def trickle(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
 
 
 def noise(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
-    """What answers does not speak HTTP."""
+    """Send something that is not HTTP."""
     client.sendall(b"\x15\x03\x01\x00\x02\x02\x16" * 10)
 
 
 def answered(status: int, body: bytes, *headers: str) -> Fault:
-    """Return a fault: something in between answers, and the service never hears of the request."""
+    """Return a fault: a proxy responds, and the service never gets the request."""
 
     def fault(proxy: "FaultProxy", client: socket.socket, seen: Seen) -> None:
         own = (f"Content-Length: {len(body)}", "Connection: close")
@@ -102,7 +102,7 @@ def answered(status: int, body: bytes, *headers: str) -> Fault:
 
 
 def refused(status: int, code: str, *headers: str) -> Fault:
-    """Return a fault: an answer in the service's own envelope."""
+    """Return a fault: an error response in the service's envelope."""
     return answered(
         status, b'{"error": {"error_code": "%b", "message": "no"}}' % code.encode(), *headers
     )
@@ -112,7 +112,7 @@ class FaultProxy:
     """Listens until it is closed."""
 
     def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
-        """Begin, in front of a service; with TLS, if there is a context for it."""
+        """Begin in front of a service; with TLS, if there is a context."""
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname, parts.port)
         self._tls = tls
@@ -120,9 +120,9 @@ class FaultProxy:
         self._threads: list[threading.Thread] = []
         self._is_closing = threading.Event()
         self.faults: deque[Fault] = deque()
-        """What is done to the next requests; then they are forwarded."""
+        """The faults of the next requests. Later requests are forwarded."""
         self.seen: list[Seen] = []
-        """The requests that came."""
+        """The received requests."""
         self._start(self._accept)
 
     @property
@@ -132,7 +132,7 @@ class FaultProxy:
         return f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def ask(self, seen: Seen) -> bytes:
-        """Return the service's answer, whole."""
+        """Return the service's complete response."""
         head, _, body = seen.raw.partition(END_OF_HEAD)
         lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection")]
         with socket.create_connection(self._upstream, WAIT_SECONDS) as service:
@@ -140,7 +140,7 @@ class FaultProxy:
             return b"".join(iter(lambda: service.recv(65536), b""))
 
     def until_gone(self, client: socket.socket, seconds: float = WAIT_SECONDS) -> bool:
-        """Wait for the client to give up; return whether it did in time."""
+        """Wait for the client to give up; return True if it did in time."""
         client.settimeout(seconds)
         try:
             return client.recv(1) == b""

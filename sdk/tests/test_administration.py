@@ -35,7 +35,7 @@ def tenant(administrator: Client) -> Tenant:
 
 
 def test_created_tenant(administrator: Client, tenant: Tenant) -> None:
-    """A new tenant is active, on its plan, and found again; the operator is told more of it."""
+    """A new tenant is active, on its plan, and can be read; the operator sees more fields."""
     assert (tenant.plan, tenant.status) == ("starter", "active")
     assert str(UUID(tenant.id)) == tenant.id
     assert (tenant.tier, tenant.subscription, tenant.requests_per_minute) == (None, None, None)
@@ -45,19 +45,19 @@ def test_created_tenant(administrator: Client, tenant: Tenant) -> None:
 
 
 def test_default_plan(administrator: Client) -> None:
-    """Without a plan a tenant is on the free one."""
+    """Without a plan a tenant has the free one."""
     assert administrator.tenants.create(f"test {uuid4()}").plan == "free"
 
 
 def test_taken_name(administrator: Client, tenant: Tenant) -> None:
-    """A name that is taken is a ConflictError."""
+    """A name that exists raises ConflictError."""
     with pytest.raises(ConflictError) as caught:
         administrator.tenants.create(tenant.name)
     assert (caught.value.status, caught.value.error_code) == (409, "ERR_CONFLICT_001")
 
 
 def test_update(administrator: Client, tenant: Tenant) -> None:
-    """What is named changes, and nothing else."""
+    """Only named fields change."""
     changed = administrator.tenants.update(tenant.id, tier="growth", requests_per_minute=7)
     assert (changed.plan, changed.tier, changed.requests_per_minute) == (
         "professional",
@@ -74,7 +74,7 @@ def test_update(administrator: Client, tenant: Tenant) -> None:
 
 
 def test_suspension(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
-    """A suspended tenant's requests are refused until it may go on."""
+    """A suspended tenant's requests are refused until it is resumed."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     assert administrator.tenants.suspend(tenant.id).status == "suspended"
     with pytest.raises(PermissionDeniedError):
@@ -84,7 +84,7 @@ def test_suspension(administrator: Client, connect: Connect, tenant: Tenant, bas
 
 
 def test_deletion(administrator: Client, tenant: Tenant) -> None:
-    """A suspended tenant's deletion is scheduled, for a time that stays, and cancelled."""
+    """A suspended tenant's deletion is scheduled once, and can be cancelled."""
     with pytest.raises(ConflictError):
         administrator.tenants.delete(tenant.id)
     administrator.tenants.suspend(tenant.id)
@@ -99,7 +99,7 @@ def test_deletion(administrator: Client, tenant: Tenant) -> None:
 
 
 def test_own_tenant(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
-    """An API key sees its own tenant, and nobody else's."""
+    """An API key sees only its own tenant."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     assert own.tenants.list() == (own.tenants.get(tenant.id),) == (tenant,)
     for other in (administrator.tenants.create(f"test {uuid4()}").id, "no such tenant?", ".."):
@@ -112,7 +112,7 @@ def test_own_tenant(administrator: Client, connect: Connect, tenant: Tenant, bas
 
 
 def test_api_keys(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
-    """An API key opens its tenant until it is revoked, which can be done again."""
+    """An API key works until it is revoked; revoking twice is allowed."""
     made = administrator.api_keys.create(tenant.id)
     assert (made.version, made.status) == (1, "active")
     assert made.api_key.endswith(made.key_last4)
@@ -136,7 +136,7 @@ def test_api_keys(administrator: Client, connect: Connect, tenant: Tenant, base_
 def test_rotated_api_key(
     administrator: Client, connect: Connect, tenant: Tenant, base_url: str
 ) -> None:
-    """Rotating replaces the client's own API key; the old one is good for a little longer."""
+    """Rotation replaces the client's own API key; the old one works a little longer."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     rotation = own.api_keys.rotate(tenant.id)
     assert (rotation.revoked_version, rotation.new_key.version) == (1, 2)
@@ -150,7 +150,7 @@ def test_rotated_api_key(
 def test_a_limited_api_key(
     administrator: Client, connect: Connect, tenant: Tenant, base_url: str
 ) -> None:
-    """Name, scopes, expiry and addresses are said back, kept by a rotation, and in force."""
+    """Name, scopes, expiry and addresses are returned, enforced, and kept by a rotation."""
     expires_at = datetime(2096, 1, 31, 12, tzinfo=timezone(timedelta(hours=1)))
     asked: dict[str, Any] = {
         "name": "worker",
@@ -182,7 +182,7 @@ def test_a_limited_api_key(
 
 
 def test_no_overlap(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
-    """With no overlap a rotated API key is refused at once."""
+    """Without an overlap, a rotated API key is refused at once."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     made = own.api_keys.rotate(tenant.id, overlap_seconds=0).new_key
     with pytest.raises(AuthenticationError):
@@ -191,7 +191,7 @@ def test_no_overlap(administrator: Client, connect: Connect, tenant: Tenant, bas
 
 
 def test_the_installation(administrator: Client) -> None:
-    """The operator sees the state of the installation and who operates it; a tenant does not."""
+    """The operator sees the installation's state and operators."""
     state = administrator.installation.get()
     assert {part.name: part.is_ready for part in state.parts}["accounts_database"]
     assert set(state.facts) == {"log", "root_key", "mail", "backups", "tenants"}
@@ -203,7 +203,7 @@ def test_the_installation(administrator: Client) -> None:
 def test_nobody_else_sees_the_installation(
     administrator: Client, connect: Connect, tenant: Tenant, base_url: str
 ) -> None:
-    """A tenant's API key gets neither the installation nor its operators."""
+    """A tenant's API key sees neither the installation nor its operators."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     for look in (own.installation.get, own.operators.list):
         with pytest.raises(PermissionDeniedError):
@@ -211,7 +211,7 @@ def test_nobody_else_sees_the_installation(
 
 
 def test_parts_of_lists(administrator: Client, connect: Connect, base_url: str) -> None:
-    """A list comes in parts of at most so many, each after the one before."""
+    """A list comes in parts of limited size, each after the one before."""
     tenant = administrator.tenants.create(f"test {uuid4()}", plan="professional")
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
     algorithms = ("Dilithium3", "Kyber768", "X-Wing")

@@ -37,12 +37,12 @@ def busy(client: Client) -> Client:
 
 
 def numbers(records: Iterator[AuditRecord]) -> list[int]:
-    """Return the tenant's own numbers."""
+    """Return the tenant's record numbers."""
     return [record.number for record in records]
 
 
 def proven(client: Client, record: AuditRecord) -> InclusionProof:
-    """Return the proof of a record, once a checkpoint covers it."""
+    """Return a record's proof, once a checkpoint covers it."""
     deadline = time.monotonic() + CHECKPOINT_SECONDS
     while True:
         try:
@@ -53,7 +53,7 @@ def proven(client: Client, record: AuditRecord) -> InclusionProof:
 
 
 def test_records(busy: Client) -> None:
-    """Records come in order, over as many pages as there are, and backwards too."""
+    """Records come in order or in reverse, over all pages."""
     forwards = [1, 2, 3, 4, 5, 6, 7]
     assert numbers(busy.audit.records()) == forwards
     assert numbers(busy.audit.records(page_size=2)) == forwards
@@ -61,7 +61,7 @@ def test_records(busy: Client) -> None:
 
 
 def test_record(busy: Client, base_url: str) -> None:
-    """A record says who did what, with which key, when and from where."""
+    """A record has principal, operation, key, time and source address."""
     _, _, first, second, *_ = busy.audit.records()
     assert (first.operation, first.outcome, first.algorithm) == ("generate-key", "success", KEM)
     assert (second.operation, second.key_version, second.id > first.id) == ("encrypt", 1, True)
@@ -71,7 +71,7 @@ def test_record(busy: Client, base_url: str) -> None:
 
 
 def test_filters(busy: Client) -> None:
-    """Every filter leaves out what it should, and is there on every page."""
+    """Every filter applies on every page."""
     records = list(busy.audit.records())
     ids = [record.id for record in records]
     middle = records[2].recorded_at
@@ -89,7 +89,7 @@ def test_filters(busy: Client) -> None:
 
 
 def test_proof(busy: Client) -> None:
-    """A record's proof is of that record, in the tree of its checkpoint."""
+    """A record's proof leads to the tree of its checkpoint."""
     record = next(iter(busy.audit.records()))
     proof = proven(busy, record)
     assert proof.record == record
@@ -107,7 +107,7 @@ def test_consistency(busy: Client) -> None:
 
 
 def test_checkpoints_and_keys(busy: Client) -> None:
-    """Checkpoints are signed with keys that can be had."""
+    """Checkpoints are signed with published keys."""
     proven(busy, next(iter(busy.audit.records())))
     signing = busy.audit.keys()
     newest = busy.audit.checkpoints(algorithm="Dilithium3")
@@ -119,7 +119,7 @@ def test_checkpoints_and_keys(busy: Client) -> None:
 
 
 def test_signed_checkpoint(connect: Connect, service: dict[str, str]) -> None:
-    """The operator has a checkpoint signed when it is wanted; a tenant does not."""
+    """The operator can have a checkpoint signed; a tenant cannot."""
     operator = connect(service["base_url"], service["operator_key"])
     made = operator.audit.sign_checkpoint()
     assert (made.algorithm, made.size > 0) == ("Dilithium3", True)
@@ -128,7 +128,7 @@ def test_signed_checkpoint(connect: Connect, service: dict[str, str]) -> None:
 
 
 def test_export(busy: Client, tmp_path: Path) -> None:
-    """An export is verified as it was saved, and only its owner can read it."""
+    """A saved export verifies, and only its owner can read it."""
     proven(busy, list(busy.audit.records())[-1])
     path = tmp_path / "export.jsonl"
     path.write_text("an older one")
@@ -141,7 +141,7 @@ def test_export(busy: Client, tmp_path: Path) -> None:
 
 
 def test_a_compressed_export(connect: Connect, response: Answer, tmp_path: Path) -> None:
-    """An export may come compressed; cut off, it leaves nothing in the place of an older one."""
+    """An export may be compressed; a truncated one leaves an older file unchanged."""
     path = tmp_path / "export.jsonl"
     lines = b'{"type":"export"}\n{"type":"end","records":7}\n'
     packed = gzip.compress(lines)
@@ -158,7 +158,7 @@ def test_a_compressed_export(connect: Connect, response: Answer, tmp_path: Path)
 def test_export_without_an_end(
     connect: Connect, response: Answer, tmp_path: Path, body: bytes
 ) -> None:
-    """What has no end is no export, and leaves nothing in the place of an older one."""
+    """A response without an end line is no export, and leaves an older file unchanged."""
     path = tmp_path / "export.jsonl"
     path.write_text("an older one")
     with pytest.raises(MalformedResponseError):
@@ -168,7 +168,7 @@ def test_export_without_an_end(
 
 
 def test_export_beyond_the_space(connect: Connect, response: Answer, tmp_path: Path) -> None:
-    """An export that the disk does not hold leaves nothing but an older one."""
+    """An export on a full disk leaves an older file unchanged."""
     path = tmp_path / "export.jsonl"
     path.write_text("an older one")
     body = b'{"type":"record"}\n' * 5_600 + b'{"type":"end","records":5600}\n'
@@ -186,6 +186,6 @@ def test_export_beyond_the_space(connect: Connect, response: Answer, tmp_path: P
 
 
 def test_export_to_nowhere(busy: Client, tmp_path: Path) -> None:
-    """A folder that is not there is an OSError."""
+    """A missing folder raises OSError."""
     with pytest.raises(FileNotFoundError):
         busy.audit.export(tmp_path / "lost" / "export.jsonl")

@@ -1,4 +1,4 @@
-"""A compliance profile pins algorithms, and sends nothing that it does not allow."""
+"""A compliance profile chooses algorithms, and sends nothing that it forbids."""
 
 import json
 from collections.abc import Callable
@@ -16,12 +16,12 @@ Connect = Callable[..., Client]
 
 @pytest.fixture
 def compliant(connect: Connect, proxy: FaultProxy, api_key: str) -> Client:
-    """Be a tenant under the profile, seen on the wire."""
+    """A tenant under the profile, with its requests recorded."""
     return connect(proxy.url, api_key, compliance_profile="cnsa-2.0")
 
 
 def test_pinned(compliant: Client, proxy: FaultProxy, tmp_path: Path) -> None:
-    """Without a word from the caller each request names the profile and its algorithm."""
+    """By default each request names the profile and its algorithm."""
     compliant.keys.generate(KEM)
     compliant.keys.generate(SIGNATURE)
     sealed = compliant.kem.encrypt(b"a secret")
@@ -41,14 +41,14 @@ def test_pinned(compliant: Client, proxy: FaultProxy, tmp_path: Path) -> None:
 
 
 def test_named(compliant: Client) -> None:
-    """The profile's own algorithms may be named too."""
+    """The caller may also name the profile's algorithms."""
     compliant.keys.generate(KEM)
     assert compliant.kem.encrypt(b"", algorithm=KEM).algorithm == KEM
     assert [key.algorithm for key in compliant.keys.list(algorithm=KEM)] == [KEM]
 
 
 def test_refused(compliant: Client, proxy: FaultProxy, tmp_path: Path) -> None:
-    """What the profile does not allow is a ComplianceError, and nothing is sent."""
+    """A forbidden algorithm raises ComplianceError, and nothing is sent."""
     kem, signatures, keys = compliant.kem, compliant.signatures, compliant.keys
     digest = bytes(32)
     calls: tuple[Callable[[], object], ...] = (
@@ -84,14 +84,14 @@ def test_refused(compliant: Client, proxy: FaultProxy, tmp_path: Path) -> None:
 
 
 def test_told(compliant: Client) -> None:
-    """A client tells its profile, for encryption at home."""
+    """A client returns its profile, for local encryption."""
     profile = compliant.compliance_profile
     assert profile is not None
     assert (profile.name, profile.kem, profile.cipher) == ("cnsa-2.0", KEM, "AES-256-GCM")
 
 
 def test_none(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
-    """Without a profile nothing is pinned, and no profile is named."""
+    """Without a profile, requests name no algorithm and no profile."""
     client = connect(proxy.url, api_key)
     assert client.compliance_profile is None
     assert client.keys.generate("Kyber768").algorithm == "Kyber768"
@@ -101,6 +101,6 @@ def test_none(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
 
 
 def test_unknown_profile() -> None:
-    """A profile that there is not makes no client."""
+    """An unknown profile makes no client."""
     with pytest.raises(ConfigurationError, match=r"unknown: use cnsa-2\.0"):
         Client("http://127.0.0.1", "key", compliance_profile="cnsa-1.0")

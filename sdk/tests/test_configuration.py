@@ -1,4 +1,4 @@
-"""Where address and credential come from, what is refused, and who is trusted."""
+"""Sources of address and credential, refused values, and trusted certificates."""
 
 import datetime as dt
 import ipaddress
@@ -41,7 +41,7 @@ def write_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def profile(name: str, url: str, rest: str) -> str:
-    """Return one profile's lines."""
+    """Return the lines of one profile."""
     return f'[profiles.{name}]\nurl = "{url}"\n{rest}\n'
 
 
@@ -61,7 +61,7 @@ def test_environment(
     idle_api_key: str,
     key_file: Path,
 ) -> None:
-    """Address and API key come from the environment, the key by itself or in a file."""
+    """Address and API key come from the environment, the key as a value or a file."""
     monkeypatch.setenv("PQKEEP_URL", base_url)
     monkeypatch.setenv("PQKEEP_API_KEY", idle_api_key)
     assert connect().keys.list() == ()
@@ -76,7 +76,7 @@ def test_environment(
 def test_arguments_come_first(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, idle_api_key: str
 ) -> None:
-    """What is given as an argument wins over the environment."""
+    """Arguments override the environment."""
     monkeypatch.setenv("PQKEEP_URL", NOWHERE)
     monkeypatch.setenv("PQKEEP_API_KEY", NEVER_MADE)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", "/nowhere")
@@ -90,7 +90,7 @@ def test_environment_comes_before_the_profile(
     base_url: str,
     idle_api_key: str,
 ) -> None:
-    """Address and API key of the environment win over those of a profile."""
+    """The environment's address and API key override those of a profile."""
     write_profiles(profile("default", NOWHERE, f'api_key = "{NEVER_MADE}"'))
     monkeypatch.setenv("PQKEEP_URL", base_url)
     monkeypatch.setenv("PQKEEP_API_KEY", idle_api_key)
@@ -106,7 +106,7 @@ def test_profiles(
     idle_api_key: str,
     key_file: Path,
 ) -> None:
-    """A profile is named by argument or environment; else it is the default one."""
+    """An argument or the environment names the profile; otherwise it is the default one."""
     write_profiles(
         profile("default", base_url, f'api_key = "{idle_api_key}"')
         + profile("by-file", base_url, f'api_key_file = "{key_file}"')
@@ -126,7 +126,7 @@ def test_profiles(
 
 
 def test_a_profiles_key_stays_with_its_address(connect: Connect, write_profiles: Write) -> None:
-    """A profile's API key is not sent to another address."""
+    """A profile's API key is never sent to another address."""
     write_profiles(profile("default", NOWHERE, f'api_key = "{NEVER_MADE}"'))
     for options in ({}, {"profile": "default"}):
         with pytest.raises(ConfigurationError) as caught:
@@ -153,7 +153,7 @@ def test_a_profiles_key_stays_with_its_address(connect: Connect, write_profiles:
     ],
 )
 def test_broken_profiles(write_profiles: Write, text: str) -> None:
-    """A profile that is not understood is refused, and nothing of it shown."""
+    """An invalid profile is refused and not quoted."""
     write_profiles(text)
     with pytest.raises(ConfigurationError) as caught:
         Client()
@@ -174,7 +174,7 @@ def test_profiles_that_others_can_read(write_profiles: Write, mode: int) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_somebody_elses_profiles(write_profiles: Write) -> None:
-    """A profile file of somebody else is refused."""
+    """Another user's profile file is refused."""
     path = write_profiles(profile("default", NOWHERE, f'api_key = "{NEVER_MADE}"'))
     os.chown(path, 65534, 65534)
     with pytest.raises(ConfigurationError, match="belong to you"):
@@ -182,14 +182,14 @@ def test_somebody_elses_profiles(write_profiles: Write) -> None:
 
 
 def test_a_profile_is_taken_alone() -> None:
-    """A whole profile and another setting beside it are refused."""
+    """A Profile object beside another setting is refused."""
     whole = Profile(url="http://localhost", api_key="pqk_any")
     with pytest.raises(ConfigurationError):
         Client(profile=whole, ca_file="ca.pem")
 
 
 def test_nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without an address, or without an API key, there is no client."""
+    """Without an address or an API key there is no client."""
     with pytest.raises(ConfigurationError, match=r"the profile file .*config\.toml does not exist"):
         Client()
     with pytest.raises(ConfigurationError, match="the API key is missing"):
@@ -204,7 +204,7 @@ def test_nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_key_file_of_root_that_a_group_may_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
 ) -> None:
-    """A secret that Kubernetes mounts is root's, and readable for the group of its fsGroup."""
+    """A secret mounted by Kubernetes belongs to root, and the fsGroup may read it."""
     file = tmp_path / "api-key"
     file.write_text(NEVER_MADE)
     file.chmod(mode)
@@ -220,7 +220,7 @@ def test_a_key_file_of_root_that_a_group_may_read(
 def test_a_key_file_that_others_may_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
 ) -> None:
-    """An API key that somebody else can read or change is not used."""
+    """An API key's file that others can read or change is refused."""
     file = tmp_path / "api-key"
     file.write_text("pqk_any")
     file.chmod(mode)
@@ -230,7 +230,7 @@ def test_a_key_file_that_others_may_read(
 
 
 def test_a_key_from_a_pipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is no regular file has no mode that counts: a password manager may write to a pipe."""
+    """The mode of a pipe does not matter: a password manager may write to it."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o644)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(pipe))
@@ -251,7 +251,7 @@ def test_what_stands_around_a_value_is_no_part_of_it(
     idle_api_key: str,
     blank: str,
 ) -> None:
-    """Line breaks, spaces and a byte-order mark around address and API key count nowhere."""
+    """Line breaks, spaces and a byte-order mark around address and API key are ignored."""
     monkeypatch.setenv("PQKEEP_URL", f"{blank}{base_url}{blank}")
     monkeypatch.setenv("PQKEEP_API_KEY", f"{blank}{idle_api_key}{blank}")
     assert connect().keys.list() == ()
@@ -284,7 +284,7 @@ def test_what_stands_around_a_value_is_no_part_of_it(
 def test_what_is_wrong_with_an_api_key_is_said(
     monkeypatch: pytest.MonkeyPatch, key_file: Path, api_key: str, said: str
 ) -> None:
-    """The message names the variable or file and the kind of character, and has nothing of the key."""
+    """The error names the variable or file and the kind of character, and never quotes the key."""
     monkeypatch.setenv("PQKEEP_API_KEY", api_key)
     with pytest.raises(ConfigurationError, match=f"^PQKEEP_API_KEY must be .* {said}$") as caught:
         Client(NOWHERE)
@@ -301,7 +301,7 @@ def test_what_is_wrong_with_an_api_key_is_said(
 def test_a_key_file_without_text(
     monkeypatch: pytest.MonkeyPatch, key_file: Path, content: bytes
 ) -> None:
-    """A file that is empty, or in another encoding, has no API key."""
+    """An empty file, or one in another encoding, has no API key."""
     key_file.write_bytes(content)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
     with pytest.raises(ConfigurationError, match=r"has no API key|is empty"):
@@ -312,7 +312,7 @@ def test_a_key_file_without_text(
 def test_an_address_may_end_as_the_reference_has_it(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, idle_api_key: str, end: str
 ) -> None:
-    """An address with /api/v1 or a slash at its end is the same address."""
+    """An address with /api/v1 or a final slash means the same address."""
     assert connect(f"{base_url}{end}", idle_api_key).keys.list() == ()
     monkeypatch.setenv("PQKEEP_URL", f"{base_url}{end}")
     assert connect(api_key=idle_api_key).keys.list() == ()
@@ -344,7 +344,7 @@ def test_an_address_may_end_as_the_reference_has_it(
 def test_what_is_wrong_with_an_address_is_said(
     monkeypatch: pytest.MonkeyPatch, url: str, said: str
 ) -> None:
-    """The message names where the address is from and what is wrong, and has no password."""
+    """The error names the address's source and the mistake, without the password."""
     with pytest.raises(ConfigurationError, match=r"^the base URL must be") as caught:
         Client(url, NEVER_MADE)
     assert said in str(caught.value)
@@ -355,7 +355,7 @@ def test_what_is_wrong_with_an_address_is_said(
 
 
 def test_an_address_of_ipv6_or_with_a_path() -> None:
-    """An IPv6 address in brackets, a port, capitals and a path of a reverse proxy are fine."""
+    """An IPv6 address in brackets, a port, capitals and a reverse proxy's path are valid."""
     for url in ("https://[2001:db8::1]", "HTTPS://pqkeep.example:8443/keys", "http://[::1]:80/"):
         Client(url, NEVER_MADE).close()
 
@@ -365,7 +365,7 @@ PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 @pytest.fixture
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Let no proxy be named but by the test."""
+    """Remove all proxies from the environment."""
     for name in (*PROXY_VARIABLES, "NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -393,9 +393,9 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_proxy_that_is_none_is_named(
     connect: Connect, no_proxies: pytest.MonkeyPatch, variable: str, value: str, said: str
 ) -> None:
-    """A proxy that the library does not take is a ConfigurationError with the variable's name.
+    """An unusable proxy raises ConfigurationError with the variable's name.
 
-    Where NO_PROXY has the host, nothing of it is looked at, and neither for plain HTTP.
+    With the host in NO_PROXY, and for plain HTTP, the variable is ignored.
     """
     no_proxies.setenv(variable, value)
     with pytest.raises(ConfigurationError) as caught:
@@ -443,7 +443,7 @@ def test_a_proxy_that_is_none_is_named(
 def test_no_proxy_comes_first(
     no_proxies: pytest.MonkeyPatch, variable: str, no_proxy: str, url: str, *, is_bypassed: bool
 ) -> None:
-    """NO_PROXY has names, suffixes, ports, addresses and networks, as curl reads it."""
+    """NO_PROXY has names, suffixes, ports, addresses and networks, by curl's rules."""
     no_proxies.setenv("HTTPS_PROXY", "socks4://127.0.0.1")
     no_proxies.setenv(variable, no_proxy)
     if is_bypassed:
@@ -454,7 +454,7 @@ def test_no_proxy_comes_first(
 
 
 def test_a_proxy_out_of_reach_is_named(connect: Connect, no_proxies: pytest.MonkeyPatch) -> None:
-    """Where nothing listens at the proxy's address the message names the variable."""
+    """If nothing listens at the proxy's address, the message names the variable."""
     no_proxies.setenv("https_proxy", "127.0.0.1:9")
     with pytest.raises(ConnectionFailedError, match="the proxy that https_proxy names, or the"):
         connect("https://pqkeep.example", NEVER_MADE).keys.list()
@@ -463,7 +463,7 @@ def test_a_proxy_out_of_reach_is_named(connect: Connect, no_proxies: pytest.Monk
 def test_a_proxy_that_refuses_is_named(
     connect: Connect, no_proxies: pytest.MonkeyPatch, response: Callable[..., str]
 ) -> None:
-    """What a proxy answers instead of a connection is said, with the variable that names it."""
+    """A proxy's refusal is shown, with the variable's name."""
     no_proxies.setenv("ALL_PROXY", response(b"", 407))
     with pytest.raises(ConnectionFailedError, match="the proxy that ALL_PROXY names refused"):
         connect("https://pqkeep.example", NEVER_MADE).keys.list()
@@ -471,7 +471,7 @@ def test_a_proxy_that_refuses_is_named(
 
 @pytest.mark.parametrize("api_key", ["", "two words", "line\nbreak", "clé", "nul\0"])
 def test_impossible_api_keys(api_key: str) -> None:
-    """What cannot be an API key is refused before it is used, and not repeated."""
+    """An impossible API key is refused before use, and not quoted."""
     with pytest.raises(ConfigurationError, match="the API key must be") as caught:
         Client("http://127.0.0.1", api_key)
     assert not api_key or api_key not in str(caught.value)
@@ -482,14 +482,14 @@ def test_impossible_api_keys(api_key: str) -> None:
     ["", "127.0.0.1:8080", "ftp://h", "http://", "http://h:x", "https://u:p@h", "https://h/?a=b"],
 )
 def test_impossible_addresses(base_url: str) -> None:
-    """What cannot be the service's address is refused before it is used."""
+    """An impossible address is refused before use."""
     with pytest.raises(ConfigurationError, match="the base URL must be"):
         Client(base_url, NEVER_MADE)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_impossible_timeouts(timeout: float) -> None:
-    """No time at all is no timeout."""
+    """A timeout must be positive."""
     with pytest.raises(ConfigurationError, match="more than 0 seconds"):
         Client(NOWHERE, NEVER_MADE, timeout=timeout)
 
@@ -498,7 +498,7 @@ def test_impossible_timeouts(timeout: float) -> None:
     "host", ["pqkeep.example", "192.0.2.1", "localhost.example", "[2001:db8::1]"]
 )
 def test_plain_http(host: str) -> None:
-    """Plain HTTP is for this machine, unless it is allowed."""
+    """Plain HTTP is only for this machine, unless allowed."""
     with pytest.raises(ConfigurationError, match="http:// is for this machine only"):
         Client(f"http://{host}", NEVER_MADE)
     Client(f"http://{host}", NEVER_MADE, allow_plain_http=True).close()
@@ -506,14 +506,14 @@ def test_plain_http(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
 def test_this_machine(host: str) -> None:
-    """These are this machine."""
+    """These addresses mean this machine."""
     Client(f"http://{host}:9", NEVER_MADE).close()
 
 
 def test_no_proxy_for_plain_http(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, idle_api_key: str
 ) -> None:
-    """What is not encrypted goes to the service itself, whatever proxy the environment names."""
+    """Plain HTTP goes to the service directly, without the environment's proxy."""
     monkeypatch.setenv("HTTP_PROXY", NOWHERE)
     monkeypatch.setenv("ALL_PROXY", NOWHERE)
     assert connect(base_url, idle_api_key).keys.list() == ()
@@ -521,13 +521,13 @@ def test_no_proxy_for_plain_http(
 
 @pytest.fixture
 def certificate(certificate_of: Callable[[int], Path]) -> Path:
-    """Make a certificate of 127.0.0.1 that only itself vouches for, and its key beside it."""
+    """Make a self-signed certificate of 127.0.0.1, and its key."""
     return certificate_of(0)
 
 
 @pytest.fixture
 def certificate_of(tmp_path: Path) -> Callable[[int], Path]:
-    """Make certificates that are valid for two days, so many days from now."""
+    """Make certificates that are valid for two days, starting some days from now."""
     return partial(_certificate, tmp_path)
 
 
@@ -567,7 +567,7 @@ def test_ca_file(
     base_url: str,
     idle_api_key: str,
 ) -> None:
-    """A certificate is accepted if the CA file vouches for it, and otherwise nothing is sent."""
+    """A certificate is accepted only if the CA file signed it; otherwise nothing is sent."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
     with FaultProxy(base_url, tls) as proxy:
@@ -596,7 +596,7 @@ def test_ca_file(
 def test_trust_that_is_not_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, content: str | None, said: str
 ) -> None:
-    """A variable of OpenSSL that names nothing makes no client, unless a CA file is named."""
+    """An OpenSSL variable with a missing path makes no client, unless a CA file is named."""
     path = tmp_path / "trusted"
     if content is not None:
         path.write_text(content)
@@ -610,7 +610,7 @@ def test_trust_that_is_not_there(
 def test_trust_of_other_programs_is_said_to_be_theirs(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, certificate: Path, base_url: str
 ) -> None:
-    """Where a certificate is not trusted, and a variable of other programs would, that is said."""
+    """If another program's variable would trust the certificate, the error says so."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
@@ -622,7 +622,7 @@ def test_trust_of_other_programs_is_said_to_be_theirs(
 
 
 def test_a_service_without_tls(connect: Connect, base_url: str) -> None:
-    """An https:// address where plain HTTP answers is said to be that."""
+    """An https:// address where plain HTTP responds is reported as such."""
     with pytest.raises(ConnectionFailedError, match=r"does not speak TLS: try http://"):
         connect(base_url.replace("http://", "https://"), NEVER_MADE).keys.list()
 
@@ -631,7 +631,7 @@ def test_a_service_without_tls(connect: Connect, base_url: str) -> None:
 def test_a_certificate_of_another_time(
     connect: Connect, certificate_of: Callable[[int], Path], base_url: str, days: int
 ) -> None:
-    """A certificate that is not valid now comes with what this machine's clock says."""
+    """An expired or future certificate is reported with this machine's clock."""
     path = certificate_of(days)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(path, path.with_suffix(".key"))
@@ -644,7 +644,7 @@ def test_a_certificate_of_another_time(
 
 
 def test_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no home directory the message says what does without one."""
+    """Without a home directory the message names the alternatives."""
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 987_654)
@@ -662,7 +662,7 @@ def test_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_impossible_ca_files(tmp_path: Path, content: str | None, problem: str) -> None:
-    """A CA file that is not there, or none, makes no client; the error names it and says which."""
+    """A missing or invalid CA file makes no client; the error names it and the reason."""
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_text(content)

@@ -1,6 +1,6 @@
-"""What is written about the client is true, and nothing is left out.
+"""The documentation of the client is complete and correct.
 
-That the examples run is shown by tests/docs/test_documents_in_order.py.
+tests/docs/test_documents_in_order.py runs its examples.
 """
 
 import inspect
@@ -33,13 +33,13 @@ RESOURCES = (
 
 
 def run(program: str, **names: object) -> dict[str, object]:
-    """Run a program; return what it defines."""
+    """Run a program; return its names."""
     exec(compile(program, "documentation", "exec"), names)  # noqa: S102 - it is our own
     return names
 
 
 def test_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The profiles in the document are read as they stand."""
+    """The profiles in the document can be read."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     profile_file().parent.mkdir()
     profile_file().touch(0o600)
@@ -50,20 +50,20 @@ def test_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_docstring(base_url: str, api_key: str) -> None:
-    """The example in the package's docstring runs as it stands."""
+    """The example in the package's docstring runs."""
     lines = str(pqkeep.__doc__).splitlines()
     example = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
     assert run(example, base_url=base_url, api_key=api_key)["opened"] == b"a secret"
 
 
 def test_the_tree() -> None:
-    """The document has the tree of errors as errors.py has it."""
+    """The document has the same tree of errors as errors.py."""
     lines = [line for line in str(errors.__doc__).splitlines() if line.startswith("    ")]
     assert textwrap.dedent("\n".join(lines)) in DOCUMENT
 
 
 def test_every_method() -> None:
-    """The document's table has every method of every resource, and no other."""
+    """The document's table has exactly the methods of all resources."""
     table = dict(re.findall(r"^\| `client\.(\w+)` \| (.*) \|$", DOCUMENT, re.MULTILINE))
     assert tuple(table) == RESOURCES
     with Client("http://127.0.0.1", "key") as client:
@@ -77,7 +77,7 @@ def test_every_method() -> None:
 
 
 def test_every_setting() -> None:
-    """The document names every argument, every variable and every setting of a profile."""
+    """The document names every argument, every variable and every profile setting."""
     arguments = set(inspect.signature(Client).parameters)
     for name in arguments | set(Profile.__dataclass_fields__):
         assert f"`{name}`" in DOCUMENT
@@ -88,7 +88,7 @@ def test_every_setting() -> None:
 
 
 def test_numbers() -> None:
-    """The numbers in the document are those of the program."""
+    """The document's numbers equal those of the program."""
     assert f"`timeout` (seconds, {_settings.TIMEOUT:.0f})" in DOCUMENT
     assert f"`retries` ({_settings.RETRIES})" in DOCUMENT
     assert f"at most {_exchange.ATTEMPT_SECONDS:.0f} seconds" in DOCUMENT

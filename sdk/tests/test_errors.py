@@ -1,4 +1,4 @@
-"""Every class of error, by a request that the real service refuses; and what errors keep quiet."""
+"""Each class of error comes from a refusal of the real service; errors keep secrets."""
 
 import copy
 import socket
@@ -37,7 +37,7 @@ Connect = Callable[..., Client]
 
 
 def test_wrong_api_key(connect: Connect, base_url: str) -> None:
-    """An API key that nobody has is an AuthenticationError that does not tell the key."""
+    """An unknown API key raises AuthenticationError without the key."""
     with pytest.raises(AuthenticationError) as caught:
         connect(base_url, NEVER_MADE).keys.list()
     assert (caught.value.status, caught.value.error_code) == (401, "ERR_AUTH_001")
@@ -45,14 +45,14 @@ def test_wrong_api_key(connect: Connect, base_url: str) -> None:
 
 
 def test_not_for_this_credential(connect: Connect, service: dict[str, str]) -> None:
-    """The operator uses no keys: PermissionDeniedError."""
+    """The operator may not use keys: PermissionDeniedError."""
     with pytest.raises(PermissionDeniedError) as caught:
         connect(service["base_url"], service["operator_key"]).keys.list()
     assert (caught.value.status, caught.value.error_code) == (403, "ERR_FORBIDDEN_001")
 
 
 def test_not_in_the_plan(connect: Connect, operator: Client, base_url: str) -> None:
-    """What the plan lacks is a PolicyDeniedError, which is a PermissionDeniedError."""
+    """A feature outside the plan raises PolicyDeniedError, a PermissionDeniedError."""
     tenant = operator.tenants.create(f"test {uuid4()}", plan="free")
     client = connect(base_url, operator.api_keys.create(tenant.id).api_key)
     with pytest.raises(PolicyDeniedError) as caught:
@@ -62,7 +62,7 @@ def test_not_in_the_plan(connect: Connect, operator: Client, base_url: str) -> N
 
 
 def test_too_many_requests(connect: Connect, operator: Client, base_url: str) -> None:
-    """Too many requests are a RateLimitError that says how many seconds to wait."""
+    """Too many requests raise RateLimitError with the seconds to wait."""
     tenant = operator.tenants.create(f"test {uuid4()}")
     operator.tenants.update(tenant.id, requests_per_minute=2)
     client = connect(base_url, operator.api_keys.create(tenant.id).api_key, timeout=20, retries=1)
@@ -75,7 +75,7 @@ def test_too_many_requests(connect: Connect, operator: Client, base_url: str) ->
 
 
 def test_no_key(client: Client) -> None:
-    """Every operation without a key to do it with is a NotFoundError."""
+    """Every operation without a matching key raises NotFoundError."""
     calls: tuple[Callable[[], object], ...] = (
         lambda: client.kem.encrypt(b""),
         lambda: client.kem.decrypt(bytes(2000), key_version=1),
@@ -95,7 +95,7 @@ def test_no_key(client: Client) -> None:
 
 
 def test_missing_version(client: Client) -> None:
-    """A version that was never made is a NotFoundError, where version 1 is not."""
+    """A version that never existed raises NotFoundError."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"a secret")
     with pytest.raises(NotFoundError):
@@ -105,7 +105,7 @@ def test_missing_version(client: Client) -> None:
 def test_another_tenant(
     client: Client, connect: Connect, base_url: str, new_api_key: Callable[[], str]
 ) -> None:
-    """Another tenant finds no key of ours, and its own key opens nothing of ours."""
+    """Another tenant does not find our key, and its own key opens nothing of ours."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"a secret")
     other = connect(base_url, new_api_key())
@@ -119,7 +119,7 @@ def test_another_tenant(
 
 
 def test_invalid_requests(client: Client) -> None:
-    """What the service cannot take is an error of its own class, with the code of what is wrong."""
+    """Each kind of invalid request raises its own class, with the error code."""
     client.keys.generate(KEM)
     client.keys.generate(SIGNATURE)
     sealed = client.kem.encrypt(b"a secret").ciphertext
@@ -165,7 +165,7 @@ def test_invalid_requests(client: Client) -> None:
 
 
 def test_what_an_error_says(client: Client) -> None:
-    """An error has message, field and request ID, shows them, and survives being copied."""
+    """An error has message, field and request id, shows them, and can be copied."""
     with pytest.raises(PqkeepError) as caught:
         client.keys.list(algorithm="ROT13")
     error = caught.value
@@ -180,7 +180,7 @@ def test_what_an_error_says(client: Client) -> None:
 
 
 def test_secrets_are_not_shown(client: Client, api_key: str) -> None:
-    """No repr has an API key, a shared secret or a plaintext in it."""
+    """No repr shows an API key, a shared secret or a plaintext."""
     client.keys.generate(KEM)
     made = client.kem.encapsulate(key_version=1)
     assert repr(made) == f"Encapsulation(key_version=1, algorithm='{KEM}')"
@@ -192,7 +192,7 @@ def test_secrets_are_not_shown(client: Client, api_key: str) -> None:
 
 
 def test_connection_refused(connect: Connect) -> None:
-    """Where nobody listens is a ConnectionFailedError that holds neither key nor request."""
+    """A refused connection raises ConnectionFailedError without key and request."""
     with closing(socket.socket()) as bound:
         bound.bind(("127.0.0.1", 0))
         client = connect(f"http://127.0.0.1:{bound.getsockname()[1]}", NEVER_MADE)

@@ -1,4 +1,4 @@
-"""What networks do to requests: the exceptions, what is asked again, no change made twice."""
+"""Network faults: the exceptions, the retries, and that no change is made twice."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ PASSING: dict[str, tuple[Fault, type[PqkeepError]]] = {
     "ERR_RATE_LIMIT_001": (refused(429, "ERR_RATE_LIMIT_001", "Retry-After: 1"), RateLimitError),
     "a balancer's 503": (answered(503, b"<h1>No server</h1>"), OutOfServiceError),
 }
-"""What may pass: the fault, and the exception where nobody asks again."""
+"""Temporary faults, with the exception without retries."""
 
 LASTING: dict[str, tuple[Fault, type[PqkeepError]]] = {
     "ERR_INVALID_001": (refused(400, "ERR_INVALID_001"), InvalidRequestError),
@@ -73,22 +73,22 @@ LASTING: dict[str, tuple[Fault, type[PqkeepError]]] = {
     "half an envelope": (answered(200, b'{"data": {"keys": ['), MalformedResponseError),
     "a page's 404": (answered(404, b"<h1>Not here</h1>"), MalformedResponseError),
 }
-"""What does not pass."""
+"""Permanent faults."""
 
 BROKEN = [reset_before, reset_after, closed_after, half_a_body]
-"""After which a change may have been made, or not."""
+"""Faults after which a change may or may not have been made."""
 
 
 def in_folder(path: Path) -> list[Path]:
-    """Return what is in a folder."""
+    """Return the names in a folder."""
     return list(path.iterdir())
 
 
 @pytest.mark.parametrize("name", PASSING | LASTING)
 def test_exceptions(connect: Connect, proxy: FaultProxy, idle_api_key: str, name: str) -> None:
-    """Each fault is its own exception, that knows its request and holds no secret.
+    """Each fault has its own exception, with the request id and without secrets.
 
-    What does not pass is not asked again.
+    Permanent faults are not retried.
     """
     fault, expected = (PASSING | LASTING)[name]
     proxy.faults += [fault] * 2
@@ -108,7 +108,7 @@ def test_exceptions(connect: Connect, proxy: FaultProxy, idle_api_key: str, name
 def test_what_is_asked_again(
     connect: Connect, proxy: FaultProxy, idle_api_key: str, name: str
 ) -> None:
-    """What may pass is asked again, under the same request id, until it is answered."""
+    """Temporary faults are retried with the same request id until a response arrives."""
     proxy.faults.append(PASSING[name][0])
     assert connect(proxy.url, idle_api_key, retries=5).keys.list() == ()
     assert not proxy.faults
@@ -116,7 +116,7 @@ def test_what_is_asked_again(
 
 
 def test_giving_up(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
-    """After so many retries the last failure is raised."""
+    """After the last retry, the last failure is raised."""
     proxy.faults += [*[reset_before] * 2, *[refused(502, "ERR_BAD_GATEWAY_001")] * 9]
     with pytest.raises(BadGatewayError):
         connect(proxy.url, idle_api_key, retries=2).keys.list()
@@ -127,7 +127,7 @@ def test_giving_up(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> No
 def test_rotations_through_faults(
     connect: Connect, proxy: FaultProxy, api_key: str, fault: Fault
 ) -> None:
-    """Each call of rotate makes one version, however often it has to be sent."""
+    """Each call of rotate makes one version, with any number of attempts."""
     client = connect(proxy.url, api_key, retries=5)
     proxy.faults.append(fault)
     assert client.keys.generate(KEM).key_version == 1
@@ -143,7 +143,7 @@ def test_rotations_through_faults(
 def test_administration_through_faults(
     connect: Connect, proxy: FaultProxy, service: dict[str, str], fault: Fault
 ) -> None:
-    """One tenant is made, and one API key a call; changes that are repeated change no more."""
+    """Each call makes one tenant or one API key; repetitions change nothing more."""
     operator = connect(proxy.url, service["operator_key"], retries=5)
     name = f"test {time.monotonic_ns()}"
     proxy.faults.append(fault)
@@ -164,7 +164,7 @@ def test_administration_through_faults(
 def test_a_rotated_api_key_is_told_once_more(
     connect: Connect, proxy: FaultProxy, api_key: str
 ) -> None:
-    """A client whose own API key was rotated, and the answer lost, is given the new one."""
+    """A client that lost the response to its API key's rotation gets the new key by a retry."""
     client = connect(proxy.url, api_key, retries=5)
     (tenant,) = client.tenants.list()
     proxy.faults.append(reset_after)
@@ -176,7 +176,7 @@ def test_a_rotated_api_key_is_told_once_more(
 def test_retirement_through_faults(
     connect: Connect, proxy: FaultProxy, api_key: str, fault: Fault
 ) -> None:
-    """A key is retired, however often it is asked for."""
+    """A key is retired, with any number of attempts."""
     client = connect(proxy.url, api_key, retries=5)
     client.keys.generate(KEM)
     proxy.faults += [fault, fault]
@@ -186,7 +186,7 @@ def test_retirement_through_faults(
 def test_looking_needs_no_idempotency_key(
     connect: Connect, proxy: FaultProxy, api_key: str
 ) -> None:
-    """What changes nothing carries no Idempotency-Key."""
+    """Requests without a change carry no Idempotency-Key."""
     client = connect(proxy.url, api_key)
     client.keys.list()
     with pytest.raises(NotFoundError):
@@ -196,7 +196,7 @@ def test_looking_needs_no_idempotency_key(
 
 
 def test_request_id_in_the_log(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
-    """The request id of a call is in the audit log, and each call has its own."""
+    """Each call has its own request id, which is in the audit log."""
     client = connect(proxy.url, api_key)
     client.keys.generate(KEM)
     client.kem.encrypt(b"")
@@ -208,7 +208,7 @@ def test_request_id_in_the_log(connect: Connect, proxy: FaultProxy, api_key: str
 
 @pytest.mark.parametrize("fault", [silence, trickle, trickled_head])
 def test_deadline(connect: Connect, proxy: FaultProxy, idle_api_key: str, fault: Fault) -> None:
-    """An answer that does not come in time, or not whole, is not waited for."""
+    """A response that is late or incomplete is not waited for."""
     proxy.faults += [fault] * 9
     client = connect(proxy.url, idle_api_key, timeout=1.5, retries=5)
     began = time.monotonic()
@@ -219,7 +219,7 @@ def test_deadline(connect: Connect, proxy: FaultProxy, idle_api_key: str, fault:
 
 
 def test_deadline_of_all_attempts(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
-    """The deadline is one for all attempts: what cannot be in time is not begun."""
+    """All attempts share one deadline, and an attempt that would miss it is not begun."""
     proxy.faults += [refused(503, "ERR_SERVICE_001", "Retry-After: 300")] * 9
     client = connect(proxy.url, idle_api_key, timeout=30.0, retries=9)
     began = time.monotonic()
@@ -230,7 +230,7 @@ def test_deadline_of_all_attempts(connect: Connect, proxy: FaultProxy, idle_api_
 
 
 def test_retry_after(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
-    """A pause is never shorter than the service says."""
+    """A pause is never shorter than Retry-After."""
     proxy.faults.append(refused(429, "ERR_RATE_LIMIT_001", "Retry-After: 1"))
     began = time.monotonic()
     assert connect(proxy.url, idle_api_key, retries=1).keys.list() == ()
@@ -238,7 +238,7 @@ def test_retry_after(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> 
 
 
 def test_pauses() -> None:
-    """Pauses double up to five seconds, at least half of each fixed, and no two clients agree."""
+    """Pauses double up to five seconds; half of each is random, so clients differ."""
     failure = OutOfServiceError("away")
 
     def pauses() -> list[float]:
@@ -254,7 +254,7 @@ def test_pauses() -> None:
     ("timeout", "read", "connect_in"), [(30.0, 15.0, 5.0), (9.0, 9.0, 5.0), (2.0, 2.0, 2.0)]
 )
 def test_patience_of_one_attempt(timeout: float, read: float, connect_in: float) -> None:
-    """An attempt waits for 15 seconds, a connection for 5, and neither beyond the deadline."""
+    """An attempt waits 15 seconds, a connection 5, and neither beyond the deadline."""
     with Client("http://127.0.0.1:9", "key", timeout=timeout) as client, httpx2.Client() as http:
         call = Call(method="GET", path="/", read=lambda data: data)
         request = Exchange(call, client._transport._settings).request(http)
@@ -266,7 +266,7 @@ def test_patience_of_one_attempt(timeout: float, read: float, connect_in: float)
 def test_export_through_faults(
     connect: Connect, proxy: FaultProxy, api_key: str, tmp_path: Path
 ) -> None:
-    """A broken export begins again; one that stays broken leaves no file."""
+    """A broken export is retried; one that stays broken leaves no file."""
     client = connect(proxy.url, api_key, retries=1)
     exported = 0
     while exported < 2:  # until a checkpoint covers the tenant's first records
@@ -280,7 +280,7 @@ def test_export_through_faults(
 
 
 async def test_cancelled(proxy: FaultProxy, idle_api_key: str, tmp_path: Path) -> None:
-    """A call that is cancelled ends at once with CancelledError; the client can still be used."""
+    """A cancelled call ends at once with CancelledError, and the client stays usable."""
     async with AsyncClient(proxy.url, idle_api_key) as client:
         proxy.faults += [silence, trickle]
         waiting = (client.keys.list(), client.audit.export(tmp_path / "export.jsonl"))

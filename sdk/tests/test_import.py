@@ -1,4 +1,4 @@
-"""What importing the client loads, seen in an interpreter that has loaded nothing else."""
+"""The modules that an import of the client loads, in a new interpreter."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ NEVER = {"cryptography", "pqcrypto", "typer", "rich", "pqkeep.audit", "pqkeep.cl
 
 
 def loaded(statement: str) -> set[str]:
-    """Return what is loaded after a statement."""
+    """Return the modules that a statement loads."""
     program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
     ended = subprocess.run(
         [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
@@ -32,14 +32,14 @@ def loaded(statement: str) -> set[str]:
     ],
 )
 def test_what_is_loaded(statement: str, wanted: set[str], unwanted: set[str]) -> None:
-    """Importing loads what is needed then, and not what may never be."""
+    """An import loads only the modules that it needs."""
     modules = loaded(statement)
     assert wanted <= modules
     assert not unwanted & modules
 
 
 def test_every_public_name_is_there() -> None:
-    """Everything that the package offers can be had, and nothing else by chance."""
+    """All public names can be imported, and no other name is public."""
     assert all(hasattr(pqkeep, name) for name in pqkeep.__all__)
     assert pqkeep.__all__ == sorted(pqkeep.__all__)
     with pytest.raises(AttributeError, match="AsynchronousClient"):

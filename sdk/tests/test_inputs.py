@@ -1,4 +1,4 @@
-"""The reader of keys, signatures and envelopes: a corpus of every container, algorithm and damage.
+"""The reader of keys, signatures and envelopes, with all containers, algorithms and damages.
 
 All keys come from the example seeds of the RFCs: the bytes 00, 01, 02 and so on.
 """
@@ -111,7 +111,7 @@ P_256 = der(0xA0, bytes.fromhex("06082a8648ce3d030107"))
 
 
 def seed_of(algorithm: Algorithm) -> bytes:
-    """Return a private key in its stored form."""
+    """Return a private key in the stored form."""
     if algorithm == Algorithm.COMPOSITE_ML_DSA:
         return bytes(range(32)) + ec_key(P_256)
     return bytes(range(SEED_SIZES[algorithm]))
@@ -142,14 +142,14 @@ def public_key_of(algorithm: Algorithm) -> bytes:  # noqa: PLR0911 - one for eac
 
 
 def point(form: PublicFormat = PublicFormat.UncompressedPoint) -> bytes:
-    """Return the public key of the elliptic curve's half."""
+    """Return the elliptic-curve part of the public key."""
     scalar = int.from_bytes(bytes(range(1, 33)))
     public = ec.derive_private_key(scalar, ec.SECP256R1()).public_key()
     return public.public_bytes(Encoding.X962, form)
 
 
 def expanded_of(algorithm: Algorithm) -> bytes:
-    """Return an expanded key, with zeros for the parts that nothing is compared with."""
+    """Return an expanded key, with zeros for parts that are not compared."""
     seed, public = seed_of(algorithm), public_key_of(algorithm)
     if algorithm in {Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024}:
         secret = {Algorithm.ML_KEM_768: 1152, Algorithm.ML_KEM_1024: 1536}[algorithm]
@@ -166,7 +166,7 @@ def identifier(algorithm: Algorithm) -> bytes:
 
 
 def content_of(algorithm: Algorithm) -> bytes:
-    """Return what the OCTET STRING of a PKCS#8 has."""
+    """Return the content of a PKCS#8's OCTET STRING."""
     seed = seed_of(algorithm)
     return der(0x80, seed) if algorithm in TAGGED else seed
 
@@ -187,7 +187,7 @@ def spki_of(algorithm: Algorithm) -> bytes:
 
 
 def certificate_of(algorithm: Algorithm) -> bytes:
-    """Return a certificate whose signature nobody checks, with the key."""
+    """Return a certificate of the key. Its signature is not verified."""
     name = der(0x30, der(0x31, der(0x30, bytes.fromhex("0603550403"), der(12, b"example"))))
     times = der(0x30, der(0x17, b"260101000000Z"), der(0x17, b"270101000000Z"))
     signing = identifier(Algorithm.ML_DSA_65)
@@ -345,7 +345,7 @@ def wrapped(text: bytes, size: int, end: bytes) -> bytes:
 
 
 def as_text(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield text in every way in which it is the same text."""
+    """Yield text in all equivalent encodings."""
     yield "as it is", data
     yield "CRLF", data.replace(b"\n", b"\r\n")
     yield "CR", data.replace(b"\n", b"\r")
@@ -359,7 +359,7 @@ def as_text(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def written(data: bytes, label: str | None) -> Iterator[tuple[str, bytes]]:
-    """Yield binary data in every way in which it is written."""
+    """Yield binary data in all supported encodings."""
     yield "bytes", data
     yield "base64", b64encode(data)
     yield "base64 in lines", wrapped(b64encode(data), 64, b"\r\n")
@@ -381,7 +381,7 @@ def written(data: bytes, label: str | None) -> Iterator[tuple[str, bytes]]:
 
 
 def private_cases() -> Iterator[tuple[str, Algorithm, bytes]]:
-    """Yield every container of every algorithm's private key."""
+    """Yield every algorithm's private key in every container."""
     for form, (algorithms, container) in PRIVATE_FORMS.items():
         for algorithm in algorithms:
             data = container(algorithm)
@@ -391,7 +391,7 @@ def private_cases() -> Iterator[tuple[str, Algorithm, bytes]]:
 
 
 def public_cases() -> Iterator[tuple[str, Algorithm, bytes]]:
-    """Yield every container of every algorithm's public key."""
+    """Yield every algorithm's public key in every container."""
     for form, (algorithms, container) in PUBLIC_FORMS.items():
         for algorithm in algorithms:
             data = container(algorithm)
@@ -402,7 +402,7 @@ def public_cases() -> Iterator[tuple[str, Algorithm, bytes]]:
 
 
 def damaged(data: bytes, label: str, head: int) -> Iterator[tuple[str, bytes]]:
-    """Yield a key in DER, damaged in every way; its bytes begin after the head."""
+    """Yield a DER key with every kind of damage after its head."""
     for size in (1, 2, 3, 5, 20, len(data) // 2, len(data) - 1):
         yield f"cut to {size}", data[:size]
         yield f"PEM of what was cut to {size}", pem(label, data[:size])
@@ -436,7 +436,7 @@ def damaged(data: bytes, label: str, head: int) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_every_container_of_a_private_key(algorithm: Algorithm) -> None:
-    """Every form in which a private key is unambiguous gives the key, and never another one."""
+    """Each unambiguous form of a private key gives exactly that key."""
     count = 0
     for name, its_algorithm, data in private_cases():
         if its_algorithm != algorithm:
@@ -452,7 +452,7 @@ def test_every_container_of_a_private_key(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_every_container_of_a_public_key(algorithm: Algorithm) -> None:
-    """Every form in which a public key is unambiguous gives the key and its algorithm."""
+    """Each unambiguous form of a public key gives that key and its algorithm."""
     count = 0
     for name, its_algorithm, data in public_cases():
         if its_algorithm != algorithm:
@@ -465,7 +465,7 @@ def test_every_container_of_a_public_key(algorithm: Algorithm) -> None:
 
 
 def attempt(read: Callable[[bytes], bytes], data: bytes) -> tuple[bytes | None, str]:
-    """Return what is read, or None and what is said of it."""
+    """Return the key, or None with the error."""
     try:
         return read(data), ""
     except UnreadableInputError as error:
@@ -474,7 +474,7 @@ def attempt(read: Callable[[bytes], bytes], data: bytes) -> tuple[bytes | None, 
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_every_damage(algorithm: Algorithm) -> None:
-    """A damaged key is refused with what it is, quotes nothing of it, and is never another key."""
+    """A damaged key is refused with its form, without quotes, and never read as another key."""
     secret = b64encode(seed_of(algorithm)).decode()[:20]
     for form, label, read in (
         (pkcs8_of, "PRIVATE KEY", lambda data: read_private_key(data, algorithm).public_key),
@@ -499,7 +499,7 @@ def test_every_damage(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", TAGGED)
 def test_contradictions(algorithm: Algorithm) -> None:
-    """A key whose seed and expanded key, or public key, contradict each other is refused."""
+    """A key whose seed contradicts its expanded key or public key is refused."""
     seed, expanded = seed_of(algorithm), expanded_of(algorithm)
     public = public_key_of(algorithm)
     is_kem = algorithm in {Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024}
@@ -519,7 +519,7 @@ def test_contradictions(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", ALL)
 def test_another_public_key(algorithm: Algorithm) -> None:
-    """A public key in the file, or the expected one, must be the private key's."""
+    """A public key in the file, or the expected one, must match the private key."""
     public = public_key_of(algorithm)
     other = public[:-1] + bytes((public[-1] ^ 1,))
     for tag, bits in ((0x81, b"\0" + other), (0xA1, der(3, b"\0", other))):
@@ -542,7 +542,7 @@ def test_another_public_key(algorithm: Algorithm) -> None:
 
 
 def test_another_half_of_a_composite_key() -> None:
-    """The public key of the elliptic curve, where the file has it, must be its own."""
+    """The elliptic-curve public key in the file must match."""
     wrong = point()[:-1] + bytes((point()[-1] ^ 1,))
     content = bytes(range(32)) + ec_key(P_256, der(0xA1, der(3, b"\0", wrong)))
     with pytest.raises(UnreadableInputError, match="elliptic curve's public key"):
@@ -554,7 +554,7 @@ def test_another_half_of_a_composite_key() -> None:
 
 @pytest.mark.parametrize("algorithm", TAGGED)
 def test_expanded_keys_alone(algorithm: Algorithm) -> None:
-    """An expanded key without its seed is refused by name, in every form that is written."""
+    """An expanded key without a seed is refused by name, in every form."""
     expanded = expanded_of(algorithm)
     for content in (
         der(4, expanded),
@@ -568,7 +568,7 @@ def test_expanded_keys_alone(algorithm: Algorithm) -> None:
 
 
 def other_private_keys() -> Iterator[tuple[str, bytes]]:
-    """Yield private keys that are none of pqkeep's, and what they are called."""
+    """Yield private keys that pqkeep does not support, with their names."""
     plain, locked = NoEncryption(), BestAvailableEncryption(b"a password")
     p_256 = ec.derive_private_key(7, ec.SECP256R1())
     ed = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -681,7 +681,7 @@ def test_other_public_keys_are_named() -> None:
 
 
 def test_a_private_key_with_its_certificates() -> None:
-    """Of a chain the certificate must be the key's; of several private keys one is asked for."""
+    """A certificate chain must match the key; of several private keys the user must choose one."""
     mine, other = Algorithm.ML_DSA_65, Algorithm.ML_DSA_87
     key = pem("PRIVATE KEY", pkcs8_of(mine))
     wrong = spki_of(mine)[:-1] + bytes((spki_of(mine)[-1] ^ 1,))
@@ -704,7 +704,7 @@ def test_a_private_key_with_its_certificates() -> None:
 
 
 def test_what_can_be_converted() -> None:
-    """What OpenSSL reads and pqkeep does not is named with the command that converts it."""
+    """Input that only OpenSSL reads is named with the command that converts it."""
     der_key = pkcs8_of(Algorithm.ML_DSA_65)
     indefinite = b"\x30\x80" + der_key[2:] + b"\0\0"
     long = b"\x30\x82\0" + der_key[1:]
@@ -722,7 +722,7 @@ def test_what_can_be_converted() -> None:
 
 
 def test_what_a_length_is() -> None:
-    """Bytes alone are named by what has their length."""
+    """Raw bytes are described by the objects of that length."""
     for size, name in (
         (1088, "a KEM ciphertext of Kyber768"),
         (2400, "an expanded private key of Kyber768"),
@@ -761,14 +761,14 @@ def test_what_a_length_is() -> None:
     ids=range(14),
 )
 def test_no_input_takes_long(data: bytes) -> None:
-    """What is made to be slow to read takes no more than a second, where most take milliseconds."""
+    """Input that is made to be slow takes at most a second; most takes milliseconds."""
     begin = process_time()
     assert inputs.describe(data)
     assert process_time() - begin < 1
 
 
 def test_a_jwk_set_of_several_keys() -> None:
-    """Of a JWK Set the key with the id is taken; without one its ids are named."""
+    """An id selects a key of a JWK Set; without one the error lists the ids."""
     keys = [
         {
             "kty": "AKP",
@@ -788,7 +788,7 @@ def test_a_jwk_set_of_several_keys() -> None:
 
 @pytest.mark.parametrize("algorithm", tuple(SIGNATURE_SIZES))
 def test_signatures_alone(algorithm: Algorithm) -> None:
-    """A signature alone is read in every form, and known by its length."""
+    """A raw signature is read in every form, and recognized by its length."""
     signature = shake_256(algorithm.encode()).digest(SIGNATURE_SIZES[algorithm])
     for name, data in written(signature, None):
         found = inputs.read_signature(data)
@@ -802,7 +802,7 @@ def test_signatures_alone(algorithm: Algorithm) -> None:
 
 
 def test_json_web_signatures() -> None:
-    """A JWS is read in compact form and in JSON; what pqkeep does not verify is named."""
+    """A JWS is read in compact form and in JSON; unsupported ones are named."""
     signature = base64url(bytes(3309))
 
     def compact(header: object, signed: str = signature) -> bytes:
@@ -841,7 +841,7 @@ def test_json_web_signatures() -> None:
 
 
 def test_envelopes() -> None:
-    """An envelope is read however its line was broken; what was cut is named."""
+    """An envelope is read with any line breaks; a truncated one is named."""
     sealed = bytes((1, 0, 0, 0, 1, 7)) + b"default" + bytes(1088 + 28)
     text = f"pqk1.{base64url(sealed)}".encode()
     for _, data in as_text(text + b"\n"):
@@ -896,7 +896,7 @@ SAMPLES = [case for _, _, case in (*private_cases(), *public_cases())][::97]
     )
 )
 def test_anything(data: bytes) -> None:
-    """Whatever the input is, it is read or refused as one, and never anything else happens."""
+    """Any input is either read or refused with the documented exception."""
     assert inputs.describe(data)
     for read in (
         inputs.read_public_key,

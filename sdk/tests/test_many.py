@@ -1,4 +1,4 @@
-"""Many calls in few requests: the same results in the same order, whatever the number and the sizes."""
+"""Many calls in few requests: the same results in the same order, for any number and size."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ KEM, SIGNATURE = "Kyber768", "Dilithium3"
 
 
 def succeeded(results: Iterable[R | PqkeepError]) -> list[R]:
-    """Return results of which none is an error."""
+    """Return results. None may be an error."""
     made = list(results)
     assert not [item for item in made if isinstance(item, PqkeepError)]
     return cast("list[R]", made)
 
 
 def test_every_operation(client: Client) -> None:
-    """What the many make, the many open; each result is what the call alone returns."""
+    """Batches reverse each other, and each result equals that of a single call."""
     for algorithm in (KEM, SIGNATURE):
         client.keys.generate(algorithm)
     texts = [bytes([number]) * 32 for number in range(3)]
@@ -73,7 +73,7 @@ def test_every_operation(client: Client) -> None:
 
 
 def test_re_encryption(client: Client) -> None:
-    """What many re-encryptions move to another algorithm decrypts there, and nowhere else."""
+    """Re-encrypted items decrypt with the other algorithm, and only there."""
     for algorithm in (KEM, "X-Wing"):
         client.keys.generate(algorithm)
     sealed = [client.kem.encrypt(plaintext) for plaintext in (b"one", b"two")]
@@ -89,7 +89,7 @@ def test_re_encryption(client: Client) -> None:
 
 
 def test_re_encryption_after_a_rotation(client: Client) -> None:
-    """Without a target, one and many move to the version that a rotation made active."""
+    """Without a target, one item and many move to the version after a rotation."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"one").ciphertext
     client.keys.rotate(KEM)
@@ -101,7 +101,7 @@ def test_re_encryption_after_a_rotation(client: Client) -> None:
 
 
 def test_an_item_that_is_refused(client: Client) -> None:
-    """Its result is the exception of its call alone, with its code, its field and its request."""
+    """A refused item gives the exception of a single call, with code, field and request id."""
     client.keys.generate(KEM)
     good, bad, late = client.kem.decrypt_many(
         [
@@ -118,7 +118,7 @@ def test_an_item_that_is_refused(client: Client) -> None:
 
 
 def test_more_than_one_request_takes(client: Client) -> None:
-    """300 items are three requests, and their results come as the requests are answered."""
+    """300 items need three requests, and results arrive request by request."""
     client.keys.generate(KEM)
     texts = [str(number).encode() for number in range(300)]
     sealed = [
@@ -129,7 +129,7 @@ def test_more_than_one_request_takes(client: Client) -> None:
 
 
 def test_what_refuses_a_whole_request_is_raised(client: Client) -> None:
-    """An item that no request has room for is refused alone, after the results before it."""
+    """An item that is too large for any request is refused, after the results before it."""
     client.keys.generate(KEM)
     items = [{"plaintext": b"small"}, {"plaintext": bytes(MAX_BODY)}]
     results = iter(client.kem.encrypt_many(items))
@@ -139,12 +139,12 @@ def test_what_refuses_a_whole_request_is_raised(client: Client) -> None:
 
 
 def test_nothing_of_nothing(client: Client) -> None:
-    """No items are no request, and no result."""
+    """No items make no request and no results."""
     assert list(client.kem.encrypt_many([])) == []
 
 
 def test_an_argument_for_all_and_for_one(client: Client) -> None:
-    """An argument that is in an item and beside it is refused before anything is sent."""
+    """An argument both in an item and for all items is refused before sending."""
     with pytest.raises(TypeError, match="algorithm"):
         list(client.kem.encrypt_many([{"plaintext": b"", "algorithm": KEM}], algorithm=KEM))
 
@@ -155,7 +155,7 @@ def test_an_argument_for_all_and_for_one(client: Client) -> None:
 def test_an_answer_that_is_none(
     response: Callable[..., str], connect: Callable[..., Client], results: object
 ) -> None:
-    """Another number of results than of items, or a result without data and error, is no answer."""
+    """A wrong number of results, or a result without data and error, is a malformed response."""
     envelope = {"data": {"results": results}, "request_id": "1", "timestamp": ""}
     client = connect(response(json.dumps(envelope).encode()), "key")
     items = [{"ciphertext": b"", "key_version": 1}] * 2
@@ -180,7 +180,7 @@ def _calls(*sizes: int) -> list[Call[Any]]:
     ],
 )
 def test_how_calls_are_split(sizes: list[int], expected: list[int]) -> None:
-    """As many as fit go into each request, in order; one that fits nowhere goes alone."""
+    """Each request takes as many items as fit, in order; an oversized one goes alone."""
     made = [batch.content or b"" for batch in batches(_calls(*sizes))]
     bodies = [json.loads(body) for body in made]
     assert [len(body["items"]) for body in bodies] == expected
@@ -189,7 +189,7 @@ def test_how_calls_are_split(sizes: list[int], expected: list[int]) -> None:
 
 
 def test_items_are_taken_as_they_are_needed() -> None:
-    """An iterator of items without an end is read no further than its first request."""
+    """An endless iterator of items is read only up to the first request."""
     endless = iter(lambda: _calls(1)[0], None)
     bodies = [json.loads(batch.content or b"") for batch in islice(batches(endless), 2)]
     assert [len(body["items"]) for body in bodies] == [MAX_ITEMS] * 2

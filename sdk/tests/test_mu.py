@@ -1,4 +1,4 @@
-"""The mu of a message is what ML-DSA signs, for a message in pieces of any size."""
+"""The mu of a message is what ML-DSA signs, for pieces of any size."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ KEYS: dict[str, MLDSA65PrivateKey | MLDSA87PrivateKey] = {
     context=st.binary(max_size=255),
 )
 def test_a_mu_stands_for_its_message(algorithm: str, pieces: list[bytes], context: bytes) -> None:
-    """What is signed by mu holds for the message with the context, and the other way round."""
+    """A signature by mu is valid for message and context, and the reverse."""
     private = KEYS[algorithm]
     public_key = private.public_key().public_bytes_raw()
     message = b"".join(pieces)
@@ -37,7 +37,7 @@ def test_a_mu_stands_for_its_message(algorithm: str, pieces: list[bytes], contex
 
 
 def test_what_has_no_mu() -> None:
-    """Long contexts, other sizes and other algorithms are errors of the caller."""
+    """Long contexts, other sizes and other algorithms raise ValueError."""
     with pytest.raises(ValueError, match="255"):
         compute_mu(b"", [], context=bytes(256))
     with pytest.raises(ValueError, match="64"):

@@ -37,7 +37,7 @@ SIGNATURE = "Dilithium3"
 
 
 def test_encryption(client: Client) -> None:
-    """What encrypt returns decrypts to the plaintext, with the active key and the default KEM."""
+    """Decrypt returns the plaintext of encrypt, with the active key and the default KEM."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"attack at dawn")
     assert (sealed.key_version, sealed.algorithm) == (1, KEM)
@@ -46,7 +46,7 @@ def test_encryption(client: Client) -> None:
 
 @pytest.mark.parametrize("plaintext", [b"", bytes(range(256)) * 4096], ids=["empty", "1 MiB"])
 def test_plaintext_sizes(client: Client, plaintext: bytes) -> None:
-    """Nothing, and every byte value up to the largest plaintext, come back as they were."""
+    """Empty plaintexts, and all byte values up to the largest size, are restored."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(plaintext, algorithm=KEM, key_version=1)
     opened = client.kem.decrypt(sealed.ciphertext, algorithm=KEM, key_version=1)
@@ -54,7 +54,7 @@ def test_plaintext_sizes(client: Client, plaintext: bytes) -> None:
 
 
 def test_encapsulation(client: Client) -> None:
-    """Both sides of an encapsulation have the same 32 bytes; no two have the same."""
+    """Both sides of an encapsulation have the same 32 bytes; two encapsulations differ."""
     client.keys.generate(KEM)
     one = client.kem.encapsulate(key_version=1)
     two = client.kem.encapsulate(key_version=1, algorithm=KEM)
@@ -66,7 +66,7 @@ def test_encapsulation(client: Client) -> None:
 
 
 def test_implicit_rejection(client: Client) -> None:
-    """A KEM ciphertext that was changed gives another secret, and no error."""
+    """A changed KEM ciphertext gives another secret, and no error."""
     client.keys.generate(KEM)
     made = client.kem.encapsulate(key_version=1)
     changed = bytes([made.kem_ciphertext[0] ^ 1]) + made.kem_ciphertext[1:]
@@ -74,7 +74,7 @@ def test_implicit_rejection(client: Client) -> None:
 
 
 def test_deterministic_mode(client: Client) -> None:
-    """Mode and salt go to the service, which encrypts anew each time all the same."""
+    """Mode and salt reach the service, and each ciphertext is still new."""
     client.keys.generate(KEM)
     one = client.kem.encrypt(b"a secret", mode="deterministic", salt=b"salt")
     two = client.kem.encrypt(b"a secret", mode="deterministic", salt=b"salt")
@@ -87,7 +87,7 @@ def test_deterministic_mode(client: Client) -> None:
 
 @pytest.mark.parametrize("algorithm", ["Kyber768", "X-Wing"])
 def test_key_wrap(client: Client, algorithm: str) -> None:
-    """A wrapped key is another text, and unwraps to the key that it was."""
+    """A wrapped key differs from the key, and unwraps to it."""
     client.keys.generate(algorithm)
     wrapped = client.kem.wrap(bytes(range(32)), key_version=1, algorithm=algorithm)
     assert (wrapped.key_version, wrapped.algorithm) == (1, algorithm)
@@ -98,7 +98,7 @@ def test_key_wrap(client: Client, algorithm: str) -> None:
 
 
 def test_signatures(client: Client) -> None:
-    """A signature holds for its message, and for no other."""
+    """A signature is valid only for its message."""
     client.keys.generate(SIGNATURE)
     signed = client.signatures.sign(b"a contract")
     assert (signed.key_version, signed.algorithm) == (1, SIGNATURE)
@@ -108,7 +108,7 @@ def test_signatures(client: Client) -> None:
 
 
 def test_bound_to_a_place(client: Client) -> None:
-    """What is bound to associated data opens with it alone; so do wrapped keys, and envelopes."""
+    """Bound ciphertexts, wrapped keys and envelopes open only with the same associated data."""
     client.keys.generate(KEM)
     row: Any = {"associated_data": b"customers/42"}
     other: Any = {"associated_data": b"customers/43"}
@@ -130,7 +130,7 @@ def test_bound_to_a_place(client: Client) -> None:
 
 
 def test_contexts_and_mu(client: Client) -> None:
-    """A context is needed again to verify; and a mu stands for its message."""
+    """Verification needs the same context; a mu can replace its message."""
     public_key = client.keys.generate(SIGNATURE).public_key
     signed = client.signatures.sign(b"a contract", context=b"contracts").signature
     verify = partial(client.signatures.verify, b"a contract", key_version=1)
@@ -146,7 +146,7 @@ def test_contexts_and_mu(client: Client) -> None:
 
 
 def test_keys_of_others(client: Client) -> None:
-    """A public key instead of a version, as bytes and as PEM: its owner opens it, and it verifies."""
+    """A public key as bytes or PEM can replace a version, for encryption and verification."""
     kem_key = client.keys.generate(KEM).public_key
     pem = client.keys.public_key(KEM, key_version=1, format="pem").public_key
     assert isinstance(pem, str)
@@ -169,7 +169,7 @@ def test_keys_of_others(client: Client) -> None:
 
 
 def test_named_signature_algorithm(client: Client) -> None:
-    """The algorithm and the version may be named, to sign and to verify."""
+    """Algorithm and version can be named, to sign and to verify."""
     client.keys.generate(SIGNATURE)
     signed = client.signatures.sign(b"", algorithm=SIGNATURE, key_version=1)
     assert client.signatures.verify(b"", signed.signature, algorithm=SIGNATURE, key_version=1)
@@ -177,7 +177,7 @@ def test_named_signature_algorithm(client: Client) -> None:
 
 @pytest.mark.parametrize("name", HashAlgorithm)
 def test_hash_signatures(client: Client, name: HashAlgorithm) -> None:
-    """A signature over a hash holds for that hash, and for no other."""
+    """A signature over a hash is valid only for that hash."""
     client.keys.generate(SIGNATURE)
     digest = hashlib.new(name.replace("-", ""), b"a contract").digest()
     signed = client.signatures.sign_hash(digest, hash_algorithm=name)
@@ -194,7 +194,7 @@ def test_hash_signatures(client: Client, name: HashAlgorithm) -> None:
 
 @pytest.mark.parametrize("name", [*HashAlgorithm, None])
 def test_file_signatures(client: Client, tmp_path: Path, name: HashAlgorithm | None) -> None:
-    """A file's signature is one over its hash: SHA-512, unless another is named."""
+    """A file's signature is over its hash: SHA-512 by default."""
     client.keys.generate(SIGNATURE)
     path = tmp_path / "contract"
     path.write_bytes(b"clause\n" * 100_000)
@@ -218,7 +218,7 @@ def test_file_signatures(client: Client, tmp_path: Path, name: HashAlgorithm | N
 
 
 def test_files_that_cannot_be_signed(client: Client, tmp_path: Path) -> None:
-    """A file that is not there is an OSError, an unknown hash a HashAlgorithmError."""
+    """A missing file raises OSError, an unknown hash HashAlgorithmError."""
     with pytest.raises(FileNotFoundError):
         client.signatures.sign_file(tmp_path / "lost")
     with pytest.raises(HashAlgorithmError):
@@ -226,7 +226,7 @@ def test_files_that_cannot_be_signed(client: Client, tmp_path: Path) -> None:
 
 
 def test_generated_key(client: Client) -> None:
-    """A new key is version 1, active, made now, and found again as it was made."""
+    """A new key is version 1, active, created now, and can be read again."""
     made = client.keys.generate(KEM)
     assert (made.key_version, made.algorithm, made.status) == (1, KEM, "active")
     assert len(made.public_key) == 1184
@@ -235,7 +235,7 @@ def test_generated_key(client: Client) -> None:
 
 
 def test_rotation(client: Client) -> None:
-    """After a rotation the new key encrypts and the old one still decrypts."""
+    """After a rotation the new key encrypts, and the old one still decrypts."""
     client.keys.generate(KEM)
     before = client.kem.encrypt(b"old")
     rotation = client.keys.rotate(KEM)
@@ -246,7 +246,7 @@ def test_rotation(client: Client) -> None:
 
 
 def test_retirement(client: Client) -> None:
-    """A retired key verifies and does not sign."""
+    """A retired key verifies and cannot sign."""
     made = client.keys.generate(SIGNATURE)
     signed = client.signatures.sign(b"a contract")
     retired = client.keys.retire(SIGNATURE, key_version=1)
@@ -257,7 +257,7 @@ def test_retirement(client: Client) -> None:
 
 
 def test_disabling(client: Client) -> None:
-    """A disabled key does nothing, and everything again once it is enabled."""
+    """A disabled key does nothing until it is enabled."""
     client.keys.generate(KEM)
     sealed = client.kem.encrypt(b"old")
     assert client.keys.disable(KEM, key_version=1).status == "disabled"
@@ -274,14 +274,14 @@ def test_disabling(client: Client) -> None:
 
 
 def test_keeping_a_key(client: Client) -> None:
-    """A key that is not to be archived is kept as it is, and does not say when it would be."""
+    """A key whose destruction is cancelled has no archive time."""
     client.keys.generate(KEM)
     kept = client.keys.cancel_archive(KEM, key_version=1)
     assert (kept.status, kept.archive_at) == ("active", None)
 
 
 def test_list(client: Client) -> None:
-    """A list has all keys, or those of an algorithm, of a status, or of both."""
+    """A list has all keys, or is filtered by algorithm, status, or both."""
     assert client.keys.list() == ()
     client.keys.generate(KEM)
     client.keys.rotate(KEM)
@@ -297,7 +297,7 @@ def test_list(client: Client) -> None:
 
 
 def test_usage(client: Client) -> None:
-    """Usage counts the operations that succeeded, and says when the last one was."""
+    """Usage counts successful operations, with the time of the last."""
     client.keys.generate(KEM)
     unused = client.keys.usage(KEM, key_version=1)
     assert (unused.key_version, unused.algorithm) == (1, KEM)
@@ -314,7 +314,7 @@ def test_usage(client: Client) -> None:
 
 
 def test_usage_of_a_tenant(client: Client) -> None:
-    """What was done in the last hours is told, and what the plan allows."""
+    """A tenant's usage has the last hours and the plan's quota."""
     client.keys.generate(KEM)
     client.kem.encrypt(b"")
     used = client.usage.get()
@@ -326,18 +326,18 @@ def test_usage_of_a_tenant(client: Client) -> None:
 
 
 def test_every_algorithm(client: Client) -> None:
-    """Every algorithm that the client names is one of the service's."""
+    """Every algorithm of the client is one of the service's."""
     for algorithm in Algorithm:
         assert client.keys.generate(algorithm).algorithm == algorithm
 
 
 def test_health(client: Client) -> None:
-    """The service says that it would answer."""
+    """The service reports that it is ready."""
     assert client.status.health().status == "ok"
 
 
 def test_threads_share_a_client(base_url: str, api_key: str) -> None:
-    """Many threads with one Client each get the answers to their own questions."""
+    """Threads that share a client get the responses to their own requests."""
     with Client(base_url, api_key) as client, ThreadPoolExecutor(16) as threads:
         client.keys.generate(KEM)
 
@@ -350,7 +350,7 @@ def test_threads_share_a_client(base_url: str, api_key: str) -> None:
 
 
 async def test_tasks_share_a_client(base_url: str, api_key: str) -> None:
-    """Many tasks with one AsyncClient each get the answers to their own questions."""
+    """Tasks that share an AsyncClient get the responses to their own requests."""
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate(KEM)
 
@@ -363,7 +363,7 @@ async def test_tasks_share_a_client(base_url: str, api_key: str) -> None:
 
 
 async def test_types(base_url: str, api_key: str, tmp_path: Path) -> None:
-    """Type checkers know what each client gives, from the one description of a method."""
+    """Type checkers know the results of both clients, from one description of a method."""
     with Client(base_url, api_key) as client:
         assert_type(client.keys.generate(KEM), Key)
         assert_type(client.kem.encrypt(b"", key_version=1), Ciphertext)
@@ -385,7 +385,7 @@ def test_help() -> None:
 
 
 def test_keyrings(client: Client) -> None:
-    """A keyring is created, changed and listed; what is of one opens in it alone."""
+    """A keyring is created, changed and listed; its ciphertexts open only in it."""
     made = client.keyrings.create("payments.cards", labels={"team": "payments"}, rotation_days=90)
     assert (made.labels, made.rotation_days, len(made.purposes)) == ({"team": "payments"}, 90, 9)
     changed = client.keyrings.update("payments.cards", description="cards", rotation_days=0)
@@ -419,7 +419,7 @@ def test_keyrings(client: Client) -> None:
 
 
 def test_an_imported_key_goes_to_the_import_key_s_keyring(client: Client) -> None:
-    """The keyring is the one that the import key was made for, and need not be said again."""
+    """An imported key goes to the import key's keyring, which need not be named."""
     from pqkeep.key_import import wrap  # noqa: PLC0415 - an extra
 
     client.keyrings.create("cards")
@@ -434,7 +434,7 @@ def test_an_imported_key_goes_to_the_import_key_s_keyring(client: Client) -> Non
 
 @pytest.mark.parametrize("name", ["import_key_id", "public_key", "suite", "info", "algorithm"])
 def test_an_import_key_with_a_name_twice(name: str) -> None:
-    """A saved import key that has a name twice is refused, whichever of the two would be the right one."""
+    """A saved import key with a duplicate name is refused."""
     from pqkeep.key_import import read_import_key  # noqa: PLC0415 - it loads cryptography
 
     values = {

@@ -13,7 +13,7 @@ XAES_KEY: Any = {"algorithm": XAES, "key_version": 1}
 
 
 def test_the_cipher(client: Client) -> None:
-    """Data, keys and envelopes open with XAES-256-GCM; the key has a fingerprint only."""
+    """Data, keys and envelopes open with XAES-256-GCM; the key has only a fingerprint."""
     key = client.keys.generate(XAES)
     assert (key.public_key, len(bytes.fromhex(key.fingerprint or ""))) == (b"", 32)
     assert client.keys.active(XAES).fingerprint == key.fingerprint
@@ -37,7 +37,7 @@ def test_the_cipher(client: Client) -> None:
 
 @pytest.mark.parametrize("algorithm", ["Kyber768", "X-Wing", XAES])
 def test_data_keys(client: Client, algorithm: str) -> None:
-    """A data key is in the clear only if that is wanted, and unwraps."""
+    """A data key's plaintext is optional, and unwrap returns it."""
     client.keys.generate(algorithm)
     made = client.kem.data_key(size=64, algorithm=algorithm)
     assert made.plaintext is not None
@@ -54,7 +54,7 @@ def test_data_keys(client: Client, algorithm: str) -> None:
 
 
 def test_macs(client: Client) -> None:
-    """A MAC is the message's or not, alone and in a batch."""
+    """A MAC is valid only for its message, alone and in a batch."""
     client.keys.generate("HMAC-SHA-256")
     made = client.macs.compute(b"a message")
     assert (len(made.mac), made.key_version, made.algorithm) == (32, 1, "HMAC-SHA-256")

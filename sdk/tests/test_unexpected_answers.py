@@ -1,4 +1,4 @@
-"""Answers that pqkeep would not give, and those it seldom gives, from a server that gives them."""
+"""Invalid and rare responses, from a test server."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ Connect = Callable[..., Client]
 
 @pytest.mark.parametrize("status", BY_STATUS)
 def test_status_decides_the_class(connect: Connect, response: Answer, status: int) -> None:
-    """Every status that the specification names has its class, whatever the code."""
+    """Every status of the specification has its class, with any code."""
     error = {"error_code": "ERR_NEW_001", "message": "no"}
     url = response(json.dumps({"error": error, "request_id": REQUEST_ID}).encode(), status)
     with pytest.raises(PqkeepError) as caught:
@@ -44,7 +44,7 @@ def test_status_decides_the_class(connect: Connect, response: Answer, status: in
 
 @pytest.mark.parametrize("code", BY_CODE)
 def test_code_decides_the_class(connect: Connect, response: Answer, code: str) -> None:
-    """Every code that has a class of its own has it whatever the status, below its family's."""
+    """A code with its own class has it with any status, below its family's class."""
     url = response(json.dumps({"error": {"error_code": code, "message": "no"}}).encode(), 400)
     with pytest.raises(PqkeepError) as caught:
         connect(url, API_KEY).keys.list()
@@ -53,7 +53,7 @@ def test_code_decides_the_class(connect: Connect, response: Answer, code: str) -
 
 
 def test_classes() -> None:
-    """Families are classes: one except clause catches what is alike."""
+    """Families are classes: one except clause catches related errors."""
     assert issubclass(DecryptionError, InvalidRequestError)
     assert BY_STATUS[400] is BY_STATUS[405] is BY_STATUS[422] is InvalidRequestError
     assert all(issubclass(BY_STATUS[status], RETRIED) for status in (429, 500, 502, 503, 504))
@@ -61,7 +61,7 @@ def test_classes() -> None:
 
 
 def test_tree() -> None:
-    """The tree in the docstring has every class, and its codes those of the tables."""
+    """The tree in the docstring has every class, with the codes of the tables."""
     classes = {
         name
         for name, value in vars(errors).items()
@@ -75,7 +75,7 @@ def test_tree() -> None:
 
 
 def test_unknown_status(connect: Connect, response: Answer) -> None:
-    """An error with a status of no class is a PqkeepError all the same."""
+    """An error with an unknown status is a PqkeepError."""
     url = response(b'{"error": {"error_code": "ERR_TEAPOT_001", "message": "tea"}}', 418)
     with pytest.raises(PqkeepError) as caught:
         connect(url, API_KEY).keys.list()
@@ -104,7 +104,7 @@ def test_unknown_status(connect: Connect, response: Answer) -> None:
     ],
 )
 def test_retry_after(connect: Connect, response: Answer, header: str, seconds: int | None) -> None:
-    """Retry-After counts as seconds and as a date, by the answer's own clock; nothing else harms."""
+    """Retry-After is read as seconds and as a date by the response's clock; other values are ignored."""
     body = b'{"error": {"error_code": "ERR_SERVICE_001", "message": "no"}}'
     url = response(body, 503, (("Date", "Fri, 13 Nov 2026 12:00:00 GMT"), ("Retry-After", header)))
     with pytest.raises(OutOfServiceError) as caught:
@@ -127,7 +127,7 @@ def test_retry_after(connect: Connect, response: Answer, header: str, seconds: i
     ],
 )
 def test_no_envelope(connect: Connect, response: Answer, body: bytes, status: int) -> None:
-    """An answer that is no envelope is a MalformedResponseError that does not hold the answer."""
+    """A response without an envelope raises MalformedResponseError without its content."""
     with pytest.raises(MalformedResponseError) as caught:
         connect(response(body, status), API_KEY).keys.list()
     assert caught.value.status == status
@@ -135,13 +135,13 @@ def test_no_envelope(connect: Connect, response: Answer, body: bytes, status: in
 
 
 def test_endless(connect: Connect, response: Answer) -> None:
-    """An answer that is too long to be one is not read to its end."""
+    """A response that is too long is not read to its end."""
     with pytest.raises(MalformedResponseError):
         connect(response(b" " * (MAX_RESPONSE + 1)), API_KEY).keys.list()
 
 
 def test_data_with_an_error_status(connect: Connect, response: Answer) -> None:
-    """Data does not make a success of an error."""
+    """Data with an error status is not a success."""
     url = response(b'{"data": {"valid": true}}', 500)
     with pytest.raises(InternalError):
         connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
@@ -171,7 +171,7 @@ def test_redirect(connect: Connect, response: Answer) -> None:
 def test_where_a_redirect_leads(
     connect: Connect, response: Answer, status: int, location: str, shown: str
 ) -> None:
-    """Any redirect says where to, without a password or a query, and is not followed."""
+    """The error names a redirect's target without password and query."""
     url = response(b"<html>", status, (("Location", location),))
     with pytest.raises(MalformedResponseError) as caught:
         connect(url, API_KEY).keys.list()
@@ -193,14 +193,14 @@ def test_where_a_redirect_leads(
 def test_what_answers_in_the_service_s_place_is_said(
     connect: Connect, response: Answer, status: int, body: bytes, said: str
 ) -> None:
-    """An empty answer and a web page, of a proxy or a sign-in page, are named as that."""
+    """An empty response and a web page, as of a proxy, are named."""
     with pytest.raises(PqkeepError, match=said) as caught:
         connect(response(body, status), API_KEY).keys.list()
     assert "Sign in" not in str(caught.value)
 
 
 def test_broken_compression(connect: Connect, response: Answer) -> None:
-    """An answer that does not decompress is a MalformedResponseError."""
+    """A response that does not decompress raises MalformedResponseError."""
     url = response(b"not gzip", 200, (("Content-Encoding", "gzip"),))
     with pytest.raises(MalformedResponseError):
         connect(url, API_KEY).keys.list()
@@ -208,7 +208,7 @@ def test_broken_compression(connect: Connect, response: Answer) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "deflate", "br", "zstd"])
 def test_no_other_encoding(connect: Connect, response: Answer, encoding: str) -> None:
-    """An answer that could become of any length is not decoded at all; one of gzip is."""
+    """Encodings that expand without limit are not decoded; gzip is."""
     body = gzip.compress(b'{"data": {"keys": [], "total": 0}}')
     assert (
         list(connect(response(body, 200, (("Content-Encoding", "GZIP"),)), API_KEY).keys.list())
@@ -221,7 +221,7 @@ def test_no_other_encoding(connect: Connect, response: Answer, encoding: str) ->
 
 @pytest.mark.parametrize("valid", ["true", "false", 1, 0, None, []])
 def test_only_true_is_true(connect: Connect, response: Answer, valid: object) -> None:
-    """A signature is valid if the answer is true, and not if it is anything that counts as true."""
+    """A signature is valid only if the field is exactly true."""
     url = response(json.dumps({"data": {"valid": valid}}).encode())
     with pytest.raises(MalformedResponseError) as caught:
         connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
@@ -229,7 +229,7 @@ def test_only_true_is_true(connect: Connect, response: Answer, valid: object) ->
 
 
 def test_re_encrypted_to_another_key(connect: Connect, response: Answer) -> None:
-    """What a re-encryption does not say of its target is as the source has it, or is refused."""
+    """Target fields that a re-encryption's response leaves out are the source's; others are checked."""
     data = {"ciphertext": "AAAA", "key_version": 2, "algorithm": "X-Wing", "keyring": "a"}
     client = connect(response(json.dumps({"data": data}).encode()), API_KEY)
     source: dict[str, Any] = {"key_version": 1, "algorithm": "X-Wing", "keyring": "a"}
@@ -257,7 +257,7 @@ def test_re_encrypted_to_another_key(connect: Connect, response: Answer) -> None
     ],
 )
 def test_malformed_field(connect: Connect, response: Answer, field: str, value: object) -> None:
-    """A field of the wrong type or form is a MalformedResponseError that names it and the request."""
+    """A malformed field raises MalformedResponseError with its name and the request id."""
     key = {
         "key_version": 1,
         "algorithm": "Kyber768",
@@ -273,7 +273,7 @@ def test_malformed_field(connect: Connect, response: Answer, field: str, value: 
 
 
 def test_list_of_something_else(connect: Connect, response: Answer) -> None:
-    """A list of keys that has something else in it is a MalformedResponseError."""
+    """A list of keys with another object in it raises MalformedResponseError."""
     url = response(b'{"data": {"keys": ["Kyber768"]}}')
     with pytest.raises(MalformedResponseError):
         connect(url, API_KEY).keys.list()
@@ -302,7 +302,7 @@ LISTS = [
     ),
     pytest.param("/tenants", "tenants", TENANT, lambda client: client.tenants.list(), id="tenants"),
 ]
-"""Where each list is, its field, a member, and how it is asked for."""
+"""Each list's path, field, a member, and the method that requests it."""
 
 
 @pytest.mark.parametrize(("path", "field", "member", "whole"), LISTS)
@@ -314,7 +314,7 @@ def test_a_list_has_all_pages(
     member: dict[str, object],
     whole: Callable[[Client], tuple[object, ...]],
 ) -> None:
-    """A list that the service cuts is asked for until the page that names no next one."""
+    """A paged list is read until the page without a next position."""
     pages = {"": "x.1", "?after=x.1": "x.2", "?after=x.2": None}
     url = response(
         {
@@ -334,7 +334,7 @@ def test_a_list_that_never_ends(
     member: dict[str, object],
     whole: Callable[[Client], tuple[object, ...]],
 ) -> None:
-    """A page that is followed by itself is malformed."""
+    """A page that leads to itself is malformed."""
     url = response(json.dumps({"data": {field: [member], "next": path}}).encode())
     with pytest.raises(MalformedResponseError):
         whole(connect(url, API_KEY))

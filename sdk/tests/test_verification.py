@@ -1,4 +1,4 @@
-"""Signatures that are verified here, with nothing but the public key."""
+"""Signatures that are verified offline, with only the public key."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
 MESSAGE = b"a message"
 SCHEMES = signature_schemes(Pqcrypto())
 SLOW = {Algorithm.SLH_DSA_SHA2_192S, Algorithm.SLH_DSA_SHA2_256S}
-"""These are signed with once, since each signature takes a second."""
+"""They sign only once, because a signature takes a second."""
 
 
 @pytest.mark.parametrize("algorithm", fast_algorithms_first(SCHEMES))
 def test_signatures_of_the_key_service(algorithm: Algorithm) -> None:
-    """What the key service signs holds for its key, message and context, and for no other."""
+    """The key service's signatures are valid only for their key, message and context."""
     key = SCHEMES[algorithm].generate()
     public_key = key.public_bytes()
     for context in (b"a context",) if algorithm in SLOW else (b"", b"a context", bytes(255)):
@@ -51,7 +51,7 @@ def test_signatures_of_the_key_service(algorithm: Algorithm) -> None:
 
 
 def test_other_arguments() -> None:
-    """An algorithm, a hash, a digest and a context that there are not are errors."""
+    """An unknown algorithm, hash, digest or context is an error."""
     with pytest.raises(ValueError, match="the algorithm must be one of Dilithium3, ML-DSA-87"):
         verify(b"", b"", public_key=b"", algorithm="Kyber768")
     with pytest.raises(ValueError, match="at most 255 bytes"):
@@ -65,7 +65,7 @@ def test_other_arguments() -> None:
 
 
 def test_hashes() -> None:
-    """A signature over a hash holds for that hash function, and is none over the same bytes."""
+    """A signature over a hash is valid only for its hash function."""
     key = SCHEMES[Algorithm.ML_DSA_65].generate()
     digest = hashlib.sha512(MESSAGE).digest()
     signed = represent_digest(HashAlgorithm.SHA_512, digest)
@@ -90,7 +90,7 @@ def test_hashes() -> None:
     [("cryptography", "Dilithium3", "local"), ("pqcrypto", "SLH-DSA-SHA2-128s", "audit")],
 )
 def test_without_the_extra(missing: str, algorithm: str, extra: str) -> None:
-    """Where a library is not installed it is said what to install."""
+    """Without a library the error says what to install."""
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from pqkeep import verification\n"

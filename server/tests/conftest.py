@@ -1,4 +1,4 @@
-"""What several tests of pqkeepd have."""
+"""Fixtures for several tests of pqkeepd."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,6 @@ from tests.fixtures import unprivileged
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Make a folder that belongs to nobody, who can reach it."""
+    """Make a folder of the user nobody, who can reach it."""
     with unprivileged.own_folder("server") as made:
         yield made

@@ -1,4 +1,4 @@
-"""Files that appear whole, and in place of none that must stay."""
+"""Files appear complete, and never replace a file that must stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_somebody_else_is_first(tmp_path: Path) -> None:
-    """A file that comes while another one is written under its name is not replaced."""
+    """A file that appears under the name meanwhile is not replaced."""
     path = tmp_path / "file"
     with ExitStack() as stack:
         stack.enter_context(atomic_file(path, 0o600)).write(b"ours")
@@ -26,7 +26,7 @@ def test_somebody_else_is_first(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_said_of_the_file_s_own_name(tmp_path: Path) -> None:
-    """Where no file can be made, the error names the file that was asked for, and no temporary one."""
+    """If a file cannot be created, the error names it and not a temporary file."""
     path = tmp_path / "none" / "file"
     with pytest.raises(FileNotFoundError) as raised, atomic_file(path, 0o600):
         pass
@@ -34,7 +34,7 @@ def test_a_missing_folder_is_said_of_the_file_s_own_name(tmp_path: Path) -> None
 
 
 def test_there_is_one_name(tmp_path: Path) -> None:
-    """A file has its mode, its content, and no name but its own."""
+    """A file has its mode, its content, and only its own name."""
     path = tmp_path / "file"
     with atomic_file(path, 0o400) as file:
         file.write(b"ours")

@@ -59,14 +59,14 @@ def run(pqkeepd_command: Sequence[str | Path]) -> Run:
     ],
 )
 def test_help(run: Run, arguments: tuple[str, ...]) -> None:
-    """--help ends well and shows how to call it."""
+    """--help succeeds and shows the usage."""
     status, said = run(*arguments)
     assert status == 0
     assert "Usage: pqkeepd" in said
 
 
 def test_help_names_the_commands() -> None:
-    """The first help names dev and says what pqkeepd is for."""
+    """The first help names dev and describes pqkeepd."""
     _, said = run_program([PQKEEPD], "--help")
     assert "dev" in said
     assert "pqkeep" in said
@@ -78,7 +78,7 @@ def test_the_version_is_the_package_s(run: Run) -> None:
 
 
 def test_help_names_the_options(run: Run) -> None:
-    """The help of dev has every option, the default port among them."""
+    """The help of dev has every option, with the default port."""
     _, said = run("dev", "--help")
     for word in ("--port", "8080", "--data", "--ready-file"):
         assert word in said
@@ -86,7 +86,7 @@ def test_help_names_the_options(run: Run) -> None:
 
 @pytest.mark.parametrize("arguments", [("unknown",), ("dev", "--unknown"), ("dev", "too-much")])
 def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
-    """What is no command or option is status 2 with an explanation, and no traceback."""
+    """An unknown command or option is status 2 with an explanation, without a traceback."""
     status, said = run(*arguments)
     assert status == 2
     assert "Usage" in said
@@ -94,7 +94,7 @@ def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
 
 
 def test_a_wrong_number_of_a_backup(run: Run) -> None:
-    """What is no number of a backup is status 2, with what is expected, and no words of a library."""
+    """A wrong backup number is status 2 with the expected form, without a library's words."""
     words = ("restore", "x", "--recovery-key", "x", "--root-key", "x", "--data", "x")
     status, said = run(*words, "--newest", "abc")
     assert (status, "0.1200" in said) == (2, True), said
@@ -110,7 +110,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def test_settings_are_checked(run: Run, layout: Layout) -> None:
-    """Config check says whose settings a file has, and that they are good."""
+    """Config check names the process of a settings file, and confirms it."""
     for file, role in (
         (layout.gateway_settings, "gateway"),
         (layout.key_service_settings, "key service"),
@@ -121,7 +121,7 @@ def test_settings_are_checked(run: Run, layout: Layout) -> None:
 
 @pytest.mark.parametrize("command", [("config", "check"), ("gateway",)])
 def test_wrong_settings_are_status_78(run: Run, layout: Layout, command: tuple[str, ...]) -> None:
-    """What the process would refuse is refused before it starts, the environment included."""
+    """Invalid settings, also from the environment, are refused before the start."""
     status, said = run(*command, layout.gateway_settings, PQKEEP_GATEWAY_PROT="1")
     assert status == os.EX_CONFIG
     assert "did you mean PQKEEP_GATEWAY_PORT?" in said
@@ -179,7 +179,7 @@ def test_the_certificate_is_checked(run: Run, layout: Layout, tmp_path: Path) ->
 def test_a_wrong_path_is_one_line(
     run: Run, tmp_path: Path, arguments: Sequence[str], problem: str
 ) -> None:
-    """A path that cannot be is named as it was given, on one line, before anything is made."""
+    """An impossible path is named on one line, before anything is created."""
     made = tmp_path / "made"
     made.mkdir(mode=0o711)
     names = {"file": tmp_path / "file", "none": tmp_path / "none", "made": made}
@@ -201,7 +201,7 @@ def test_the_key_service_is_checked_too(run: Run, layout: Layout) -> None:
 
 @pytest.mark.parametrize("text", ["", "colour = 1", "{", "database = 'a'"])
 def test_a_file_of_neither_process(run: Run, tmp_path: Path, text: str) -> None:
-    """A file that tells nothing of either process is refused."""
+    """A settings file without a setting of either process is refused."""
     file = tmp_path / "settings.toml"
     file.write_text(text)
     status, said = run("config", "check", file)

@@ -1,4 +1,4 @@
-"""``pqkeepd doctor``: what it prints of what others wrote."""
+"""``pqkeepd doctor``: texts that others wrote."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from pqkeep_server.shard_folders import add_shard
 
 
 def test_the_terminal_obeys_no_file_s_name(tmp_path: Path) -> None:
-    """A name is escaped: it moves no cursor, and is no line of its own."""
+    """Control characters in a file name are escaped."""
     for folder in ("gateway", "keyservice", "run"):
         (tmp_path / folder).mkdir(mode=0o700)
     (tmp_path / "gateway" / "a\x1b[2J\ngateway: good").touch(mode=0o644)
@@ -60,7 +60,7 @@ def test_a_host_with_one_process_is_asked_for_no_other(
     missing: str,
     tmp_path: Path,
 ) -> None:
-    """Where the settings name the other host, neither its process nor its user is looked for."""
+    """If the settings name another host, neither its process nor its user is checked here."""
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     for file, changed in (
@@ -80,7 +80,7 @@ def test_a_host_with_one_process_is_asked_for_no_other(
 
 
 def test_a_database_that_does_not_answer_hides_no_other_problem(tmp_path: Path) -> None:
-    """It is named beside the key service that does not run."""
+    """An unresponsive database is named beside the stopped key service."""
     layout = Layout(tmp_path / "data")
     stores = Stores(keys="postgresql://pqkeep_keyservice@127.0.0.1:1/keys")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator", stores=stores)
@@ -91,7 +91,7 @@ def test_a_database_that_does_not_answer_hides_no_other_problem(tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_who_cannot_read_the_folders_is_told_who_can() -> None:
-    """Nothing is called good that could not be read: one line says whose the folders are."""
+    """If folders are unreadable, nothing is called good, and one line names their owner."""
     groups = os.getgroups()
     with own_folder("doctor") as data:
         layout = Layout(data)
@@ -108,7 +108,7 @@ def test_who_cannot_read_the_folders_is_told_who_can() -> None:
 
 
 def test_a_host_without_an_installation(tmp_path: Path) -> None:
-    """Where there is no data directory this is said once, with what makes one."""
+    """A missing data directory is reported once, with the command that creates one."""
     ended = CliRunner().invoke(app, ["doctor", "--data", str(tmp_path / "none")])
     assert ended.exit_code == 1
     assert ended.stdout == (
@@ -166,7 +166,7 @@ SPOILED: dict[str, tuple[Callable[[Layout, Layout], None], str, str]] = {
 
 @pytest.mark.parametrize("what", SPOILED)
 def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
-    """What is wrong with a shard, or with shards together, is said, and no key is."""
+    """Errors in a shard, or between shards, are reported without any key."""
     spoil, subject, expected = SPOILED[what]
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
@@ -194,7 +194,7 @@ def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
 def test_a_certificate_that_clients_refuse(
     days: int, url: str, expected: list[str], tmp_path: Path
 ) -> None:
-    """An expired certificate, one that ends soon and one of another host are faults."""
+    """An expired certificate, one that expires soon and one of another host are reported."""
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     made = new_certificate(tmp_path, expires=timedelta(days=days))
@@ -211,7 +211,7 @@ def test_a_certificate_that_clients_refuse(
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "another"])
 def test_a_root_key_without_a_key_service(is_lost: bool, tmp_path: Path) -> None:  # noqa: FBT001 - parametrized
-    """A root key that is lost is named, and how to go on; one of no stored key is not wrong."""
+    """A lost root key is reported with the next step; an unused one is not an error."""
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     layout.root_key.unlink()
@@ -226,7 +226,7 @@ def test_a_root_key_without_a_key_service(is_lost: bool, tmp_path: Path) -> None
 def test_a_warning_is_a_sentence(
     command: str, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
-    """What the product logs on the way is text for people, and no line of JSON."""
+    """The product's log warnings are shown as text, not as JSON."""
     layout = Layout(tmp_path / "data")
     initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
     expired = new_certificate(tmp_path, expires=timedelta(days=-1))

@@ -1,4 +1,4 @@
-"""A backup's form: what was written comes back, and nothing else ever does."""
+"""The format of a backup: only unchanged files can be read."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def sealed(public: PublicHalf, *parts: bytes) -> bytes:
 
 
 def opened(private: PrivateHalf, data: bytes, size: int) -> bytes:
-    """Return what is in a sealed file, if it is so long."""
+    """Return the content of a sealed file, if it has this length."""
     reader = Reader(io.BytesIO(data), private)
     found = reader.read(size)
     reader.finish()
@@ -56,13 +56,13 @@ def opened(private: PrivateHalf, data: bytes, size: int) -> bytes:
 
 
 def text(size: int) -> bytes:
-    """Return a text in which every segment is different."""
+    """Return a text with different segments."""
     return b"".join(number.to_bytes(8, "big") for number in range(size // 8 + 1))[:size]
 
 
 @pytest.mark.parametrize("size", [size for size in SIZES if size])
 def test_what_was_written_comes_back(size: int, pair: tuple[PublicHalf, PrivateHalf]) -> None:
-    """Whatever its length, and however it was written, the text is read again."""
+    """Text of any length, written in any pieces, is restored."""
     public, private = pair
     plain = text(size)
     data = sealed(public, plain[: size // 3], plain[size // 3 :])
@@ -88,7 +88,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_file_is_refused(change: str, pair: tuple[PublicHalf, PrivateHalf]) -> None:
-    """Truncation, extension, reordering and repetition are all noticed."""
+    """Truncation, extension, reordering and repetition are detected."""
     public, private = pair
     size = 3 * SEGMENT + 100
     data = sealed(public, text(size))
@@ -110,7 +110,7 @@ def test_a_segment_of_another_backup_is_refused(pair: tuple[PublicHalf, PrivateH
 
 
 def test_every_byte_counts(pair: tuple[PublicHalf, PrivateHalf]) -> None:
-    """Whichever byte of a file has a flipped bit, the file is refused."""
+    """A file with any flipped bit is refused."""
     public, private = pair
     data = sealed(public, b"text")
     for place in range(len(data)):
@@ -124,7 +124,7 @@ def test_every_byte_counts(pair: tuple[PublicHalf, PrivateHalf]) -> None:
 def test_another_recovery_key_is_named(
     pair: tuple[PublicHalf, PrivateHalf], tmp_path: Path
 ) -> None:
-    """Who comes with the wrong recovery key is told which one it must be."""
+    """With the wrong recovery key, the error names the right one."""
     public, private = pair
     recovery_key.create(public.kem, tmp_path / "private", tmp_path / "public")
     other = recovery_key.read_private(tmp_path / "private")

@@ -1,4 +1,4 @@
-"""What is in the way of root in a data directory: each case is refused, or does no harm."""
+"""Traps for root in a data directory: each is refused or harmless."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pqkeep_server.valkey import NoValkeyError, new_socket
 
 @pytest.mark.threat("gateway-user")
 def test_what_is_left_in_the_valkey_folder_stops_no_start(tmp_path: Path) -> None:
-    """The gateway's user may leave anything there: a folder named as a socket, a link to a file."""
+    """The gateway's user cannot stop a start by a folder or a link in the Valkey folder."""
     folder, kept = tmp_path / "valkey", tmp_path / "kept"
     (folder / "folder.sock" / "within").mkdir(parents=True)
     kept.write_text("kept")
@@ -37,7 +37,7 @@ def test_what_is_left_in_the_valkey_folder_stops_no_start(tmp_path: Path) -> Non
 
 @pytest.mark.threat("gateway-user")
 def test_a_link_in_place_of_the_valkey_folder_is_refused(tmp_path: Path) -> None:
-    """Root would remove the sockets of another program, where it leads."""
+    """A link instead of the Valkey folder is refused: root would remove another program's sockets."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "other.sock").touch()
@@ -49,7 +49,7 @@ def test_a_link_in_place_of_the_valkey_folder_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.threat("gateway-user")
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
-    """Root would make a file wherever it leads."""
+    """A link instead of the lock is refused: root would create a file at its target."""
     (tmp_path / LOCK_FILE).symlink_to(tmp_path / "made")
     with pytest.raises(OSError, match="symbolic links"), locked(tmp_path):
         pass
@@ -59,7 +59,7 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
 @pytest.mark.threat("gateway-user")
 @pytest.mark.parametrize("what", ["a FIFO", "without end"])
 def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str) -> None:
-    """A check of settings neither waits for who writes to a FIFO nor reads without end."""
+    """A check of settings neither waits for the writer of a FIFO nor reads without end."""
     file = tmp_path / "settings.toml"
     if what == "a FIFO":
         os.mkfifo(file)
@@ -74,7 +74,7 @@ def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str
 def test_a_command_that_changes_settings_waits_for_nobody(
     tmp_path: Path, command: tuple[str, str]
 ) -> None:
-    """In place of the gateway's settings its user may leave a FIFO: nothing is changed then."""
+    """A FIFO instead of the gateway's settings is refused, and nothing is changed."""
     layout = Layout(tmp_path)
     for folder in (layout.gateway, layout.key_service, Layout(tmp_path, "b").key_service):
         folder.mkdir()
@@ -105,7 +105,7 @@ require_program(users)
 @pytest.mark.threat("gateway-user")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_check_as_the_user_has_nothing_of_roots() -> None:
-    """A process of the gateway's user, which its others could take over, has no terminal of root's."""
+    """A check as the gateway's user has no terminal of root, because that user could control it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -139,7 +139,7 @@ def test_a_check_as_the_user_has_nothing_of_roots() -> None:
 def test_start_needs_a_directory_of_roots_own(
     tmp_path: Path, name: str, mode: int, owner: int
 ) -> None:
-    """Whoever could change it would choose what runs, as which user, and where root writes."""
+    """Start needs a directory of root: another owner could choose programs, users and paths."""
     layout = Layout(tmp_path / "data")
     layout.directory.mkdir(mode=0o711)
     layout.start_settings.touch(0o600)

@@ -1,4 +1,4 @@
-"""A new data directory: its files, their modes, and that nothing is written over."""
+"""A new data directory: its files, their modes, and that no file is overwritten."""
 
 import json
 import os
@@ -30,7 +30,7 @@ ON_SERVER = Stores(keys="postgresql://k@localhost/keys")
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """Where a data directory will be."""
+    """The paths of a new data directory."""
     return Layout(tmp_path / "data")
 
 
@@ -41,7 +41,7 @@ def mode(path: Path) -> int:
 
 @pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
 def test_modes(layout: Layout, umask: int) -> None:
-    """Folders are 0700, settings 0600, secrets 0400, whatever the umask is."""
+    """Folders are 0700, settings 0600 and secrets 0400, with any umask."""
     before = os.umask(umask)
     try:
         initialise(layout, OPERATOR, signup="operator")
@@ -53,7 +53,7 @@ def test_modes(layout: Layout, umask: int) -> None:
 
 
 def test_the_secrets_are_good_and_differ(tmp_path: Path) -> None:
-    """Root key and pepper are 32 bytes that both processes accept, new in each directory."""
+    """Root key and pepper are 32 valid bytes, different in each directory."""
     first, second = Layout(tmp_path / "first"), Layout(tmp_path / "second")
     for layout in (first, second):
         initialise(layout, OPERATOR, signup="operator")
@@ -66,7 +66,7 @@ def test_the_secrets_are_good_and_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signup", ["operator", "open"])
 def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None:
-    """The settings are valid and meet: both name the same socket, and the operator's digest."""
+    """The settings are valid and consistent: both name the same socket and operator digest."""
     initialise(layout, OPERATOR, signup="open" if signup == "open" else "operator")
     gateway = gateway_config.read(layout.gateway_settings)
     key_service = key_service_config.read(layout.key_service_settings)
@@ -79,14 +79,14 @@ def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None
 
 
 def test_the_operators_credential_is_kept_nowhere(layout: Layout) -> None:
-    """Initialise writes the operator's credential into no file, only its digest."""
+    """Initialise stores only the digest of the operator's credential."""
     initialise(layout, OPERATOR, signup="operator")
     for path in layout.directory.rglob("*"):
         assert path.is_dir() or OPERATOR.encode() not in path.read_bytes()
 
 
 def test_nothing_is_written_over(layout: Layout) -> None:
-    """A second time is refused, and every file is as it was."""
+    """A second run is refused, and every file is unchanged."""
     initialise(layout, OPERATOR, signup="operator")
     before = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
     with pytest.raises(InitialiseError, match="exists already"):
@@ -99,7 +99,7 @@ TWO = Users(User(61001, 61001), User(61002, 61002), 61003)
 
 
 def test_a_directory_with_other_files_stays_as_it_is(layout: Layout) -> None:
-    """An installation is made in no directory that has anything else: it would get other modes."""
+    """A directory with other files is refused: they would get other modes."""
     layout.directory.mkdir(mode=0o755)
     (layout.directory / "notes.txt").touch()
     before = mode(layout.directory)
@@ -111,7 +111,7 @@ def test_a_directory_with_other_files_stays_as_it_is(layout: Layout) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_new_file_system_is_empty(layout: Layout) -> None:
-    """Neither lost+found nor what an interrupted run left keeps an installation from being made."""
+    """lost+found and the rest of an interrupted run do not prevent an installation."""
     for name in ("lost+found", ".new-begun", "run"):
         (layout.directory / name).mkdir(parents=True)
     initialise(layout, OPERATOR, signup="operator", users=TWO)
@@ -119,7 +119,7 @@ def test_a_new_file_system_is_empty(layout: Layout) -> None:
 
 
 def test_what_was_begun_is_finished(layout: Layout) -> None:
-    """Where an earlier time ended between the two folders, the next one makes the other."""
+    """After an interruption between the two folders, the next run makes the other one."""
     initialise(layout, OPERATOR, signup="open")
     _remove_gateway(layout)
     initialise(layout, OPERATOR, signup="open")
@@ -130,7 +130,7 @@ def test_what_was_begun_is_finished(layout: Layout) -> None:
 
 @pytest.mark.parametrize("later", [ON_SERVER, IN_FILES], ids=["same", "other"])
 def test_a_root_key_is_never_removed(layout: Layout, later: Stores) -> None:
-    """The root key of keys on a server is kept, or other databases are refused."""
+    """The root key of keys on a database server is kept, or other databases are refused."""
     initialise(layout, OPERATOR, signup="open", stores=ON_SERVER)
     root_key = layout.root_key.read_bytes()
     _remove_gateway(layout)
@@ -146,7 +146,7 @@ def _remove_gateway(layout: Layout) -> None:
 
 
 def test_keys_without_a_gateway_are_left_alone(layout: Layout) -> None:
-    """A key service's folder that holds a database is no draft: it is named, and stays."""
+    """A key service's folder with a database is not a draft: it is named, and stays."""
     layout.key_service.mkdir(parents=True)
     (layout.key_service / "keys.sqlite3").write_bytes(b"keys")
     with pytest.raises(InitialiseError, match="keyservice"):
@@ -164,7 +164,7 @@ def test_a_private_file(tmp_path: Path) -> None:
 
 
 def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
-    """A file that everyone could read is replaced by a private one; so is a draft left over."""
+    """A world-readable file, or a left-over draft, is replaced by a private file."""
     path = tmp_path / "ready.json"
     path.write_text("old")
     path.chmod(0o644)
@@ -175,7 +175,7 @@ def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """Where the name is a link, the link is replaced and its target stays as it was."""
+    """If the name is a link, the link is replaced and its target is unchanged."""
     target = tmp_path / "target"
     target.write_text("untouched")
     path = tmp_path / "ready.json"
@@ -186,7 +186,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_an_installation_on_a_server(layout: Layout) -> None:
-    """The addresses of both databases arrive in the settings of the process that each is for."""
+    """The addresses of both databases are in the settings of the right process."""
     stores = Stores(
         "postgresql://a@localhost/accounts", "passwords", "postgresql://k@localhost/keys", None
     )
@@ -203,7 +203,7 @@ def test_an_installation_on_a_server(layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["accounts", "keys"])
 def test_a_bad_address_is_refused(layout: Layout, name: str) -> None:
-    """An address with a password is not repeated, and no file is made."""
+    """An address with a password is refused and not quoted, and no file is made."""
     stores = Stores(**{name: "postgresql://role:hunter2@localhost/name"})
     with pytest.raises(InitialiseError, match="database_password_file") as refused:
         initialise(layout, OPERATOR, signup="operator", stores=stores)
@@ -212,7 +212,7 @@ def test_a_bad_address_is_refused(layout: Layout, name: str) -> None:
 
 
 def test_a_used_database_is_no_draft(layout: Layout) -> None:
-    """A key service's folder whose database is in use is left alone, where the gateway's is gone."""
+    """A key service's folder with a used database is not touched, even without a gateway."""
     initialise(layout, OPERATOR, signup="open")
     database = layout.key_service / "keys.sqlite3"
     assert (database.read_bytes(), mode(database)) == (b"", 0o600)
@@ -225,7 +225,7 @@ def test_a_used_database_is_no_draft(layout: Layout) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_the_operators_tenants_have_the_plan_without_limits(layout: Layout) -> None:
-    """Settings of two users name enterprise_plus and say why; those of one user name no plan."""
+    """Settings for two users name enterprise_plus and the reason; settings for one user name no plan."""
     initialise(layout, OPERATOR, signup="operator", users=TWO)
     text = layout.gateway_settings.read_text()
     assert gateway_config.read(layout.gateway_settings).default_plan == "enterprise_plus"
@@ -234,7 +234,7 @@ def test_the_operators_tenants_have_the_plan_without_limits(layout: Layout) -> N
 
 
 def test_a_missing_program_is_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no groupadd, the message names the packages that have it."""
+    """Without groupadd the message names the packages that have it."""
     monkeypatch.setattr("pqkeep_server.users._PATH", "/nonexistent")
     with pytest.raises(UsersError, match=r"groupadd is missing. Install .*passwd on"):
         _run("groupadd")

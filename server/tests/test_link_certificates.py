@@ -1,4 +1,4 @@
-"""Certificates for the link: made once, renewed, accepted by both ends, never overwritten."""
+"""Certificates for the link: created once, renewed, accepted by both ends, never overwritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDERS = {Role.GATEWAY: "gateway-gateway.example.org", Role.KEY_SERVICE: "keyse
 
 
 def issued(directory: Path, *hosts: tuple[Role, str], renew: bool = False) -> list[Issued]:
-    """Make certificates of ECDSA, valid for 90 days."""
+    """Make ECDSA certificates, valid for 90 days."""
     return issue(directory, hosts, algorithm="P-256", days=90, renew=renew)
 
 
@@ -29,7 +29,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_both_ends_accept_them(tmp_path: Path) -> None:
-    """Each folder holds what its end needs, readable by its owner only, and valid as long as asked."""
+    """Each folder has the files of its end, private and valid for the requested time."""
     directory = tmp_path / "new" / "link"
     assert [certificate.is_new for certificate in issued(directory, *HOSTS)] == [True, True]
     for role, name in FOLDERS.items():
@@ -49,7 +49,7 @@ def test_both_ends_accept_them(tmp_path: Path) -> None:
 
 
 def test_made_again_nothing_changes(tmp_path: Path) -> None:
-    """Run again, with another host, it changes no file that was there."""
+    """A second run with another host changes no existing file."""
     issued(tmp_path, *HOSTS)
     before = contents(tmp_path)
     new = (Role.GATEWAY, "second.example.org")
@@ -63,7 +63,7 @@ def test_made_again_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_renewal_replaces_keys_and_certificates_and_not_the_ca(tmp_path: Path) -> None:
-    """A renewal makes new keys and certificates of every host, of the same CA."""
+    """A renewal makes new keys and certificates for every host, under the same CA."""
     issued(tmp_path, *HOSTS)
     before = contents(tmp_path)
     assert all(certificate.is_new for certificate in issued(tmp_path, renew=True))
@@ -84,14 +84,14 @@ def test_renewal_replaces_keys_and_certificates_and_not_the_ca(tmp_path: Path) -
     "host", ["", "a/b", "..", "a:1", "-a", "a b", "a.", "x" * 254, "ä.example"]
 )
 def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
-    """A host that is neither a name nor an address makes no file."""
+    """An invalid host name or address creates no file."""
     with pytest.raises(LinkCertificatesError):
         issued(tmp_path / "link", (Role.GATEWAY, host))
     assert not (tmp_path / "link").exists()
 
 
 def test_without_the_ca_nothing_is_made(tmp_path: Path) -> None:
-    """Without hosts no CA is made; without the CA's key, or with another one, no certificate."""
+    """Without hosts no CA is made; without the CA's right key, no certificate."""
     with pytest.raises(LinkCertificatesError, match="name hosts with"):
         issued(tmp_path)
     issued(tmp_path, *HOSTS)
@@ -114,7 +114,7 @@ def test_without_the_ca_nothing_is_made(tmp_path: Path) -> None:
 def test_the_command_says_what_to_keep_offline(
     pqkeepd_command: Sequence[str | Path], tmp_path: Path
 ) -> None:
-    """Pqkeepd certificates names each folder and the CA's key, and fails in one line."""
+    """Pqkeepd certificates names each folder and the CA's key, and its errors are one line."""
     command = [*pqkeepd_command, "certificates", tmp_path / "link", "--days", "30"]
     made = subprocess.run(
         [*command, "--gateway", "gateway.example.org"], capture_output=True, text=True, check=True
@@ -129,7 +129,7 @@ def test_the_command_says_what_to_keep_offline(
 
 
 def test_an_algorithm_is_the_cas(tmp_path: Path) -> None:
-    """With ML-DSA-65 all keys are of it; a CA of one algorithm issues no certificate of another."""
+    """With ML-DSA-65 all keys use it; a CA of another algorithm issues nothing."""
     issue(tmp_path, HOSTS, algorithm="ML-DSA-65", days=90, renew=False)
     for path in tmp_path.rglob("certificate.pem"):
         certificate = x509.load_pem_x509_certificate(path.read_bytes())

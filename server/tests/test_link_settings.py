@@ -34,7 +34,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def link(layout: Layout, role: Role, identity: Identity) -> Path:
-    """Give a process its end of a link; return its settings file."""
+    """Configure a process for its end of a link; return its settings file."""
     settings, address, socket = {
         Role.GATEWAY: (layout.gateway_settings, "key_service", ("key_service_socket",)),
         Role.KEY_SERVICE: (layout.key_service_settings, "listen", ("socket", "gateway_uid")),
@@ -52,7 +52,7 @@ def link(layout: Layout, role: Role, identity: Identity) -> Path:
 
 @pytest.mark.parametrize("role", Role)
 def test_a_link_is_checked(layout: Layout, link_ca: LinkCa, role: Role) -> None:
-    """Certificate, key and CA of a link are loaded."""
+    """Certificate, key and CA of a link are checked."""
     checked = check_settings(link(layout, role, link_ca.identity(role)))
     assert checked.link is not None
     assert not checked.link.expires_soon
@@ -62,7 +62,7 @@ def test_a_link_is_checked(layout: Layout, link_ca: LinkCa, role: Role) -> None:
 def test_a_link_that_the_other_end_would_refuse(
     layout: Layout, link_ca: LinkCa, other_ca: LinkCa, role: Role
 ) -> None:
-    """A certificate of another role or CA, and one that has expired, are refused and named."""
+    """A certificate of another role or CA, or an expired one, is refused and named."""
     (other,) = set(Role) - {role}
     strange = other_ca.identity(role)
     for identity, problem in (
@@ -78,7 +78,7 @@ def test_a_link_that_the_other_end_would_refuse(
 def test_the_command_warns_of_expiry(
     pqkeepd_command: Sequence[str | Path], layout: Layout, link_ca: LinkCa
 ) -> None:
-    """Config check says that a certificate expires soon, and that the process can start with it."""
+    """Config check warns that a certificate expires soon, and the process can still start."""
     file = link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY, days=12))
     ended = subprocess.run(
         [*pqkeepd_command, "config", "check", file],
@@ -108,7 +108,7 @@ def test_the_doctor_looks_at_both_ends(tmp_path: Path, link_ca: LinkCa) -> None:
 def test_settings_that_do_not_meet_are_not_backed_up(
     tmp_path: Path, link_ca: LinkCa, role: Role
 ) -> None:
-    """On the key service's own host the gateway's folder is another installation's: no backup."""
+    """If the gateway's folder is of another installation, there is no backup."""
     layout = Layout(tmp_path / "data")
     initialise(layout, "operator", signup="operator")
     link(layout, role, link_ca.identity(role))
@@ -120,7 +120,7 @@ def test_settings_that_do_not_meet_are_not_backed_up(
 
 
 def test_a_shard_on_another_host_is_not_left_out_of_a_backup(tmp_path: Path) -> None:
-    """A shard whose key service is not on this host is named, and there is no backup."""
+    """If a shard's key service is on another host, it is named, and there is no backup."""
     layout = Layout(tmp_path / "data")
     initialise(layout, "operator", signup="operator")
     shards = {"default": {"sockets": ["../run/keyservice.sock"]}, "b": {"sockets": ["../run/b"]}}

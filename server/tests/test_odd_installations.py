@@ -1,4 +1,4 @@
-"""Every command of ``pqkeepd``, on installations in every state that somebody could leave one in."""
+"""Every command of ``pqkeepd``, on installations in every possible state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pqkeep_server.initialise import Layout, Stores, initialise
 
 SECONDS = 150
 HANG_SECONDS = 90
-"""A minute, and the start of three programs on a machine with much else to do."""
+"""A minute, plus the start of three programs on a busy machine."""
 TENANT = "00000000-0000-4000-8000-000000000001"
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS {} FROM c"
 
@@ -63,7 +63,7 @@ SERVING: dict[str, str] = {
     "gateway": "gateway {data}/gateway/settings.toml",
     "keyservice": "keyservice {data}/keyservice/settings.toml",
 }
-"""Commands that go on until they are stopped where they can; where they cannot, they end."""
+"""Commands that run until they are stopped. If they cannot run, they end."""
 OVER = (
     "restore {own}/backup --older --data {data} --recovery-key {own}/private"
     " --root-key {data}/keyservice/root.key"
@@ -142,7 +142,7 @@ SCHEMAS: dict[str, Callable[[Path], None]] = {
 FILES = ("gateway/settings.toml", "gateway/accounts.sqlite3", "keyservice/keys.sqlite3")
 ACCOUNTS = "gateway/accounts.sqlite3"
 READING = ("doctor", "backup", "shard list", "operator list", "refused-events")
-"""Commands that are tried on each damaged file."""
+"""Commands for the tests with damaged files."""
 
 
 def _nothing(_: Layout) -> None:
@@ -193,7 +193,7 @@ DAMAGED: dict[str, Callable[[Layout], None]] = {
 def template(
     tmp_path_factory: pytest.TempPathFactory, pqkeepd_command: Sequence[str | Path]
 ) -> Path:
-    """A folder with an installation that was never started, and the halves of a recovery key."""
+    """A folder with an installation before its first start, and a recovery key."""
     folder = tmp_path_factory.mktemp("template")
     initialise(Layout(folder / "data"), "operator", signup="operator")
     halves = ("--private", folder / "private", "--public", folder / "public")
@@ -208,7 +208,7 @@ def _problems(
     folder: Path,
     program: Sequence[str | Path],
 ) -> list[str]:
-    """Run commands, each on an installation of its own in a state; return what went wrong."""
+    """Run commands, each on a new installation in a state; return the problems."""
     problems = []
     for name in names:
         own = folder / name.replace(" ", "-")
@@ -236,7 +236,7 @@ def _problems(
 def test_no_command_fails_or_waits(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
-    """Each ends, with a message where it can do nothing, and never with a traceback."""
+    """Each command ends, with a message if it cannot work, and never with a traceback."""
     assert not _problems(COMMANDS, STATES[state], template, tmp_path, pqkeepd_command)
 
 
@@ -245,7 +245,7 @@ def test_no_command_fails_or_waits(
 def test_no_command_fails_or_waits_for_a_damaged_file(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
-    """Nor where a file is another thing: what has no end and no writer is not waited for."""
+    """Neither a damaged file nor an endless one makes a command fail or wait."""
     assert not _problems(READING, DAMAGED[state], template, tmp_path, pqkeepd_command)
 
 
@@ -263,7 +263,7 @@ UNUSABLE: dict[str, Callable[[Layout], None]] = {
 def test_what_cannot_serve_ends(
     state: str, template: Path, tmp_path: Path, pqkeepd_command: Sequence[str | Path]
 ) -> None:
-    """What would serve ends with a message where its settings are another thing, and waits for none."""
+    """Serving commands end with a message if their settings are invalid, and never wait."""
     names = set(SERVING) - (
         {"dev"} if state == "empty" else set()
     )  # dev makes an installation there
@@ -271,7 +271,7 @@ def test_what_cannot_serve_ends(
 
 
 def test_a_command_has_a_time_limit(tmp_path: Path) -> None:
-    """What waits for ever, in whatever thread, ends with status 1 and says so."""
+    """A command that hangs, in any thread, ends with status 1 and a message."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     program = (
@@ -298,7 +298,7 @@ RUNNING = {
     "migrate-store": ("migrate-store", "stop it first"),
     "keyservice": ("keyservice", "another key service"),
 }
-"""Commands that must not touch an installation that runs, and what they say."""
+"""Commands that must not touch a running installation, with their messages."""
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +307,7 @@ def live(
     template: Path,
     pqkeepd_command: Sequence[str | Path],
 ) -> Iterator[Installation]:
-    """An installation that runs, beside a backup of it and the halves of a recovery key."""
+    """A running installation, with a backup of it and a recovery key."""
     folder = tmp_path_factory.mktemp("live")
     for half in ("private", "public"):
         shutil.copy(template / half, folder)
@@ -321,7 +321,7 @@ def live(
 def test_an_installation_that_runs_is_left_alone(
     case: str, live: Installation, pqkeepd_command: Sequence[str | Path]
 ) -> None:
-    """A second start, and what makes or changes a whole installation, end and say why; it goes on."""
+    """A second start, and commands for a whole installation, end with the reason; it keeps running."""
     name, expected = RUNNING[case]
     own = live.data.parent
     command = (COMMANDS | SERVING | {"restore over it": OVER})[name]
@@ -345,7 +345,7 @@ def test_an_installation_that_runs_is_left_alone(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_is_told(template: Path) -> None:
-    """Who may not read an installation gets a message of each command, and changes nothing."""
+    """A user who may not read an installation gets a message from each command, and changes nothing."""
     with unprivileged.own_folder("other-user") as folder:
         installation = folder / "theirs"
         shutil.copytree(template, installation)
@@ -371,7 +371,7 @@ def test_another_user_is_told(template: Path) -> None:
 
 
 def test_a_peer_that_hangs_is_named(tmp_path: Path, pqkeepd_command: Sequence[str | Path]) -> None:
-    """Commands end with the cause within a minute where a database or the key service says nothing."""
+    """If a database or the key service hangs, commands end within a minute and name the cause."""
     layout = Layout(tmp_path / "data")
     with socket.create_server((HOST, 0)) as database, socket.socket(socket.AF_UNIX) as key_service:
         url = f"postgresql://a@{HOST}:{database.getsockname()[1]}/b"

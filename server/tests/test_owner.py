@@ -1,4 +1,4 @@
-"""What root does for a process's user is done with that user's rights."""
+"""Root acts for a process's user with that user's rights."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def test_files_are_the_owner_s(folder: Path) -> None:
-    """A file that is made in the block belongs to the owner; the folder is the home."""
+    """A file from the block belongs to the owner, and the home is the folder."""
     home = os.environ.get("HOME")
     with acting_as_owner_of(folder):
         (folder / "made").touch()
@@ -23,7 +23,7 @@ def test_files_are_the_owner_s(folder: Path) -> None:
 
 
 def test_nothing_of_others_is_reached(folder: Path) -> None:
-    """A link that the owner has made to root's file leads root no further than the owner."""
+    """A link of the owner to root's file is followed only with the owner's rights."""
     secret = folder / "root's"
     secret.write_text("secret")
     secret.chmod(0o600)
@@ -34,14 +34,14 @@ def test_nothing_of_others_is_reached(folder: Path) -> None:
 
 
 def test_rights_come_back_after_a_failure(folder: Path) -> None:
-    """Whatever the block raises, root is root again."""
+    """After any error in the block, the process is root again."""
     with pytest.raises(ZeroDivisionError), acting_as_owner_of(folder):
         raise ZeroDivisionError
     assert os.geteuid() == 0
 
 
 def test_root_s_own_folder_changes_nothing(tmp_path: Path) -> None:
-    """Where the folder is root's, root acts as before."""
+    """In root's own folder, root keeps its rights."""
     home = os.environ.get("HOME")
     with acting_as_owner_of(tmp_path):
         assert (os.geteuid(), os.environ.get("HOME")) == (0, home)

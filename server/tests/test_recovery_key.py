@@ -13,13 +13,13 @@ KEMS = pytest.mark.parametrize("kem", ["ML-KEM-1024", "X-Wing"])
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """Where the private and the public half go."""
+    """The paths of the private and the public half."""
     return tmp_path / "private", tmp_path / "public"
 
 
 @KEMS
 def test_both_halves_fit(kem: str, files: tuple[Path, Path]) -> None:
-    """What is encapsulated to the public half as it was written, the private half recovers."""
+    """The private half recovers a secret that was encapsulated to the public half."""
     recovery_key.create(kem, *files)
     secret, ciphertext = recovery_key.read_public(files[1]).key.encapsulate()
     assert recovery_key.read_private(files[0]).key.decapsulate(ciphertext) == secret
@@ -27,7 +27,7 @@ def test_both_halves_fit(kem: str, files: tuple[Path, Path]) -> None:
 
 @KEMS
 def test_the_files_say_what_they_are(kem: str, files: tuple[Path, Path]) -> None:
-    """The first line of each names the half and the KEM."""
+    """The first line of each file names the half and the KEM."""
     recovery_key.create(kem, *files)
     first = [file.read_text().splitlines()[0] for file in files]
     assert first == [
@@ -43,7 +43,7 @@ def test_the_private_half_is_its_owners(files: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("there", [0, 1])
 def test_nothing_is_overwritten(there: int, files: tuple[Path, Path]) -> None:
-    """A file that is there already stays as it is."""
+    """An existing file is not changed."""
     files[there].write_text("precious")
     with pytest.raises(RecoveryKeyError):
         recovery_key.create("X-Wing", *files)
@@ -59,7 +59,7 @@ def test_an_open_private_half_is_refused(files: tuple[Path, Path]) -> None:
 
 
 def test_the_halves_are_not_mistaken(files: tuple[Path, Path]) -> None:
-    """Neither half is taken for the other."""
+    """The two halves cannot be confused."""
     recovery_key.create("X-Wing", *files)
     with pytest.raises(RecoveryKeyError, match="not the public half"):
         recovery_key.read_public(files[0])
@@ -72,7 +72,7 @@ def test_the_halves_are_not_mistaken(files: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize("line", [0, 1, 2])
 def test_damage_is_noticed(kem: str, half: int, line: int, files: tuple[Path, Path]) -> None:
-    """A file in which one character of one line is another is refused."""
+    """A file with any changed character is refused."""
     recovery_key.create(kem, *files)
     lines = files[half].read_text().splitlines()
     first = lines[line][0]

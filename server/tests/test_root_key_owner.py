@@ -1,4 +1,4 @@
-"""A command of root's does what the key service's settings say as the key service's user."""
+"""Root runs commands of the key service's settings as the key service's user."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 
 
 def test_a_command_is_run_as_the_owner(folder: Path) -> None:
-    """A root key command runs without any of root's users and groups, and its key is returned."""
+    """A root key command runs without root's users and groups, and its key is returned."""
     script = f"grep -E '^(Uid|Gid|Groups):' /proc/self/status > {folder}/who; head -c 32 /dev/zero"
     source = RootKeySource(command=("/bin/sh", "-c", script))
     assert bytes(read_root_keys({1: source}, folder)[1].reveal()) == bytes(32)
@@ -27,14 +27,14 @@ def test_a_command_is_run_as_the_owner(folder: Path) -> None:
 
 
 def test_what_the_owner_cannot_do_is_said(folder: Path) -> None:
-    """The message of the process that acts as the owner is the command's message."""
+    """The message of the owner's process is the command's message."""
     source = RootKeySource(command=("/bin/sh", "-c", "exit 7"))
     with pytest.raises(ConfigError, match="command /bin/sh ended with status 7"):
         read_root_keys({1: source}, folder)
 
 
 def test_a_fault_has_no_result(folder: Path) -> None:
-    """Where the process that acts as the owner dies of a fault, the command has nothing."""
+    """If the owner's process crashes, the command has no result."""
 
     def fault() -> bytes:
         raise ZeroDivisionError
@@ -44,7 +44,7 @@ def test_a_fault_has_no_result(folder: Path) -> None:
 
 
 def test_no_root_key_is_made_or_destroyed_where_the_owner_may_not(folder: Path) -> None:
-    """The files are named in the owner's settings: no file appears or disappears elsewhere of root's."""
+    """The owner's settings name the files: none is created or deleted elsewhere with root's rights."""
     settings = folder / "settings.toml"
     settings.write_text("")
     with tempfile.TemporaryDirectory(prefix="pqkeep-") as elsewhere:

@@ -1,4 +1,4 @@
-"""Settings are edited, and everything else in their file stays as it was written."""
+"""Settings are edited, and the rest of the file is unchanged."""
 
 import tomllib
 
@@ -20,22 +20,22 @@ TEXT = '# ours\nsocket = "s"  # here\nroot_key_file = "root.key"\n\n[more]\nsock
 
 
 def test_the_rest_stays() -> None:
-    """Comments, order and tables are what they were."""
+    """Comments, order and tables are unchanged."""
     assert edited(TEXT, {"root_key_file": "other"}) == TEXT.replace('"root.key"', '"other"')
 
 
 def test_a_new_setting() -> None:
-    """A setting that was missing is added before the first table."""
+    """A missing setting is added before the first table."""
     assert edited(TEXT, {"a": "b"}) == TEXT.replace("\n\n[more]", '\na = "b"\n\n[more]')
 
 
 def test_a_setting_is_removed() -> None:
-    """A setting that is to be None is gone."""
+    """A setting with the value None is removed."""
     assert edited(TEXT, {"root_key_file": None}) == TEXT.replace('root_key_file = "root.key"\n', "")
 
 
 def test_root_keys_take_the_place_of_the_first_one() -> None:
-    """Several root keys have tables, and the first alone, in a file, has its own setting."""
+    """Several root keys are tables; a single one in a file has its own setting."""
     several = edited(TEXT, root_key_settings({1: FILE, 2: TOKEN}))
     assert '[root_keys.1]\nfile = "root.key"\n\n[root_keys.2.pkcs11]\nkey = "k"\n' in several
     assert "root_key_file" not in several
@@ -44,7 +44,7 @@ def test_root_keys_take_the_place_of_the_first_one() -> None:
 
 
 def test_what_was_written_of_a_root_key_stays() -> None:
-    """A root key's table keeps its comments and its form when another is added or removed."""
+    """A root key's table keeps its comments and form when another is added or removed."""
     written = "[root_keys.2]  # the token\npkcs11 = {key = 'k'}  # in one line\n"
     both = edited(written, root_key_settings({2: TOKEN, 3: COMMAND}))
     assert both == f'{written}\n[root_keys.3]\ncommand = ["/c", "d"]\n'
@@ -53,7 +53,7 @@ def test_what_was_written_of_a_root_key_stays() -> None:
 
 @pytest.mark.parametrize("tables", [{1: FILE}, {2: FILE}, {1: FILE, 2: TOKEN}, {3: COMMAND}])
 def test_root_keys_are_read_as_they_were_written(tables: dict[int, Settings]) -> None:
-    """The tables of root keys that were written to a settings file are found in it."""
+    """The written tables of root keys can be read."""
     assert root_key_tables(edited(TEXT, root_key_settings(tables))) == tables
 
 

@@ -1,4 +1,4 @@
-"""A further shard: its key service's folder, and its row in the gateway's settings."""
+"""A new shard: its key service's folder, and its entry in the gateway's settings."""
 
 import os
 import tempfile
@@ -35,14 +35,14 @@ def made(folder: Path, stores: Stores | None = None) -> Layout:
 
 
 UNPRIVILEGED = 64102
-"""The id of a user of the tests' own."""
+"""The id of a user for the tests."""
 
 
 @pytest.fixture
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
-    """An installation with one shard, at a path that leaves room for a shard's name in a socket's.
+    """An installation with one shard, at a path short enough for a shard's socket.
 
-    Commands change the umask of their process: it is put back.
+    Commands change the umask of their process, so it is restored.
     """
     before = os.umask(0o022)
     yield made(tmp_path_factory.mktemp("shards"))
@@ -50,7 +50,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
 
 
 def test_a_shard_has_a_root_key_of_its_own_and_the_common_transfer_key(layout: Layout) -> None:
-    """Its secrets are files of mode 0400, and its settings are those that both processes accept."""
+    """A shard has its own root key and the common transfer key, and valid settings."""
     shard = add_shard(layout, "b").layout
     assert layout.shards == ("default", "b")
     assert shard.root_key.read_bytes() != layout.root_key.read_bytes()
@@ -84,7 +84,7 @@ def test_a_shard_has_a_root_key_of_its_own_and_the_common_transfer_key(layout: L
 
 
 def test_settings_stay_as_they_are_written(layout: Layout) -> None:
-    """Comments and other settings of the gateway stay, however many shards are added."""
+    """Comments and other settings of the gateway stay, with any number of shards."""
     text = edited(explained("gateway", {"port": 8123}), dict(_settings(layout.gateway_settings)))
     layout.gateway_settings.write_text(text + "# the end\n")
     for name in ("b", "c"):
@@ -101,7 +101,7 @@ def _settings(path: Path) -> dict[str, object]:
 
 
 def test_what_was_begun_is_gone_on_with(layout: Layout) -> None:
-    """Ended before the gateway's settings were written, the next run keeps the root key."""
+    """After an interruption before the gateway's settings, the next run keeps the root key."""
     before = layout.gateway_settings.read_text()
     root_key = add_shard(layout, "b").layout.root_key.read_bytes()
     with pytest.raises(InitialiseError, match="already"):
@@ -114,14 +114,14 @@ def test_what_was_begun_is_gone_on_with(layout: Layout) -> None:
 
 
 def test_as_many_as_are_missing_are_made(layout: Layout) -> None:
-    """Shards that are there stay, and the number that is asked for never removes one."""
+    """Missing shards are added up to the number; none is ever removed."""
     assert [made.layout.shard for made in add_missing(layout, 3)] == ["shard-2", "shard-3"]
     assert add_missing(layout, 2) == []
     assert layout.shards == ("default", "shard-2", "shard-3")
 
 
 def test_of_a_removed_shard_the_folder_stays(layout: Layout) -> None:
-    """Its key service is not run and no gateway knows it; its keys, log and settings are there."""
+    """After removal no process uses the shard, and its keys, log and settings stay."""
     before = layout.gateway_settings.read_text()
     for name in ("b", "c"):
         shard = add_shard(layout, name).layout
@@ -153,7 +153,7 @@ def test_of_a_removed_shard_the_folder_stays(layout: Layout) -> None:
 
 @pytest.mark.parametrize("name", ["default", "b", "../b", ""])
 def test_a_shard_that_cannot_be_removed(layout: Layout, name: str) -> None:
-    """The first shard stays, and one that is not there is not looked for."""
+    """The first shard cannot be removed, and an unknown one is refused."""
     before = layout.gateway_settings.read_text()
     with pytest.raises(InitialiseError):
         remove_shard(layout, name, lambda: None)
@@ -162,7 +162,7 @@ def test_a_shard_that_cannot_be_removed(layout: Layout, name: str) -> None:
 
 
 def test_a_command_says_what_to_do_then(layout: Layout) -> None:
-    """What runs the installation is named as it is: pqkeepd start, or pqkeepd dev."""
+    """The next step fits the way of running: pqkeepd start, or pqkeepd dev."""
     data = str(layout.directory)
     ended = CliRunner().invoke(app, ["shard", "add", "b", "--data", data])
     assert "kill -HUP pqkeepd start" in ended.stdout
@@ -173,7 +173,7 @@ def test_a_command_says_what_to_do_then(layout: Layout) -> None:
 
 
 def test_an_older_installation_gets_its_transfer_key(layout: Layout) -> None:
-    """Where the first key service has none, one is made, and the command says to start it again."""
+    """If the first key service has no transfer key, one is made, and a restart is requested."""
     layout.transfer_key.unlink()
     text = layout.key_service_settings.read_text()
     layout.key_service_settings.write_text(edited(text, {"transfer_key_file": None}))
@@ -188,7 +188,7 @@ def test_an_older_installation_gets_its_transfer_key(layout: Layout) -> None:
 
 
 def test_a_database_on_a_server_is_named(tmp_path: Path) -> None:
-    """A shard beside one on a server needs a database of its own, and takes the password file."""
+    """A shard of an installation on a server needs its own database, with the same password file."""
     layout = made(tmp_path, ON_SERVER)
     with pytest.raises(InitialiseError, match="--keys-database"):
         add_shard(layout, "b")
@@ -203,7 +203,7 @@ def test_a_database_on_a_server_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["B", "-b", "b/../c", "", "x" * 33, "b\n", "default"])
 def test_a_bad_name_is_refused(layout: Layout, name: str) -> None:
-    """Nothing is made for a name that is none, or is the first shard's."""
+    """An invalid name, or that of the first shard, is refused."""
     before = sorted(layout.directory.rglob("*"))
     with pytest.raises(InitialiseError):
         add_shard(layout, name)
@@ -211,7 +211,7 @@ def test_a_bad_name_is_refused(layout: Layout, name: str) -> None:
 
 
 def test_secrets_are_not_repeated(layout: Layout) -> None:
-    """An address with a password is refused without a part of it."""
+    """An address with a password is refused and not quoted."""
     with pytest.raises(InitialiseError, match="database_password_file") as refused:
         add_shard(layout, "b", database="postgresql://role:hunter2@localhost/name")
     assert "hunter2" not in str(refused.value)
@@ -220,7 +220,7 @@ def test_secrets_are_not_repeated(layout: Layout) -> None:
 def test_a_gateway_whose_shards_are_set_elsewhere(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the environment says where key services are, the settings file is left alone."""
+    """If the environment names the key services, the settings file is not changed."""
     text = layout.gateway_settings.read_text()
     layout.gateway_settings.write_text(edited(text, {"key_service_socket": None}))
     monkeypatch.setenv("PQKEEP_GATEWAY_KEY_SERVICE_SOCKET", str(layout.socket))
@@ -230,7 +230,7 @@ def test_a_gateway_whose_shards_are_set_elsewhere(
 
 
 def test_a_folder_is_of_one_shard(layout: Layout) -> None:
-    """A key service whose settings have another shard than its folder's name is not run."""
+    """A key service whose settings name another shard than its folder is not run."""
     shard = add_shard(layout, "b").layout
     text = shard.key_service_settings.read_text()
     shard.key_service_settings.write_text(edited(text, {"shard": "c"}))
@@ -241,7 +241,7 @@ def test_a_folder_is_of_one_shard(layout: Layout) -> None:
 def test_a_path_that_is_too_long_is_refused_first(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name whose socket the kernel would refuse is refused before anything is made."""
+    """A name that makes the socket's path too long is refused at once."""
     longest = len(os.fsencode(Layout(layout.directory, "b" * 8).socket))
     monkeypatch.setattr(shard_folders, "LONGEST_SOCKET_PATH", longest)
     with pytest.raises(InitialiseError, match="too long for a socket"):
@@ -252,7 +252,7 @@ def test_a_path_that_is_too_long_is_refused_first(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_key_service_gets_no_copy_of_what_it_may_not_read() -> None:
-    """Its user chooses the transfer key's file, and root makes a copy of it for that user."""
+    """The transfer key's file is read with the user's rights, so root copies no secret of others."""
     with tempfile.TemporaryDirectory(prefix="pqkeep-") as folder:
         Path(folder).chmod(0o711)
         layout = made(Path(folder))
@@ -275,7 +275,7 @@ def test_a_key_service_gets_no_copy_of_what_it_may_not_read() -> None:
 
 
 def test_the_settings_of_all_shards_are_checked(layout: Layout) -> None:
-    """Of a data directory ``config check`` reads every file, and names the one that is wrong."""
+    """``config check`` reads every file of a data directory, and names an invalid one."""
     shard = add_shard(layout, "b").layout
     checked = CliRunner().invoke(app, ["config", "check", str(layout.directory)])
     files = [line.partition(":")[0] for line in checked.stdout.splitlines()]

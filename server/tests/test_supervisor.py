@@ -1,4 +1,4 @@
-"""The supervisor with real programs, small ones that note what happens to them."""
+"""The supervisor with small real programs that record events."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ time.sleep(60)
 
 
 class Stage:
-    """A folder with a program to supervise, and the log that it writes."""
+    """A folder with a supervised program and its log."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log"
@@ -60,7 +60,7 @@ class Stage:
         self.module.write_text(SOURCE)
 
     def program(self, name: str, behaviour: str = "well") -> Program:
-        """Return a program that does well, ends with a status, or is stubborn."""
+        """Return a program: a good one, one that ends, or one that ignores signals."""
         return Program(
             name,
             self.module.stem,
@@ -69,17 +69,17 @@ class Stage:
         )
 
     def events(self) -> list[tuple[str, str, int]]:
-        """Return name, event and process id of everything so far."""
+        """Return name, event and process id of all events."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [(name, what, int(pid)) for name, what, pid in map(str.split, lines)]
 
     def fail(self, *, is_failing: bool) -> None:
-        """Have new processes end before they serve, or not any more."""
+        """Make new processes end before they serve, or make them work again."""
         broken = Path(f"{self.log}.broken")
         broken.touch() if is_failing else broken.unlink()
 
     async def until(self, condition: Callable[[list[tuple[str, str, int]]], bool]) -> None:
-        """Wait until the log says something."""
+        """Wait until the log has an event."""
         async with asyncio.timeout(SECONDS):
             while not condition(self.events()):  # noqa: ASYNC110 - another process writes the log
                 await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """A stage whose program Python finds."""
+    """A stage with Python's path."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     stage = Stage(tmp_path)
     yield stage
@@ -105,7 +105,7 @@ def _command(pid: int) -> bytes:
 
 
 async def test_they_are_stopped_in_reverse(stage: Stage) -> None:
-    """What was started last is stopped first, each told by SIGTERM, and none is left."""
+    """Programs are stopped in reverse order by SIGTERM, and none is left."""
     supervisor = Supervisor([stage.program(name) for name in ("a", "b", "c")])
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
@@ -119,7 +119,7 @@ async def test_they_are_stopped_in_reverse(stage: Stage) -> None:
 
 
 async def test_what_is_killed_is_started_again(stage: Stage) -> None:
-    """A program that is killed comes back with another process id; its neighbour goes on."""
+    """A killed program is restarted with another process id; its neighbour continues."""
     supervisor = Supervisor([stage.program("a"), stage.program("b")])
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
@@ -135,7 +135,7 @@ async def test_what_is_killed_is_started_again(stage: Stage) -> None:
 
 
 async def test_programs_are_told_to_reload(stage: Stage) -> None:
-    """Each gets SIGHUP, and one that has no use for it goes on as well."""
+    """Each program gets SIGHUP, and one without a use for it continues too."""
     supervisor = Supervisor([stage.program("a", "reloading"), stage.program("b")])
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
@@ -161,7 +161,7 @@ async def _running(supervisor: Supervisor) -> AsyncIterator[None]:
 
 
 async def test_programs_are_renewed_one_after_another(stage: Stage) -> None:
-    """Each old one leaves when the new one serves, and before the next one is renewed."""
+    """Each old process is drained after the new one serves, and before the next renewal."""
     supervisor = Supervisor([stage.program(name, "renewed") for name in ("a", "b")])
     async with _running(supervisor):
         await stage.until(lambda events: len(events) == 2)
@@ -178,7 +178,7 @@ async def test_programs_are_renewed_one_after_another(stage: Stage) -> None:
 
 
 async def test_what_does_not_start_takes_no_place(stage: Stage) -> None:
-    """If a new process ends before it serves, the old ones go on, and nothing is stopped."""
+    """If a new process ends before it serves, the old ones continue."""
     supervisor = Supervisor([stage.program(name, "renewed") for name in ("a", "b")])
     async with _running(supervisor):
         await stage.until(lambda events: len(events) == 2)
@@ -194,7 +194,7 @@ async def test_what_does_not_start_takes_no_place(stage: Stage) -> None:
 
 
 async def test_of_one_program_two_processes_are_the_most(stage: Stage) -> None:
-    """What stays although it was told to leave is stopped when the next one is told."""
+    """A process that ignores its drain is stopped at the next renewal."""
     supervisor = Supervisor([stage.program("a", "staying")])
     async with _running(supervisor):
         await stage.until(lambda events: len(events) == 1)
@@ -208,7 +208,7 @@ async def test_of_one_program_two_processes_are_the_most(stage: Stage) -> None:
 
 
 async def test_what_is_killed_after_a_renewal_is_started_again(stage: Stage) -> None:
-    """The new process is kept running like the one whose place it took."""
+    """A process from a renewal is restarted like the one before."""
     supervisor = Supervisor([stage.program("a", "renewed")])
     async with _running(supervisor):
         await stage.until(lambda events: len(events) == 1)
@@ -219,7 +219,7 @@ async def test_what_is_killed_after_a_renewal_is_started_again(stage: Stage) -> 
 
 
 async def test_restarts_come_ever_more_slowly(stage: Stage) -> None:
-    """A program that always fails is tried again with growing pauses, not in a tight loop."""
+    """A program that always fails is restarted with growing pauses."""
     supervisor = Supervisor([stage.program("a", "1")])
     stop = asyncio.Event()
     began = time.monotonic()
@@ -236,7 +236,7 @@ async def test_restarts_come_ever_more_slowly(stage: Stage) -> None:
     [(os.EX_CONFIG, "cannot start as it is set up"), (os.EX_SOFTWARE, "self-test failed")],
 )
 async def test_a_fatal_exit_ends_everything(stage: Stage, status: int, message: str) -> None:
-    """An exit status that a restart would not change stops the others, and says whose it was."""
+    """An exit status that a restart would not change stops all programs, and names the program."""
     supervisor = Supervisor([stage.program("good"), stage.program("bad", str(status))])
     with pytest.raises(FatalExitError, match=f"the bad ended: .*{message}"):
         await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
@@ -245,7 +245,7 @@ async def test_a_fatal_exit_ends_everything(stage: Stage, status: int, message: 
 
 
 async def test_what_ends_again_and_again_ends_everything(stage: Stage) -> None:
-    """A program that ends with an error right after each start is given up, with its status."""
+    """A program that fails right after each start is given up, with its status."""
     supervisor = Supervisor([stage.program("well"), stage.program("failing", "1")])
     with pytest.raises(FatalExitError, match=r"failing ended: it ended 5 times .* status 1"):
         await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
@@ -256,7 +256,7 @@ async def test_what_ends_again_and_again_ends_everything(stage: Stage) -> None:
 async def test_a_foreign_program_is_given_up_with_what_it_says(
     stage: Stage, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The last line of a program that is not pqkeep's is the cause, and all lines are passed on."""
+    """The last line of a foreign program is the cause, and all lines are passed on."""
     script = "echo first >&2; echo 'unknown rule +client|setinfo' >&2; exit 1"
     supervisor = Supervisor([Program("valkey", None, ("/bin/sh", "-c", script))])
     with pytest.raises(FatalExitError, match=r"it says: unknown rule \+client\|setinfo"):
@@ -265,7 +265,7 @@ async def test_a_foreign_program_is_given_up_with_what_it_says(
 
 
 async def test_told_to_stop_before_anything_runs(stage: Stage) -> None:
-    """A stop that comes first leaves nothing running."""
+    """A stop before the start leaves nothing running."""
     stop = asyncio.Event()
     stop.set()
     supervisor = Supervisor([stage.program("a")])
@@ -275,7 +275,7 @@ async def test_told_to_stop_before_anything_runs(stage: Stage) -> None:
 
 
 async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
-    """Where a program cannot even be started, run raises; it does not end as if all were well."""
+    """If a program cannot be started, run raises an error."""
     program = stage.program("a")
     supervisor = Supervisor([Program(program.name, program.module, program.arguments, (9_999,))])
     with pytest.raises(Exception, match=r"."):
@@ -283,7 +283,7 @@ async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
 
 
 async def test_one_of_a_kind_that_cannot_run_leaves_the_others(stage: Stage) -> None:
-    """It is left ended until a reload; when none of the kind can run, the supervisor ends."""
+    """A program that cannot run stays stopped until a reload; if none of its kind can, all end."""
     well = replace(stage.program("a"), is_one_of="kind")
     lost = replace(stage.program("b", str(os.EX_CONFIG)), is_one_of="kind")
     supervisor = Supervisor([well, lost])
@@ -299,7 +299,7 @@ async def test_one_of_a_kind_that_cannot_run_leaves_the_others(stage: Stage) -> 
 
 
 async def test_programs_are_added(stage: Stage) -> None:
-    """One that is new is run beside the others, and restarted as they are; a known one is not."""
+    """A new program is started beside the others; a known one is not started twice."""
     supervisor = Supervisor([stage.program("a")])
     async with _running(supervisor):
         await stage.until(lambda events: len(events) == 1)
@@ -313,7 +313,7 @@ async def test_programs_are_added(stage: Stage) -> None:
 
 
 async def test_programs_are_removed(stage: Stage) -> None:
-    """Of a kind those end that are not named any more, for good; the others go on."""
+    """Programs of a kind that are no longer named end for good; the others continue."""
     a, b, c = (replace(stage.program(name), is_one_of="kind") for name in ("a", "b", "c"))
     other = stage.program("d")
     supervisor = Supervisor([a, b, c, other])
@@ -329,7 +329,7 @@ async def test_programs_are_removed(stage: Stage) -> None:
 
 
 async def test_what_was_to_be_removed_is_stopped_with_the_others(stage: Stage) -> None:
-    """Told to stop while a removal waits for another program's start, it leaves nothing running."""
+    """A stop during a removal leaves nothing running."""
     a, b, c = (replace(stage.program(name), is_one_of="kind") for name in ("a", "b", "c"))
     supervisor = Supervisor([a, b])
     stop = asyncio.Event()
@@ -344,5 +344,5 @@ async def test_what_was_to_be_removed_is_stopped_with_the_others(stage: Stage) -
 
 
 def _of(stage: Stage, name: str) -> list[int]:
-    """Return the processes of a program that were started."""
+    """Return the started processes of a program."""
     return [pid for of, what, pid in stage.events() if (of, what) == (name, "started")]

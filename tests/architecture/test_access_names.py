@@ -9,7 +9,7 @@ from pqkeep_gateway.access.scopes import GROUPS
 
 
 def test_each_operation_for_api_keys_is_in_a_group_of_scopes() -> None:
-    """An endpoint for API keys that no group has could not be granted by any scope."""
+    """Each endpoint for API keys is in a group of scopes, so that a scope can grant it."""
     served = {
         row.audit_operation
         for row in rows()
@@ -19,5 +19,5 @@ def test_each_operation_for_api_keys_is_in_a_group_of_scopes() -> None:
 
 
 def test_each_operation_that_a_proof_covers_is_served() -> None:
-    """No name in the table of covered operations is misspelt."""
+    """The table of covered operations has only names of existing operations."""
     assert {row.name for row in rows()} >= COVERED_BY_PROOF

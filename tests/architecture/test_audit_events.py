@@ -1,4 +1,4 @@
-"""Every event of the gateway is named by its enumeration, never by text written where it occurs."""
+"""Events of the gateway are named by their enumeration, never by text in the code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "gateway" / "src" / "pqkeep_gateway"
 FROM_TEXT = frozenset({"http/endpoint.py"})
-"""Where an event is looked up by a name: that of a row, when it is made."""
+"""The place that looks an event up by name: when a row is made."""
 
 
 def violations(source: str) -> list[int]:
-    """Return the lines on which an event's name is text, or is looked up by text."""
+    """Return the lines that name an event by text, or look one up by text."""
     calls = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Call)]
     return [
         call.lineno
@@ -29,7 +29,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _parts(call: ast.Call) -> Iterator[ast.AST]:
-    """Return every part of what names the event: the third argument."""
+    """Return all parts of the expression that names the event: the third argument."""
     named = [each.value for each in call.keywords if each.arg == "operation"]
     return (part for name in (*call.args[2:3], *named) for part in ast.walk(name))
 
@@ -64,7 +64,7 @@ def test_no_event_is_named_by_text() -> None:
     ],
 )
 def test_text_is_caught(call: str) -> None:
-    """A name that is text, or made from text, is found wherever it is written."""
+    """An event name that is text, or made from text, is found anywhere in the code."""
     assert violations(f"def record():\n    return {call}\n")
 
 
@@ -76,5 +76,5 @@ def test_text_is_caught(call: str) -> None:
     ],
 )
 def test_members_are_not(call: str) -> None:
-    """A member of the enumeration is what is asked for."""
+    """A member of the enumeration is accepted."""
     assert not violations(call)

@@ -11,7 +11,7 @@ DATABASES = {"pqkeep_gateway": "pqkeep_accounts", "pqkeep_keyservice": "pqkeep_k
 
 @pytest.mark.parametrize("role", DATABASES)
 def test_a_role_reaches_its_own_database(role: str, postgres_server: PostgresServer) -> None:
-    """By deploy/postgresql.sql each role can connect to its database and make tables there."""
+    """With deploy/postgresql.sql each role can connect to its database and create tables there."""
     with psycopg.connect(postgres_server.url(role, DATABASES[role])) as connection:
         connection.execute("CREATE TABLE one (number int)")
         connection.rollback()
@@ -19,7 +19,7 @@ def test_a_role_reaches_its_own_database(role: str, postgres_server: PostgresSer
 
 @pytest.mark.parametrize("role", [*DATABASES, "stranger"])
 def test_a_role_reaches_no_other_database(role: str, postgres_server: PostgresServer) -> None:
-    """No database role but its own may connect to a database."""
+    """Only its own database role may connect to a database."""
     if role == "stranger":
         postgres_server.sql("CREATE ROLE stranger LOGIN")
     for owner, database in DATABASES.items():

@@ -1,4 +1,4 @@
-"""Error codes are named in the error tables and nowhere else, and every domain error has its answer."""
+"""Only the error tables name error codes, and every domain error has a response."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SOURCE = Path(__file__).parents[2] / "gateway" / "src" / "pqkeep_gateway"
 TABLES = frozenset(
     {"http/errors.py", "api/errors.py", "reference/guidance.py", "portal/outcomes.py"}
 )
-"""The catalogue, the tables of answers, and what the reference and the portal say of each code."""
+"""The catalogue, the tables of responses, and the code's texts in reference and portal."""
 OPENAPI = "reference/openapi.py"
-"""Documents what every request can be answered with."""
+"""Documents the errors of all requests."""
 INTERNAL = frozenset(
     {
         "ApiError",
@@ -42,7 +42,7 @@ INTERNAL = frozenset(
         "_TooNearError",
     }
 )
-"""Exceptions that no handler lets out: they are caught where their docstrings say."""
+"""Exceptions that handlers catch themselves, as their docstrings say."""
 
 
 def codes_named(source: str) -> list[int]:
@@ -70,7 +70,7 @@ def test_codes_are_named_in_the_tables_only() -> None:
     "source", ["raise ApiError(Code.CONFLICT_001, 'no')", "code = Code.INVALID_001"]
 )
 def test_a_code_outside_of_the_tables_is_caught(source: str) -> None:
-    """A member of the catalogue is found wherever it is named."""
+    """A member of the catalogue is found in any place."""
     assert codes_named(source)
 
 
@@ -87,7 +87,7 @@ def domain_errors() -> set[type[Exception]]:
 
 
 def test_every_domain_error_has_its_answer() -> None:
-    """An exception class is in the tables, or is listed as one that no handler lets out."""
+    """Each exception class is in the tables, or is listed as one that handlers catch."""
     missing = set()
     for each in domain_errors():
         try:
@@ -98,5 +98,5 @@ def test_every_domain_error_has_its_answer() -> None:
 
 
 def test_rows_document_errors_that_have_answers() -> None:
-    """What a row says that its handler raises is in the tables."""
+    """All documented errors of a row are in the tables."""
     assert all(errors.code_of(error) for row in api_rows() for error in row.errors)

@@ -1,4 +1,4 @@
-"""What each process loads, seen in an interpreter that has loaded nothing else."""
+"""The modules that each process loads, in a new interpreter."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from {package}.__main__ import FORBIDDEN
 from pqkeep_protocol.startup.forbidden_imports import forbid_imports
 forbid_imports(FORBIDDEN)
 """
-"""What each process does first."""
+"""The first steps of each process."""
 FORBID_IN_GATEWAY = FORBID.format(package="pqkeep_gateway")
 
 
 def loaded(package: str, before: str = "") -> tuple[list[str], list[str]]:
-    """Import every module of a package; return their names, and all that is loaded then."""
+    """Import every module of a package; return their names, and all loaded modules."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", EVERYTHING.format(package=package, before=before)],
         capture_output=True,
@@ -44,7 +44,7 @@ def loaded(package: str, before: str = "") -> tuple[list[str], list[str]]:
 
 @cache
 def loaded_with(module: str, before: str = "") -> frozenset[str]:
-    """Import one module; return all that is loaded then."""
+    """Import one module; return all loaded modules."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", f"{before}\nimport {module}, sys; print(*sys.modules)"],
         capture_output=True,
@@ -68,7 +68,7 @@ def test_no_cryptography_is_loaded(package: str, before: str) -> None:
 
 
 def test_the_key_service_does_load_cryptography() -> None:
-    """Importing all of the key service loads cryptography: the test above can fail."""
+    """Importing all of the key service loads cryptography, so the test above can fail."""
     _, modules = loaded("pqkeep_keyservice", FORBID.format(package="pqkeep_keyservice"))
     assert "cryptography" in modules
     assert "starlette" not in modules
@@ -77,7 +77,7 @@ def test_the_key_service_does_load_cryptography() -> None:
 
 @pytest.mark.parametrize("package", ["pqkeep_gateway", "pqkeep_keyservice"])
 def test_logs_need_no_terminal_library(package: str) -> None:
-    """Structlog loads rich wherever it is installed, except in these processes."""
+    """Structlog loads rich if it is installed, except in these processes."""
     module = f"{package}.process"
     assert "rich" in loaded_with(module)
     assert "rich" not in loaded_with(module, FORBID.format(package=package))
@@ -123,7 +123,7 @@ print(*sorted(sys.modules))
 
 
 def test_stripe_s_library_works_without_cryptography() -> None:
-    """It asks a server and verifies a webhook where there is no cryptography to import."""
+    """Stripe's library sends requests and verifies webhooks without cryptography."""
     ended = subprocess.run(
         [sys.executable, "-I", "-W", "error", "-c", f"{FORBID_IN_GATEWAY}\n{STRIPE}"],
         capture_output=True,
@@ -143,7 +143,7 @@ def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
 
 
 def test_imports_are_not_forbidden_too_late() -> None:
-    """Where cryptography has been imported already, the process does not start."""
+    """If cryptography was already imported, the process does not start."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", f"import cryptography\n{FORBID_IN_GATEWAY}"],
         capture_output=True,
@@ -166,7 +166,7 @@ def test_imports_are_not_forbidden_too_late() -> None:
     ],
 )
 def test_what_few_need_is_not_loaded(module: str, heavy: tuple[str, ...]) -> None:
-    """Client, command and gateway start without what takes long to load and most of them never use."""
+    """Client, command and gateway start without slow modules that most users never need."""
     modules = loaded_with(module)
     assert module in modules
     assert [name for name in modules for each in heavy if f"{name}.".startswith(f"{each}.")] == []

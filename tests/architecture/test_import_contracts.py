@@ -1,7 +1,7 @@
-"""Every import contract of pyproject.toml catches what it is there for.
+"""Every import contract of pyproject.toml catches a violation.
 
-The linter runs three times: over the sources as they are, with every violation at once, and with
-every new module at once. What it says of a contract names the import or the module in question.
+The linter runs three times: over the unchanged sources, with all violations, and with all new
+modules. Its output names the import or the module of each contract.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ VIOLATIONS = {
         "import pqkeep_keyservice.crypto.dem",
     ),
 }
-"""For each contract a file, and an import that it must not have."""
+"""A file and a forbidden import for each contract."""
 
 
 NEW_MODULES = [
@@ -185,11 +185,11 @@ NEW_MODULES = [
     ("Server layers", "server/src/pqkeep_server/somewhere.py"),
     ("Backup layers", "server/src/pqkeep_server/backup/somewhere.py"),
 ]
-"""For each contract with exhaustive layers a module that has none."""
+"""A module without a layer for each contract with exhaustive layers."""
 
 
 def copy_sources(folder: Path) -> Path:
-    """Copy the sources and pyproject.toml, and nothing else."""
+    """Copy only the sources and pyproject.toml."""
     folder.mkdir()
     shutil.copy(ROOT / "pyproject.toml", folder)
     for distribution in DISTRIBUTIONS:
@@ -202,7 +202,7 @@ def copy_sources(folder: Path) -> Path:
 
 
 def lint_imports(copy: Path) -> tuple[int, str]:
-    """Run the linter on a copy, whose packages win over those that are installed."""
+    """Run the linter on a copy, which overrides the installed packages."""
     paths = [str(copy / distribution / "src") for distribution in DISTRIBUTIONS]
     ended = subprocess.run(
         [Path(sysconfig.get_path("scripts")) / "lint-imports", "--no-cache"],
@@ -217,7 +217,7 @@ def lint_imports(copy: Path) -> tuple[int, str]:
 
 
 def findings(said: str) -> Mapping[str, str]:
-    """Return what the linter says of each broken contract."""
+    """Return the linter's output for each broken contract."""
     _, *parts = HEADING.split(said.partition("Broken contracts\n")[2])
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -230,7 +230,7 @@ def module_of(path: str) -> str:
 
 @pytest.fixture(scope="module")
 def of_violations(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """What the linter says of each contract where every violation is there."""
+    """The linter's output for each contract, with all violations."""
     copy = copy_sources(tmp_path_factory.mktemp("violations") / "copy")
     for path, statement in VIOLATIONS.values():
         file = copy / path
@@ -244,7 +244,7 @@ def of_violations(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]
 
 @pytest.fixture(scope="module")
 def of_new_modules(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """What the linter says of each contract where every new module is there."""
+    """The linter's output for each contract, with all new modules."""
     copy = copy_sources(tmp_path_factory.mktemp("modules") / "copy")
     for _, path in NEW_MODULES:
         (copy / path).write_text('"""New."""\n')
@@ -260,7 +260,7 @@ def test_the_sources_keep_every_contract(tmp_path: Path) -> None:
 
 
 def test_every_contract_has_its_violation() -> None:
-    """No contract is without a row, and no row without a contract."""
+    """Every contract has a row here, and every row has a contract."""
     contracts = _contracts()
     assert {contract["name"] for contract in contracts} == VIOLATIONS.keys()
     exhaustive = {contract["name"] for contract in contracts if contract.get("exhaustive")}
@@ -269,7 +269,7 @@ def test_every_contract_has_its_violation() -> None:
 
 @pytest.mark.parametrize("contract", VIOLATIONS)
 def test_a_violation_is_caught(of_violations: Mapping[str, str], contract: str) -> None:
-    """An import too many breaks its contract, and the linter names the import."""
+    """A forbidden import breaks its contract, and the linter names the import."""
     path, statement = VIOLATIONS[contract]
     imported = statement.split()[1]
     if not imported.startswith("pqkeep"):
@@ -281,7 +281,7 @@ def test_a_violation_is_caught(of_violations: Mapping[str, str], contract: str) 
 def test_a_module_without_a_layer_is_caught(
     of_new_modules: Mapping[str, str], contract: str, path: str
 ) -> None:
-    """The layers are exhaustive: a new module has no place until it is given one."""
+    """A new module without a layer breaks the contract, because layers are exhaustive."""
     assert f"- {module_of(path)}\n" in of_new_modules[contract]
 
 

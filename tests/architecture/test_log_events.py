@@ -1,4 +1,4 @@
-"""Events of the log are constant sentences, so that one kind of line can be found and counted."""
+"""Log events are constant sentences, so that one kind of line can be found and counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / name / "src" for name in ("protocol", "keyservice", "gateway", "server")]
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 LOGGERS = frozenset({"_LOG", "entry"})
-"""What modules call their logger, and a logger with bound fields."""
+"""The names of a module's logger, and of a logger with bound fields."""
 
 
 def log_calls(source: str) -> Iterator[ast.Call]:
@@ -29,7 +29,7 @@ def log_calls(source: str) -> Iterator[ast.Call]:
 
 
 def is_constant(call: ast.Call) -> bool:
-    """Return whether a call has one constant text, and everything else in named fields."""
+    """Return True if a call has one constant text, and its values in named fields."""
     if len(call.args) != 1:
         return False
     (event,) = call.args
@@ -37,7 +37,7 @@ def is_constant(call: ast.Call) -> bool:
 
 
 def test_events_are_constant() -> None:
-    """No event is built from values: these are fields."""
+    """No event is built from values: values are fields."""
     calls = [
         (str(path.relative_to(ROOT)), call)
         for source in SOURCES
@@ -49,7 +49,7 @@ def test_events_are_constant() -> None:
 
 
 def test_every_logger_is_found_by_its_name() -> None:
-    """A module that makes a logger calls it by the name that the test above looks for."""
+    """Every module calls its logger by one of the names above."""
     for source in SOURCES:
         for path in source.rglob("*.py"):
             text = path.read_text()
@@ -61,6 +61,6 @@ def test_every_logger_is_found_by_its_name() -> None:
     ['_LOG.error(f"lost {name}")', '_LOG.warning("lost %s", name)', "entry.info(str(error))"],
 )
 def test_an_event_built_from_values_is_caught(source: str) -> None:
-    """An f-string, a format and a variable are noticed."""
+    """An f-string, a format and a variable are found."""
     (call,) = log_calls(source)
     assert not is_constant(call)

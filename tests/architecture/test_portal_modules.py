@@ -1,4 +1,4 @@
-"""The portal's modules: browsers load them one after the other, in the order of their imports."""
+"""The portal's modules load in the order of their imports."""
 
 import re
 from graphlib import CycleError, TopologicalSorter
@@ -47,7 +47,7 @@ def test_modules_import_what_others_export() -> None:
 
 
 def test_every_import_is_read() -> None:
-    """No import of a module is written in a way that these tests do not see."""
+    """These tests see all imports of the modules."""
     for name, text in _modules().items():
         lines = [line for line in text.splitlines() if line.startswith(("import ", "export {"))]
         assert len(lines) == len(_IMPORT.findall(text)), name

@@ -10,7 +10,7 @@ READS_THE_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|today|utcno
 
 
 def test_one_module_reads_the_wall_clock() -> None:
-    """No other module asks the machine what time it is."""
+    """Only one module reads the machine's clock."""
     found = {
         path.name for path in SOURCES.rglob("*.py") if READS_THE_CLOCK.search(path.read_text())
     }

@@ -1,4 +1,4 @@
-"""The key service's log and the client's verifier were written apart, and agree."""
+"""The key service's log and the client's verifier are separate code, and agree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def b64(raw: bytes) -> str:
 
 
 def _format_2(row: Any) -> msgspec.Struct:
-    """Return a record of a format with one name more, as a later version could have it."""
+    """Return a record with one more name, in a format that a later version could have."""
     names = {**msgspec.structs.asdict(format_1(row)), "region": f"of {row.principal}"}
     types = [(name, type(value)) for name, value in sorted(names.items())]
     return msgspec.defstruct("Format2", types)(**names)
@@ -51,7 +51,7 @@ VERIFIED_LATER = {**VERIFIED, 2: {**VERIFIED[1], "region": lambda value: type(va
 
 
 class Log:
-    """A log as the key service writes it, over any text."""
+    """A log in the key service's form, with any text."""
 
     def __init__(self, texts: list[str], later: int = 0) -> None:
         """Write the last records in the later format."""
@@ -102,7 +102,7 @@ class Log:
         return path
 
     def kept(self, path: Path, first: int) -> Path:
-        """Write an older checkpoint, and the proof that the log continues it."""
+        """Write an older checkpoint, with the proof that the log continues it."""
         size = len(self.lines)
         steps = list(map(b64, consistency_proof(first, size, self.subtree)))
         proof = {"type": "consistency", "first": first, "second": size, "path": steps}
@@ -146,7 +146,7 @@ SIZES = range(1, 41) if IS_EXHAUSTIVE else (*range(1, 10), 15, 16, 17, 31, 32, 3
 
 @pytest.mark.parametrize("tenant", [None, TENANT], ids=["whole", "tenant"])
 def test_all_sizes(tmp_path: Path, tenant: str | None) -> None:
-    """For sizes up to 33, every proof of inclusion and of consistency is understood."""
+    """For sizes up to 33, the verifier accepts every proof of inclusion and of consistency."""
     for size in SIZES:
         log = Log([str(n) for n in range(size)])
         for first in range(size + 1):
@@ -158,14 +158,14 @@ def test_all_sizes(tmp_path: Path, tenant: str | None) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXT, min_size=1, max_size=5))
 def test_any_text(tmp_path: Path, texts: list[str]) -> None:
-    """Whatever text a record holds, both hash the same bytes."""
+    """For any text in a record, both hash the same bytes."""
     assert _verify(Log(texts), tmp_path, None, 1).findings == ()
 
 
 @pytest.mark.parametrize("tenant", [None, TENANT], ids=["whole", "tenant"])
 @pytest.mark.parametrize("later", range(9))
 def test_two_formats(tmp_path: Path, tenant: str | None, later: int) -> None:
-    """Wherever a second format begins, all records and all earlier sizes of the log are verified."""
+    """With a second format from any record on, all records and earlier sizes verify."""
     log = Log([f"\u00e9 {number}" for number in range(8)], later)
     export = log.export(tmp_path / "export", tenant)
     for first in range(9):

@@ -1,4 +1,4 @@
-"""The operator's commands, and what keys made before and must be of use afterwards."""
+"""The operator's commands, and objects that must be usable after a restore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
 COMMAND_SECONDS = 100
 UNKNOWN = ("--newest", "0.0")
-"""Of a restore by somebody who knows of no newer backup."""
+"""The option for a restore without knowledge of a newer backup."""
 TEXT = base64.b64encode(b"what was there before").decode()
 Command = Callable[..., tuple[int, str]]
 
@@ -69,12 +69,12 @@ def recovery_key(tmp_path_factory: pytest.TempPathFactory, command: Command) -> 
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup of an installation that is stopped."""
+    """A backup of a stopped installation."""
 
     file: Path
     data: Path
     said: str
-    """What the command printed."""
+    """The command's output."""
 
     @property
     def root_key(self) -> Path:
@@ -115,7 +115,7 @@ QUICK = tuple(
 
 @dataclass
 class Outputs:
-    """What one tenant made with its keys: it must be of use for as long as they are."""
+    """Ciphertexts and signatures of one tenant, which must stay usable."""
 
     ciphertexts: list[dict[str, Any]] = field(default_factory=list)
     signatures: list[dict[str, Any]] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Outputs:
 
     @classmethod
     def of(cls, caller: Caller, algorithms: Iterable[Algorithm] = Algorithm) -> Outputs:
-        """Have a tenant make a key of each algorithm, one of them retired, and use them all."""
+        """Make a key of each algorithm for a tenant, one of them retired, and use them all."""
         outputs = cls()
         for algorithm in algorithms:
             named = {"algorithm": algorithm}
@@ -143,7 +143,7 @@ class Outputs:
         return outputs
 
     def check(self, caller: Caller) -> None:
-        """Decrypt and verify everything, and sign anew."""
+        """Decrypt and verify everything, and sign again."""
         for body in self.ciphertexts:
             assert caller.post("/kem/decrypt", body)["plaintext"] == TEXT
         for body in self.signatures:

@@ -1,15 +1,14 @@
 """Runs pqkeep's programs in children that kill themselves at a chosen point.
 
-    python failpoint.py FOLDER
+python failpoint.py FOLDER
 
-On standard input comes one JSON line a run: what to run, its arguments, where its output goes,
-which points count, and the number of the one at which it kills itself (0: never). On standard
-output go its process id and, when it has ended, its exit status. A point is before each SQL
-statement that is more than a question, the beginning and the end of transactions among them, and
-before each change of the files in FOLDER. They are counted while the file FOLDER/armed is there.
+Each JSON line on standard input is a run: program, arguments, output, the kinds of points, and the
+point of the kill (0: never). Standard output has its process id and then its exit status. A point
+is before each SQL statement that writes, begins or ends a transaction, and before each change of
+files in FOLDER. Points count only while the file FOLDER/armed exists.
 
-The programs are imported once and forked, so that a run takes as long as its work does. They are
-themselves unchanged: the points come from SQLite's tracing and Python's audit hooks.
+The programs are imported once and forked, to make a run fast. They are unchanged: the points come
+from SQLite's tracing and Python's audit hooks.
 """
 
 import json
@@ -32,7 +31,7 @@ from pqkeep_server.initialise import Layout
 CHANGES = frozenset(
     {"os.link", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "open"}
 )
-"""What Python calls the changes that files can have; see the table of its audit events."""
+"""Python's audit events for changes of files."""
 QUESTIONS = ("SELECT", "PRAGMA", "EXPLAIN", "--")
 """Calls that change nothing: a kill after one equals a kill before it."""
 
@@ -47,7 +46,7 @@ class Points:
         self._asking = False
 
     def pass_one(self) -> None:
-        """Pass one point, or do not."""
+        """Count a point, and perhaps die there."""
         if self._asking:
             return
         self._asking = True
@@ -58,19 +57,19 @@ class Points:
         self._asking = False
 
     def on_statement(self, statement: str) -> None:
-        """Hear of a statement that is about to run."""
+        """Count a statement that is about to run."""
         if not statement.lstrip().upper().startswith(QUESTIONS):
             self.pass_one()
 
     def on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Hear of what Python is about to do."""
+        """Count an audit event of Python."""
         if event not in CHANGES or not str(arguments[0]).startswith(self._folder):
             return
         if event != "open" or (isinstance(arguments[2], int) and arguments[2] & os.O_CREAT):
             self.pass_one()
 
     def watch(self, kinds: str) -> None:
-        """Begin to count, of all points, or of changes of files alone."""
+        """Begin to count all points, or only changes of files."""
 
         def on_connect(connection: Any, _: object) -> None:
             if isinstance(connection, sqlite3.Connection):
@@ -82,7 +81,7 @@ class Points:
 
 
 def rotate() -> None:
-    """Do as ``pqkeepd root-key rotate --destroy-old``, but for waiting where nobody asks."""
+    """Run ``pqkeepd root-key rotate --destroy-old`` without waiting for an answer."""
     layout = Layout(Path(sys.argv[1]))
     root_key.rotate(layout, destroy_old=True, report=lambda _: None, last_requests_seconds=0)
 

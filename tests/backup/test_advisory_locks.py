@@ -1,4 +1,4 @@
-"""Backup and restore exclude the processes that write by the processes' own locks."""
+"""Backup and restore exclude the writing processes by the processes' own locks."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from pqkeep_server.backup.databases import ACCOUNTS, KEYS
 
 
 def test_the_advisory_locks_are_those_of_the_processes() -> None:
-    """The numbers that a restore locks are the gateway's and the key service's."""
+    """A restore locks the numbers of the gateway and the key service."""
     assert (ACCOUNTS.lock, KEYS.lock) == (database.MIGRATION_LOCK, postgresql.LOCK)

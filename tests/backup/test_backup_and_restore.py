@@ -1,4 +1,4 @@
-"""A backup of a running installation, restored elsewhere: everything in it is of use again."""
+"""A backup of a running installation, restored elsewhere: everything in it works again."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ AskFile = Callable[..., list[tuple[Any, ...]]]
 
 WRITERS = 2
 ALGORITHMS = tuple(Algorithm) if IS_EXHAUSTIVE else QUICK
-"""The algorithms that the two installations exchange ciphertexts and signatures of."""
+"""The algorithms of the ciphertexts and signatures that both installations exchange."""
 REFRESH = "service_refresh_token"
 SECONDS = 60
 NEW = "continue-log"
-"""What the first record of a restored log says."""
+"""The content of the first record of a restored log."""
 LOG = {
     "audit_records": "SELECT * FROM audit_records ORDER BY id",
     "audit_tiles": "SELECT * FROM audit_tiles ORDER BY level, position",
@@ -48,7 +48,7 @@ LOG = {
 
 @dataclass(frozen=True)
 class Store:
-    """Databases of an installation, empty at first."""
+    """Databases for an installation, empty at first."""
 
     databases: Stores
     keys: Callable[[str], list[tuple[Any, ...]]]
@@ -84,7 +84,7 @@ def log_of(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 
 @dataclass(frozen=True)
 class Team:
-    """People of a tenant, what they are shown of it, and what they come in with."""
+    """Members of a tenant, their pages, and their credentials."""
 
     members: dict[str, Any]
     invitations: dict[str, Any]
@@ -96,7 +96,7 @@ class Team:
 
     @classmethod
     def of(cls, installation: Installation, tenant_id: str) -> Team:
-        """Make an owner with a second factor, a viewer, and an invitation that waits."""
+        """Make an owner with a second factor, a viewer, and an open invitation."""
         owner, viewer = (installation.person(tenant_id, role) for role in ("owner", "viewer"))
         fields = {"email": "grace@example.com", "role": "developer"}
         owner.post_proven(f"/tenants/{tenant_id}/invitations", fields, status=201)
@@ -114,7 +114,7 @@ class Team:
 
 @dataclass(frozen=True)
 class Restored:
-    """A running installation that was restored from a backup of another, and what that one had."""
+    """A running installation restored from another's backup, and the facts of the first."""
 
     installation: Installation
     tenant_id: str
@@ -124,13 +124,13 @@ class Restored:
     said: str
     """By the restore."""
     mode: int
-    """Of the backup's file."""
+    """Its backup file's."""
     kept: list[dict[str, Any]]
-    """Checkpoints of the first one: from before its backup, and from after it."""
+    """Checkpoints of the first installation: before its backup, and after it."""
     log_before: dict[str, list[tuple[Any, ...]]]
-    """As it was right before the backup."""
+    """The state just before the backup."""
     log_after: dict[str, list[tuple[Any, ...]]]
-    """As it was at last."""
+    """The state at the end."""
     log: dict[str, list[tuple[Any, ...]]]
 
 
@@ -204,21 +204,21 @@ def test_a_backup_is_its_owner_s(restored: Restored) -> None:
 
 
 def test_what_is_to_be_destroyed_is_listed(restored: Restored) -> None:
-    """The restore names the tenant whose deletion the backup has, with a date a week from now."""
+    """The restore names a tenant that is due for deletion, with a date a week from now."""
     (line,) = (line for line in restored.said.splitlines() if "all keys of the tenant" in line)
     at = datetime.fromisoformat(line.split()[0])
     assert at > datetime.now(UTC) + timedelta(days=6)
 
 
 def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
-    """Ciphertexts and signatures of each algorithm that was used, and API keys, are good elsewhere."""
+    """Ciphertexts and signatures of each used algorithm, and API keys, work elsewhere."""
     installation, tenant_id = restored.installation, restored.tenant_id
     restored.outputs.check(installation.caller(restored.api_key, tenant_id))
     assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
 
 
 def test_the_audit_log_is_restored(restored: Restored) -> None:
-    """No record from before the backup is missing, and tiles and checkpoints match; a new log follows."""
+    """All records from before the backup are there with tiles and checkpoints; a new log follows."""
     before, log, after = restored.log_before, restored.log, restored.log_after
     records = log["audit_records"]
     size = next(index for index, row in enumerate(records) if NEW in row)
@@ -235,7 +235,7 @@ def test_the_audit_log_is_restored(restored: Restored) -> None:
 
 
 def tiles_of(log: dict[str, list[tuple[Any, ...]]], size: int) -> list[tuple[Any, ...]]:
-    """Return the tiles over the first records of a log, so many of them."""
+    """Return a number of tiles over the first records of a log."""
     return [tile for tile in log["audit_tiles"] if (tile[1] + 1) << tile[0] <= size]
 
 
@@ -243,9 +243,9 @@ def tiles_of(log: dict[str, list[tuple[Any, ...]]], size: int) -> list[tuple[Any
 def test_old_checkpoints_and_the_new_log(
     restored: Restored, tmp_path: Path, *, is_whole: bool
 ) -> None:
-    """Kept checkpoints of the old log and an export of the new one verify together.
+    """Old checkpoints and an export of the new log verify together.
 
-    What the old log signed after the backup is counted as lost, and is no fork.
+    The old log's records after the backup count as lost, and are not a fork.
     """
     installation = restored.installation
     operator = installation.operator()
@@ -269,7 +269,7 @@ def test_old_checkpoints_and_the_new_log(
 
 
 def test_versions_are_not_given_out_again(restored: Restored) -> None:
-    """A version that was made after the backup is not found, and the next one is far from it."""
+    """A version from after the backup is not found, and the next version has a much higher number."""
     caller = restored.installation.caller(restored.api_key, restored.tenant_id)
     lost = caller.ask("GET", "/kms/keys/3?algorithm=Kyber768")
     assert lost.status_code == 404
@@ -278,7 +278,7 @@ def test_versions_are_not_given_out_again(restored: Restored) -> None:
 
 
 def test_people_come_in_after_a_restore(restored: Restored, password: str) -> None:
-    """Password, TOTP and recovery codes are still right, roles and invitations last; no session does."""
+    """Passwords, TOTP and recovery codes still work, roles and invitations stay, sessions end."""
     installation, team = restored.installation, restored.team
     named = {"tenant_id": restored.tenant_id}
     assert installation.operator().get("/team/members", **named) == team.members
@@ -302,7 +302,7 @@ def test_people_come_in_after_a_restore(restored: Restored, password: str) -> No
 
 
 def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> None:
-    """Change keys and API keys, and note every version that was acknowledged."""
+    """Change keys and API keys, and note every acknowledged version."""
     while not stop.is_set():
         made = caller.post("/kms/keys/rotate", {"algorithm": "Dilithium3"}, status=201)
         done.append((caller.tenant_id, made["key_version"]))
@@ -311,7 +311,7 @@ def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> 
 
 
 def shown_backup(operator: Caller) -> dict[str, Any]:
-    """Return what the operator is shown of the newest backup, when anything is."""
+    """Return the operator's view of the newest backup, once there is one."""
     deadline = time.monotonic() + SECONDS
     while not (shown := operator.get("/installation")["backups"])["last_at"]:  # seconds old
         assert time.monotonic() < deadline
@@ -325,9 +325,9 @@ def test_a_consistent_moment(
     ask_file: AskFile,
     tmp_path: Path,
 ) -> None:
-    """Made under load, a backup has all that was acknowledged before, and nothing by halves.
+    """A backup under load has every change acknowledged before it, and no partial change.
 
-    The operator is shown its number and its time.
+    The operator sees its number and its time.
     """
     old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
     with running(tmp_path, data=old) as installation:
@@ -387,7 +387,7 @@ def test_a_consistent_moment(
 
 
 class Attempt:
-    """A restore that must fail: its arguments, and what is in the folder it restores to."""
+    """A restore that must fail: its arguments, and the target folder's content."""
 
     def __init__(self, folder: Path, backup: Backup, recovery_key: RecoveryKey) -> None:
         self.folder = folder
@@ -478,7 +478,7 @@ def newer_schema(attempt: Attempt, command: Command) -> str:
 def test_a_restore_that_is_refused(
     mistake: Callable[[Attempt, Command], str], attempt: Attempt, command: Command
 ) -> None:
-    """What does not fit is said, status 1, and everything is as it was before."""
+    """A restore that does not fit ends with status 1 and the reason, and changes nothing."""
     message = mistake(attempt, command)
     before = sorted(attempt.folder.rglob("*"))
     status, said = command(
@@ -493,7 +493,7 @@ def test_a_restore_that_is_refused(
 def test_a_database_that_is_not_empty(
     attempt: Attempt, command: Command, new_store: Callable[[str, Path], Store]
 ) -> None:
-    """A database on a server that has a table is not restored into, and the other stays empty."""
+    """A database with a table is not restored into, and the other database stays empty."""
     store = new_store("postgresql", attempt.data)
     accounts, keys = store.databases.accounts, store.databases.keys
     with psycopg.connect(keys) as connection:
@@ -511,7 +511,7 @@ def test_a_database_that_is_not_empty(
 
 
 def test_a_backup_without_a_key_service(backup: Backup) -> None:
-    """Without a running key service the backup is made, and the command says that no record was."""
+    """Without a running key service, the backup is made without a record, and the command says so."""
     assert backup.file.stat().st_size
     assert "complete, but the key service did not record it: the key service does" in backup.said
 
@@ -519,7 +519,7 @@ def test_a_backup_without_a_key_service(backup: Backup) -> None:
 def test_no_backup_is_overwritten(
     backup: Backup, command: Command, recovery_key: RecoveryKey
 ) -> None:
-    """A backup to a file that is there is refused, and the file stays."""
+    """A backup to an existing file is refused, and the file is unchanged."""
     before = backup.file.read_bytes()
     status, said = command(
         *("backup", "--data", backup.data, "--recovery-key", recovery_key.public),

@@ -1,4 +1,4 @@
-"""The format of a backup, held to a vector: a backup that was kept is readable for ever."""
+"""The format of a backup, fixed by a vector: an old backup stays readable."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ COUNTS = {"accounts": {}, "keys": {"root_keys": 1}}
 
 @dataclass(frozen=True)
 class FixedEncapsulation:
-    """An encapsulation that was made once."""
+    """An encapsulation with a recorded result."""
 
     shared_secret: bytes
     kem_ciphertext: bytes
 
     def public_bytes(self) -> bytes:
-        """Return nothing that a writer asks for."""
+        """Return no public key: no writer needs it."""
         return b""
 
     def encapsulate(self) -> tuple[bytes, bytes]:
@@ -50,7 +50,7 @@ class FixedEncapsulation:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The backup of the vector, written anew: longer than one segment."""
+    """The vector's backup, written again: longer than one segment."""
     sealer = Sealer({1: Secret(ROOT_KEY)})
     key = FixedEncapsulation(
         *(bytes.fromhex(VECTOR[n]) for n in ("shared_secret", "kem_ciphertext"))
@@ -76,18 +76,18 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_byte_of_a_backup(file: Path) -> None:
-    """Magic, header, labels, segments, messages and tag are those of the vector."""
+    """Magic, header, labels, segments, messages and tag equal those of the vector."""
     assert sha256(file.read_bytes()).hexdigest() == VECTOR["sha256"]
 
 
 def test_the_tag_of_a_backup() -> None:
-    """HMAC and derivation are those of the vector."""
+    """HMAC and key derivation equal those of the vector."""
     tag = Sealer({1: Secret(ROOT_KEY)}).backup_tag(1, bytes(32))
     assert tag.hex() == VECTOR["tag_of_zeros"]
 
 
 def test_a_backup_of_the_vector_is_read(file: Path, tmp_path: Path) -> None:
-    """The recovery key and the root key of the vector open it, and it says what it said."""
+    """The vector's recovery key and root key open the backup, and its content is unchanged."""
     private, root_key = tmp_path / "private", tmp_path / "root.key"
     private.write_text(VECTOR["recovery_private"])
     root_key.write_bytes(ROOT_KEY)

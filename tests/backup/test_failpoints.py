@@ -1,4 +1,4 @@
-"""kill -9 before every statement and every change of a file: nothing is ever there by halves.
+"""kill -9 before every statement and every change of a file leaves no partial change.
 
 ``make campaigns`` kills at some of those points, ``make failpoints`` at each.
 """
@@ -62,14 +62,14 @@ TENANT = TenantId(UUID(int=7))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 TEXT = b"what was there before"
 MANY = 1_000
-"""More points than anything here has."""
+"""More points than any run has."""
 LAUNCHER = Path(__file__).parent / "failpoint.py"
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(300)]
 
 
 class Outcome(Protocol):
-    """How a run ended."""
+    """The result of a run."""
 
     def __call__(self) -> int:
         """Wait for the end; return the exit status."""
@@ -138,7 +138,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Launcher]:
-    """Another one, for a key service beside the command that is killed."""
+    """A launcher for a key service beside the killed command."""
     folder = tmp_path / "services"
     folder.mkdir()
     with closing(Launcher(folder)) as opened:
@@ -146,20 +146,20 @@ def services(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def ask(layout: Layout, request: Any) -> Any:
-    """Return the key service's answer. Raises HungUpError."""
+    """Return the key service's response. Raises HungUpError."""
     return execute(layout.socket, request)
 
 
 @dataclass
 class Service:
-    """A key service that a launcher runs."""
+    """A key service in a launcher."""
 
     launcher: Launcher
     layout: Layout
     pid: int = 0
 
     def start(self, last: int = 0) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it responds."""
         self.layout.socket.unlink(missing_ok=True)
         self.pid = self.launcher.start(
             "pqkeep_keyservice", self.layout.key_service_settings, last=last
@@ -187,13 +187,13 @@ class Base:
     ciphertexts: dict[int, bytes]
 
     def copy(self, folder: Path) -> Layout:
-        """Copy it over whatever is there."""
+        """Copy it over an existing directory."""
         shutil.rmtree(folder, ignore_errors=True)
         ignored = shutil.ignore_patterns("*.sock")
         return Layout(Path(shutil.copytree(self.layout.directory, folder, ignore=ignored)))
 
     def require_all_open(self, layout: Layout) -> None:
-        """Decrypt with every version that is not archived."""
+        """Decrypt with every version except archived ones."""
         listed = ask(layout, ListKeys(tenant=TENANT, algorithm=KEM, status=None)).keys
         for key in listed:
             if key.status is KeyStatus.ARCHIVED or key.version not in self.ciphertexts:
@@ -241,7 +241,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 
 
 def records(ask_file: AskFile, layout: Layout) -> Counter[tuple[str, str]]:
-    """Return how many records there are of each operation and outcome."""
+    """Return the number of records of each operation and outcome."""
     found = ask_file(
         layout.key_service / "keys.sqlite3", "SELECT operation, outcome FROM audit_records"
     )
@@ -258,7 +258,7 @@ CHANGES = {
 def test_a_change_of_a_key_is_whole(
     operation: str, base: Base, launcher: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
-    """After a kill anywhere in rotate or archive, change and record both exist, or neither."""
+    """After a kill anywhere in rotate or archive, both the change and its record exist, or neither."""
     seen = set()
     for last in count(1):
         layout = base.copy(tmp_path / "data")
@@ -294,7 +294,7 @@ def test_a_change_of_a_key_is_whole(
 
 
 async def make_overdue(layout: Layout) -> None:
-    """Have version 1 be one that should have been archived yesterday."""
+    """Make version 1 overdue for archiving since yesterday."""
     settings = config.read(layout.key_service_settings)
     sealer = Sealer(read_root_keys(settings.root_key_sources))
     database = SqliteDatabase(settings.database.location)
@@ -313,7 +313,7 @@ async def make_overdue(layout: Layout) -> None:
 def test_what_is_due_survives_every_kill(
     base: Base, launcher: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
-    """Killed anywhere while it destroys a key by itself, it has done so once after its next start."""
+    """After a kill anywhere in an automatic destruction, it is done exactly once after a restart."""
     overdue = Base(base.copy(tmp_path / "overdue"), base.ciphertexts)
     asyncio.run(make_overdue(overdue.layout))
     is_killed = True
@@ -351,18 +351,18 @@ def test_what_is_due_survives_every_kill(
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended and its launcher has noticed."""
+    """Return True if a process has ended and its launcher knows."""
     return not Path(f"/proc/{pid}").exists()
 
 
 def reload_root_keys(layout: Layout) -> RootKeys:
-    """Have the key service read its settings."""
+    """Make the key service read its settings."""
     response: RootKeys = execute(layout.operator_socket, ReloadRootKeys(tenant=INSTALLATION))
     return response
 
 
 def until_renewed(layout: Layout) -> None:
-    """Return when everything is sealed under root key 2."""
+    """Wait until everything is sealed under root key 2."""
     deadline = time.monotonic() + SECONDS
     while reload_root_keys(layout) != RootKeys(in_use=(2,), remaining=0, damaged=0):
         assert time.monotonic() < deadline
@@ -380,7 +380,7 @@ def set_root_keys(layout: Layout, said: str) -> None:
 def test_a_new_root_key_survives_every_kill(
     base: Base, launcher: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
-    """Killed anywhere, the key service goes on at its next start, and each record is there once."""
+    """After a kill anywhere, the key service continues at its next start, and has each record once."""
     for last in count(1, step(6)):
         layout = base.copy(tmp_path / "data")
         service = Service(launcher, layout)
@@ -425,7 +425,7 @@ def test_a_new_root_key_survives_every_kill(
 def test_the_command_survives_every_kill(
     base: Base, launcher: Launcher, services: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
-    """Killed anywhere and given again, root-key rotate ends with one root key that opens all."""
+    """After a kill anywhere, a repeated root-key rotate ends with one root key for everything."""
     for last in count(1, step(4)):
         layout = base.copy(tmp_path / "data")
         service = Service(services, layout)
@@ -450,7 +450,7 @@ def test_the_command_survives_every_kill(
 
 
 def is_whole(file: Path, recovery_key: RecoveryKey, root_key: Path) -> bool:
-    """Return whether a backup can be read to its end, and is authentic."""
+    """Return True if a backup can be read to its end, and is authentic."""
     *_, last = authenticate(file, recovery_key.private, [RootKeySource(file=root_key)]).messages()
     return isinstance(last, End)
 
@@ -461,7 +461,7 @@ def test_a_killed_backup_leaves_none(
     recovery_key: RecoveryKey,
     tmp_path: Path,
 ) -> None:
-    """Killed anywhere, a backup is there and can be read to its end, or is not there."""
+    """After a kill anywhere, a backup is complete or missing."""
     to = tmp_path / "backup"
     for last in count(1):
         status = launcher.run(
@@ -491,7 +491,7 @@ def test_a_killed_restore_leaves_none(
     ask_file: AskFile,
     tmp_path: Path,
 ) -> None:
-    """Killed anywhere, a restored installation is there with everything, or is not there."""
+    """After a kill anywhere, a restored installation is complete or missing."""
     file, new = tmp_path / "backup", tmp_path / "new"
     status, said = command(
         *("backup", "--data", base.layout.directory, "--to", file),

@@ -1,4 +1,4 @@
-"""Backups by an attacker: who has the public half of the recovery key, but not the root key."""
+"""Backups by an attacker with the public half of the recovery key, but without the root key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OWN = {DEFAULT_SHARD: Sealer({1: Secret(bytes(32))})}
 
 @pytest.fixture(scope="module")
 def genuine(backup: Backup, recovery_key: RecoveryKey) -> AuthenticBackup:
-    """A backup of the installation, as its root key's owner reads it."""
+    """A genuine backup of the installation, decrypted."""
     return authenticate(backup.file, recovery_key.private, [RootKeySource(file=backup.root_key)])
 
 
@@ -42,20 +42,20 @@ Forge = Callable[[AuthenticBackup, Callable[[Origin], Writer]], None]
 
 
 def own_pepper(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None:
-    """All of a backup, with a pepper under which the attacker has credentials."""
+    """A complete backup, with a pepper that the attacker has chosen."""
     writer = new(genuine.origin)
     files = {**genuine.manifest.files, PEPPER: bytes(32)}
     _rest(genuine, writer, structs.replace(genuine.manifest, files=files))
 
 
 def newer_number(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None:
-    """An old backup in a new one's place."""
+    """An old backup with a new backup's number."""
     writer = new(structs.replace(genuine.origin, records=genuine.origin.records + 1))
     _rest(genuine, writer, genuine.manifest)
 
 
 def nothing_changed(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None:
-    """The same content, encrypted once more."""
+    """The same content, encrypted again."""
     _rest(genuine, new(genuine.origin), genuine.manifest)
 
 
@@ -78,7 +78,7 @@ def empty_tag(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None
 
 
 def nested_rows(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None:
-    """Malformed rows are refused before they are decoded."""
+    """Malformed rows, to be refused before they are decoded."""
     writer = new(genuine.origin)
     write(writer, genuine.manifest)
     lists: Any = msgspec.Raw(b"\x91" * 100_000 + b"\x90")
@@ -99,7 +99,7 @@ def test_a_forged_backup_is_refused(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    """A backup that was written without the root key is refused, and nothing of it is restored."""
+    """A backup that was written without the root key is refused, and nothing is restored."""
     file, data = tmp_path / "backup", tmp_path / "new"
     with file.open("xb") as opened:
         file.chmod(0o600)
@@ -116,7 +116,7 @@ def test_a_backup_without_a_tag_is_damaged(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    """A backup that ends before its tag is refused as one that was cut."""
+    """A backup that ends before its tag is refused as truncated."""
     file = tmp_path / "backup"
     with file.open("xb") as opened:
         file.chmod(0o600)
@@ -136,7 +136,7 @@ def test_an_old_backup_is_announced(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    """It is named with its number and time; without --older a newer one that is known forbids it."""
+    """A restore prints number and time; a newer known backup prevents it without --older."""
     number, data = genuine.origin.number.shards[DEFAULT_SHARD], tmp_path / "new"
     asked = restore_of(backup.file, data, backup, recovery_key)
     newer = f"{number.generation}.{number.records + 1}"
@@ -155,7 +155,7 @@ def test_an_old_backup_is_announced(
 
 
 def test_the_number_that_a_backup_prints(genuine: AuthenticBackup, backup: Backup) -> None:
-    """Who makes a backup is told the number that a restore asks for."""
+    """The backup command prints the number that a restore asks for."""
     assert str(genuine.origin.number) in backup.said
     assert genuine.origin.log_id in backup.said
 
@@ -163,7 +163,7 @@ def test_the_number_that_a_backup_prints(genuine: AuthenticBackup, backup: Backu
 def test_a_backup_that_others_may_read(
     backup: Backup, recovery_key: RecoveryKey, command: Command, tmp_path: Path
 ) -> None:
-    """It is refused until its mode is that of a secret file."""
+    """A backup that others may read is refused until it has a secret file's mode."""
     file = tmp_path / "backup"
     file.write_bytes(backup.file.read_bytes())
     file.chmod(0o640)
@@ -178,7 +178,7 @@ def test_a_drill(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    """It examines everything that a restore would give, and leaves nothing."""
+    """A drill examines everything that a restore would write, and leaves nothing."""
     asked = ("restore", backup.file, "--recovery-key", recovery_key.private, "--drill")
     before = set(Path(tempfile.gettempdir()).glob("pqkeep-drill-*"))
     status, said = command(*asked, "--root-key", backup.root_key)
@@ -198,7 +198,7 @@ DAMAGES = {
 def test_a_drill_finds_what_is_damaged(
     finding: str, backup: Backup, recovery_key: RecoveryKey, command: Command, tmp_path: Path
 ) -> None:
-    """A key that does not unseal, or a record that was not signed, is found by a drill."""
+    """A drill finds a key that cannot be unsealed, and an unsigned record."""
     old, file = tmp_path / "old", tmp_path / "backup"
     shutil.copytree(backup.data, old, ignore=shutil.ignore_patterns("*.sock"))
     with closing(sqlite3.connect(old / "keyservice" / "keys.sqlite3")) as keys, keys:
@@ -229,7 +229,7 @@ sender = "keep@example.org"
 def test_settings_are_not_restored_silently(
     backup: Backup, recovery_key: RecoveryKey, command: Command, tmp_path: Path
 ) -> None:
-    """Where ports, mail and rate limits point is named and left out; only what is named is kept.
+    """Settings for ports, mail and rate limits are named and left out, unless the user keeps them.
 
     A setting that loads code cannot be kept.
     """

@@ -1,4 +1,4 @@
-"""A new root key under load: nothing stops, nothing is lost, and the old one opens nothing."""
+"""A new root key under load: no interruption, no loss, and the old one opens nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "eHh4"
 
 
 def work(caller: Caller, stop: threading.Event, made: list[dict[str, Any]]) -> None:
-    """Rotate and use keys until told to stop; a fault ends it, and is noticed."""
+    """Rotate and use keys until told to stop. An error ends it and is reported."""
     while not stop.is_set():
         for algorithm in ("Kyber768", "SLH-DSA-SHA2-128f"):
             caller.post("/kms/keys/rotate", {"algorithm": algorithm}, status=201)
@@ -38,7 +38,7 @@ def test_a_new_root_key_under_load(
     ask_file: AskFile,
     tmp_path: Path,
 ) -> None:
-    """While keys are used, made and archived, all are sealed again; the old key is not needed."""
+    """While keys are used, made and archived, all are sealed again without the old root key."""
     data = tmp_path / "data"
     keys = data / "keyservice" / "keys.sqlite3"
     with running(tmp_path) as installation:
@@ -76,7 +76,7 @@ def test_a_new_root_key_under_load(
 
 
 def test_without_a_key_service(command: Command, tmp_path: Path) -> None:
-    """Begun while nothing runs, the change is said not to be over, and a later command ends it."""
+    """Without a running service the change is reported as unfinished, and a later command ends it."""
     data = tmp_path / "data"
     with running(tmp_path) as installation:
         tenant = installation.demo()
@@ -95,7 +95,7 @@ def test_without_a_key_service(command: Command, tmp_path: Path) -> None:
 
 
 def test_a_root_key_that_is_missing(command: Command, tmp_path: Path) -> None:
-    """A service does not start if its settings lack the root key of its stored keys."""
+    """A service without the root key of its stored keys does not start."""
     data = tmp_path / "data"
     with running(tmp_path):
         pass
@@ -111,7 +111,7 @@ def test_a_root_key_that_is_missing(command: Command, tmp_path: Path) -> None:
 
 
 def damage(folder: Path) -> None:
-    """Change one byte of the one sealed seed that a tenant has for signing."""
+    """Change one byte of the tenant's only sealed signature seed."""
     with closing(sqlite3.connect(folder / "keys.sqlite3")) as connection, connection:
         ((sealed,),) = connection.execute(
             "SELECT sealed_seed FROM keys WHERE algorithm = 'ML-DSA-87'"
@@ -125,7 +125,7 @@ def damage(folder: Path) -> None:
 def test_a_damaged_key_keeps_its_root_key(
     command: Command, recovery_key: RecoveryKey, tmp_path: Path
 ) -> None:
-    """Where a private key cannot be sealed again, the old root key stays, and a restore needs both."""
+    """If a private key cannot be sealed again, the old root key stays, and a restore needs both."""
     data, file, new = tmp_path / "data", tmp_path / "backup", tmp_path / "new"
     with running(tmp_path, data=data) as installation:
         tenant = installation.demo()

@@ -1,4 +1,4 @@
-"""Root keys that are in no file: rotation to them and back under load, backup, restore, restart."""
+"""Root keys outside files: rotation to them and back under load, backup, restore, restart."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pqkeep_server.root_key import rotate
 
 ALGORITHMS = (Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F)
 LAST_REQUESTS_SECONDS = 1.0
-"""The commands wait longer; a test's requests are shorter."""
+"""Commands wait longer; the requests of tests are shorter."""
 PAUSE_SECONDS = 0.02
-"""Between requests: each move of the root key meets a hundred of them, and other tests go on."""
+"""Pause between requests: a hundred of them run during each move of the root key."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def environment(softhsm: SoftHsm, monkeypatch: pytest.MonkeyPatch) -> Mapping[st
 
 @contextmanager
 def encrypting(caller: Caller, made: list[dict[str, Any]]) -> Iterator[None]:
-    """Encrypt for as long as a block lasts."""
+    """Encrypt until the block ends."""
     stop = threading.Event()
 
     def work() -> None:
@@ -61,7 +61,7 @@ def encrypting(caller: Caller, made: list[dict[str, Any]]) -> Iterator[None]:
 
 
 def files_with(secret: bytes, folder: Path) -> list[Path]:
-    """Return the files in which a secret is, in any encoding."""
+    """Return the files that contain a secret in any encoding."""
     forms = [*encodings(secret)]
     return [
         path
@@ -71,7 +71,7 @@ def files_with(secret: bytes, folder: Path) -> list[Path]:
 
 
 def start_key_service(data: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Start a key service that does not; return its exit status and what it said."""
+    """Start a key service that must fail; return its exit status and output."""
     ended = subprocess.run(
         [sys.executable, "-m", "pqkeep_keyservice", Layout(data).key_service_settings],
         env=environment,
@@ -91,7 +91,7 @@ def test_from_a_file_to_a_token_to_a_command_and_back(
     environment: Mapping[str, str],
     tmp_path: Path,
 ) -> None:
-    """While data is encrypted the root key moves, and nothing is lost; a token's is in no file."""
+    """The root key moves while data is encrypted, without loss; a token's key is in no file."""
     data, made = tmp_path / "data", list[dict[str, Any]]()
     layout = Layout(data)
     program = tmp_path / "fetch-root-key"
@@ -139,7 +139,7 @@ def test_a_token_is_needed_to_start_to_back_up_and_to_restore(
     environment: Mapping[str, str],
     tmp_path: Path,
 ) -> None:
-    """Without its token an installation does not start, and makes no key; with it all works."""
+    """Without its token an installation neither starts nor makes keys; with it all works."""
     data, file, new = tmp_path / "data", tmp_path / "backup", tmp_path / "new"
     token = softhsm.setting("root-2")
     with running(tmp_path, data=data, environment=environment) as installation:
@@ -179,7 +179,7 @@ def test_a_token_is_needed_to_start_to_back_up_and_to_restore(
 
 
 def test_a_root_key_that_cannot_be_used_changes_nothing(command: Command, tmp_path: Path) -> None:
-    """Where the key service refuses the new root key, the settings become what they were."""
+    """If the key service refuses the new root key, the settings are restored."""
     with running(tmp_path) as installation:
         settings = Layout(installation.data).key_service_settings
         before = settings.read_text()

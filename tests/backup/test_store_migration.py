@@ -1,4 +1,4 @@
-"""``pqkeepd migrate-store`` moves an installation to PostgreSQL, and ``migrate`` brings schemas up to date."""
+"""``pqkeepd migrate-store`` moves an installation to PostgreSQL; ``migrate`` updates schemas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPPED_FIRST = "stop it first"
 
 @dataclass(frozen=True)
 class Moving:
-    """An installation that is stopped, where it is to go, and what it had made."""
+    """A stopped installation, its target, and its ciphertexts and signatures."""
 
     layout: Layout
     databases: Stores
@@ -31,7 +31,7 @@ class Moving:
     outputs: Outputs
     records: int
     while_it_ran: dict[str, tuple[int, str]]
-    """What the commands said then."""
+    """The output of the commands."""
 
     @property
     def arguments(self) -> tuple[str | Path, ...]:
@@ -92,7 +92,7 @@ def test_nothing_is_moved_while_it_runs(moving: Moving) -> None:
 def test_nothing_is_moved_that_somebody_has_open(
     moving: Moving, command: Command, file: str
 ) -> None:
-    """A process that a service manager started has the file open: it is refused, and nothing changes."""
+    """A file that another process has open is not moved, and nothing changes."""
     before = moving.settings()
     with closing(sqlite3.connect(moving.layout.directory / file)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -104,14 +104,14 @@ def test_nothing_is_moved_that_somebody_has_open(
 
 
 def test_migrate_finds_this_version(moving: Moving, command: Command) -> None:
-    """With the service stopped, migrate updates the schemas, and can be repeated."""
+    """If the service is stopped, migrate updates the schemas, and can be repeated."""
     for _ in range(2):
         status, said = command("migrate", "--data", moving.layout.directory)
         assert status == 0, said
 
 
 def test_it_goes_on_after_a_cut(moving: Moving, command: Command) -> None:
-    """Cut before or between the settings, it compares what it copied and finishes; then it has nothing to do."""
+    """After an interruption it compares its copies and finishes; then nothing is left to do."""
     before = moving.settings()
     status, said = command(*moving.arguments)
     assert status == 0, said
@@ -130,7 +130,7 @@ def test_it_goes_on_after_a_cut(moving: Moving, command: Command) -> None:
 
 
 def test_what_is_no_copy_is_refused(moving: Moving, command: Command) -> None:
-    """A file that was changed after it was copied is not forgotten in favour of the older copy."""
+    """A file that changed after it was copied is not replaced by the older copy."""
     after = moving.settings()
     file = moving.layout.key_service / "keys.sqlite3"
     kept = file.read_bytes()
@@ -148,7 +148,7 @@ def test_what_is_no_copy_is_refused(moving: Moving, command: Command) -> None:
 
 
 def test_everything_is_of_use_on_the_server(moving: Moving, tmp_path: Path) -> None:
-    """API keys, ciphertexts and signatures are valid, and the audit log goes on as the same log."""
+    """API keys, ciphertexts and signatures are valid, and the audit log continues."""
     with running(tmp_path, data=moving.layout.directory) as installation:
         assert installation.ready["api_key"] == moving.ready["api_key"]
         moving.outputs.check(installation.demo())

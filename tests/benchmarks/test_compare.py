@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Path:
 def test_an_argument_out_of_range_is_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What cannot be measured ends with status 2, and a message that names the option."""
+    """An impossible option ends with status 2, and the message names it."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -56,7 +56,7 @@ def test_an_argument_out_of_range_is_refused(
     ids=["not on PATH", "no such file", "another program", "another directory"],
 )
 def test_without_openbao_nothing_is_measured(arguments: list[str], message: str) -> None:
-    """Without the program of OpenBao, the comparison names it and ends with status 1."""
+    """Without OpenBao's program, the comparison names it and ends with status 1."""
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.compare", *arguments],
         cwd=ROOT,
@@ -71,7 +71,7 @@ def test_without_openbao_nothing_is_measured(arguments: list[str], message: str)
 
 
 def test_a_source_needs_go(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Go is missing, that is said of a source."""
+    """For a source without Go, the message names Go."""
     monkeypatch.setenv("PATH", "/nonexistent")
     with (
         pytest.raises(BenchmarkError, match="is a source, and go"),
@@ -83,7 +83,7 @@ def test_a_source_needs_go(source: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.campaign
 @pytest.mark.skipif(shutil.which("go") is None, reason="go builds it")
 def test_a_source_is_built(source: Path) -> None:
-    """The program that is measured is what Go makes of a source; afterwards it is gone."""
+    """Go builds the measured program from a source; afterwards it is removed."""
     with built(source, print) as program:
         assert version(program) == "made"
     assert not program.exists()

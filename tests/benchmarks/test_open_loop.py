@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[_Server]:
-    """A server of HTTP in this process."""
+    """An HTTP server in this process."""
     with _Server() as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
@@ -66,7 +66,7 @@ def _load(server: _Server, directory: Path) -> Load:
 def test_a_pause_is_in_the_latency_of_all_requests_that_were_due_in_it(
     server: _Server, tmp_path: Path
 ) -> None:
-    """A server that stands still for 0.4 s delays the 40 requests due then, although 4 connections wait."""
+    """A server that pauses for 0.4 s delays the 40 requests due then, although 4 connections wait."""
     server.pauses_at = RATE + 10
     found = load(_load(server, tmp_path), "key")
     assert (found.requests, found.failed) == (RATE, 0)
@@ -75,7 +75,7 @@ def test_a_pause_is_in_the_latency_of_all_requests_that_were_due_in_it(
 
 
 def test_refused_requests_are_counted(server: _Server, tmp_path: Path) -> None:
-    """Answers other than 200 are failures."""
+    """Responses other than 200 are failures."""
     server.status = 503
     found = load(_load(server, tmp_path), "key")
     assert found.failed == 2 * RATE

@@ -1,8 +1,8 @@
-"""Loads three gateways and two shards with standbys while each part is killed, paused and cut off.
+"""Loads three gateways and two shards with standbys, while each part is killed, paused or cut off.
 
-``python -m tests.cluster --seconds 300``, or ``make cluster``. With ``--kills 50 --operations 100000``
-parts are only killed; ``--threads 16 --pause 0`` has more of them, and no rest. Exit status 1:
-something is lost, twice, or not as the log says.
+``python -m tests.cluster --seconds 300``, or ``make cluster``. With ``--kills 50 --operations
+100000`` parts are only killed. ``--threads 16 --pause 0`` gives more load. Exit status 1: data is
+lost, duplicated or missing in the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.cluster.run import Plan, run
 
 
 def main() -> int:
-    """Do one run and print what it found."""
+    """Do one run and print its report."""
     usual = Plan()
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--seconds", type=float, default=usual.seconds)

@@ -1,4 +1,4 @@
-"""What is done to the parts of an installation: killed, paused, cut off, and restored."""
+"""The faults of parts of an installation: killed, paused, cut off, and restored."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.cluster.installation import SHARDS, Cluster, Gateway, Part
 from tests.cluster.relay import Relay, Way
 
 HOLD_SECONDS = 3.0
-"""How long a part is away where nothing takes its place."""
+"""The seconds that a part without a replacement is away."""
 Wait = Callable[[str], None]
-"""Waits until a shard answers again."""
+"""Waits until a shard responds again."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One way in which one part is away; restored at the end of the block."""
+    """One fault of one part. It is restored at the end of the block."""
 
     part: str
     way: str
@@ -33,7 +33,7 @@ class Fault:
 
 
 def faults(cluster: Cluster) -> list[Fault]:
-    """Return all of them."""
+    """Return all faults."""
     found = [each for shard in SHARDS for each in _of_key_service(cluster, shard)]
     for gateway in cluster.gateways:
         found += _of_gateway(gateway)

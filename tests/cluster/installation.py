@@ -1,8 +1,8 @@
 """Three gateways, two shards with two key services each, PostgreSQL and Valkey: real processes.
 
-Gateways and key services know each other by mutual TLS over TCP. Each connection between two of
-these processes passes a relay. The gateways have sockets of their own on one port, which this program
-keeps open and hands to them as ``pqkeepd start`` does, and it starts a gateway that ended again.
+They use mutual TLS over TCP, and each connection between two of them passes a relay. The gateways
+have their own sockets on one port. This program keeps them open and passes them on, as ``pqkeepd
+start`` does. It restarts a gateway that has ended.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SESSIONS = """
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for something. Raises TimeoutError."""
+    """Wait for a condition. Raises TimeoutError."""
     deadline = time.monotonic() + SECONDS
     while not condition():
         if time.monotonic() > deadline:
@@ -103,7 +103,7 @@ class Part:
 
 @dataclass
 class KeyService:
-    """A key service, and the relays to it and from it."""
+    """A key service, and the relays to and from it."""
 
     part: Part
     link: Relay
@@ -148,7 +148,7 @@ class Cluster:
     base_url: str
 
     def serving(self, shard: str) -> KeyService:
-        """Return the key service with a shard's newest epoch."""
+        """Return the key service with a shard's newest fencing token."""
         with psycopg.connect(self.stores[shard]) as connection:
             found = connection.execute("SELECT holder FROM service_epoch").fetchone()
         assert found is not None
@@ -156,12 +156,12 @@ class Cluster:
         return next(each for each in self.key_services[shard] if each.part.pid == pid)
 
     def standby(self, shard: str) -> KeyService:
-        """Return the other one."""
+        """Return the other key service of a shard."""
         serving = self.serving(shard)
         return next(each for each in self.key_services[shard] if each is not serving)
 
     def until_whole(self) -> None:
-        """Wait until every gateway is ready, and every shard's standby stands by."""
+        """Wait until every gateway is ready, and every shard has a waiting standby."""
         for gateway in self.gateways:
             until(gateway.is_ready, f"{gateway.part.name} is not ready")
         for shard, services in self.key_services.items():
@@ -176,14 +176,14 @@ class Cluster:
             )
 
     def parts(self) -> Iterator[Part]:
-        """Return all processes but PostgreSQL's, in the order in which they start."""
+        """Return all processes except PostgreSQL's, in the order of their start."""
         yield self.valkey
         for each in self.key_services.values():
             yield from (service.part for service in each)
         yield from (gateway.part for gateway in self.gateways)
 
     def postgresql_processes(self) -> list[int]:
-        """Return the ids of PostgreSQL's processes, its first one's first."""
+        """Return the ids of PostgreSQL's processes, the main one first."""
         first = int((self.postgresql.data / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
         return [first, *map(int, children)]
@@ -191,7 +191,7 @@ class Cluster:
 
 @dataclass
 class _Builder:
-    """Makes the files of an installation, and says how its processes are started."""
+    """Makes the files of an installation, and the commands of its processes."""
 
     folder: Path
     layout: Layout
@@ -201,13 +201,13 @@ class _Builder:
     valkey_port: int = field(default_factory=processes.free_port)
 
     def valkey(self, folder: Path) -> Part:
-        """Return the Valkey, which runs in a folder that is its user's."""
+        """Return the Valkey server, in a folder of its user."""
         command = command_of(find_program(None), self.valkey_port, folder)
         output = self.folder / "valkey.log"
         return Part("Valkey", command, output, is_unprivileged=True)
 
     def key_service(self, shard: str, database: str, number: int) -> KeyService:
-        """Return one key service of a shard; those of one shard have one root key."""
+        """Return one key service of a shard. Both of a shard have the same root key."""
         home = self.layout.directory / f"keyservice-{shard}-{number}"
         first = self.layout.directory / f"keyservice-{shard}-0"
         shutil.copytree(first if number else self.layout.key_service, home)
@@ -241,7 +241,7 @@ class _Builder:
         shards: Mapping[str, object],
         listeners: Sequence[Listeners],
     ) -> Gateway:
-        """Return the gateway with the listening sockets of its number."""
+        """Return the gateway with its listening sockets."""
         sockets = listeners[number]
         assert sockets.management is not None
         to_database = self.relays.new(self.postgresql.port)
@@ -275,7 +275,7 @@ class _Builder:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run everything for as long as a block lasts."""
+    """Run all processes for a block."""
     with ExitStack() as stack:
         server = stack.enter_context(running_postgresql())
         # Ten for each shard: deploy/postgresql.sql has one.

@@ -1,4 +1,4 @@
-"""A client that asks one shard again and again, each time over a new connection, and keeps the times."""
+"""A client that sends requests to one shard, each over a new connection, and records times."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.crash_recovery.client import Caller, Client, Ledger
 
 PAUSE_SECONDS = 0.03
 RESPONSE_SECONDS = 15.0
-"""Longer than a gateway takes to say that there is no answer."""
+"""More seconds than a gateway takes to report that there is no response."""
 PLAINTEXT = {"algorithm": "Kyber768", "plaintext": "aGVsbG8="}
 
 
 class Probe:
-    """Encrypts, and remembers when that was answered."""
+    """Encrypts, and records the times of responses."""
 
     def __init__(self, base_url: str, caller: Caller) -> None:
         self._base_url = base_url
         self._caller = caller
         self.ledger = Ledger()
         self.answered: list[tuple[float, float]] = []
-        """When the requests that were answered with 200 began, and when they were answered."""
+        """The start and end of each request with a 200 response."""
 
     @contextmanager
     def asking(self) -> Iterator[Probe]:
-        """Ask for as long as a block lasts."""
+        """Send requests for a block."""
         stop = threading.Event()
         thread = threading.Thread(target=self._ask, args=(stop,))
         thread.start()
@@ -54,11 +54,11 @@ class Probe:
             client.promised(response, self._caller, "encrypt", key_version=version)
 
     def has_answered_since(self, moment: float, times: int = 1) -> bool:
-        """Return whether requests that began after a moment were answered."""
+        """Return True if requests that began after a moment got responses."""
         return sum(began > moment for began, _ in self.answered[-times:]) == times
 
     def longest_without_response(self, begin: float, end: float) -> float:
-        """Return the longest time between two answers that reaches into a time (seconds)."""
+        """Return the longest time between two responses that overlaps a time (seconds)."""
         times = [answered for _, answered in self.answered]
         gaps = [b - a for a, b in pairwise(times) if b > begin and a < end]
         return max(gaps, default=end - begin)

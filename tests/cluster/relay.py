@@ -1,4 +1,4 @@
-"""Relays between processes, which a campaign can cut or stall: one thread has all of them."""
+"""Relays between processes, which can be cut or stalled. One thread runs all of them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 class Way(StrEnum):
-    """What becomes of a relay's connections."""
+    """The state of a relay's connections."""
 
     PASSING = "passing"
     CUT = "cut"
-    """They are reset, and new ones too: as where a firewall rejects, or a host has restarted."""
+    """Reset connections, also new ones, like a rejecting firewall or a restarted host."""
     STALLED = "stalled"
     """Drop everything silently, like an unplugged cable."""
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection. What it receives goes to the other."""
+    """One end of a connection. It forwards received bytes to the other end."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -51,7 +51,7 @@ class _End(asyncio.Protocol):
             self.other.transport.close()
 
     def join(self, other: _End) -> None:
-        """Pass on to another end, first what has come already."""
+        """Connect this end to another, and forward earlier bytes first."""
         self.other, other.other = other, self
         assert other.transport is not None
         other.transport.write(self._early)
@@ -59,7 +59,7 @@ class _End(asyncio.Protocol):
 
 
 class Relay:
-    """Relays connections to a port of this host from a port of its own."""
+    """Relays connections to a port of this host from its own port."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, target: int) -> None:
         self._loop = loop
@@ -78,7 +78,7 @@ class Relay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def turn(self, way: Way) -> None:
-        """Change what becomes of the connections that there are, and of new ones."""
+        """Change the state of present and new connections."""
         self._way = way
         if way is Way.PASSING:
             self._passing.set()
@@ -89,7 +89,7 @@ class Relay:
                 self._apply(end.transport)
 
     def opened(self, end: _End) -> None:
-        """Have a new connection at one end."""
+        """Add a new connection at one end."""
         self.ends.add(end)
         assert end.transport is not None
         self._apply(end.transport)
@@ -122,7 +122,7 @@ class Relay:
 
 
 class Relays:
-    """A thread with an event loop, in which relays run."""
+    """A thread with an event loop for relays."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -137,13 +137,13 @@ class Relays:
         self._thread.join()
 
     def new(self, target: int) -> Relay:
-        """Return a relay to a port, which listens."""
+        """Return a listening relay to a port."""
         relay = Relay(self._loop, target)
         asyncio.run_coroutine_threadsafe(relay.start(), self._loop).result()
         return relay
 
     def turn(self, way: Way, *relays: Relay) -> None:
-        """Change what becomes of some relays' connections."""
+        """Change the state of some relays' connections."""
         for relay in relays:
             self._do(lambda: relay.turn(way))  # noqa: B023 - it is done at once
 

@@ -1,4 +1,4 @@
-"""A run: an installation on many processes is loaded while its parts are away in turn; then checked."""
+"""A run: an installation is loaded while its parts fail in turn, and is then checked."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from pqkeep.audit import verify
 
 POLL_SECONDS = 0.02
 CALM = 10
-"""Answers of each probe before the next fault."""
+"""Responses that each probe needs before the next fault."""
 SETTLE_SECONDS = 60.0
 BATCH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a run is."""
+    """The size of a run."""
 
     seconds: float = 300.0
     kills: int = 0
-    """Above 0: nothing but so many kills, spread over so many operations, however long it takes."""
+    """Above 0: only this many kills, spread over this many operations."""
     operations: int = 100_000
     threads: int = 6
     pause: float = 0.02
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass
 class Keeping(State):
-    """A State that forgets no ciphertext."""
+    """A State that keeps all ciphertexts."""
 
     kept: list[Made] = field(default_factory=list)
 
@@ -69,13 +69,13 @@ class Keeping(State):
 
 @dataclass
 class Row:
-    """What one kind of fault did to the clients of the shards that it concerns."""
+    """The effect of one kind of fault on the clients of its shards."""
 
     part: str
     way: str
     goal: str
     seconds: list[float] = field(default_factory=list)
-    """The longest time that a client which asked all the time had no answer."""
+    """The longest time without a response for a client that keeps sending requests."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Report:
     broken: int
     """Requests with a broken connection or without a response in time."""
     opened: int
-    """Ciphertexts that were decrypted in the end: all that were ever answered."""
+    """The ciphertexts that were decrypted at the end: all acknowledged ones."""
     records: dict[str, int]
     epochs: dict[str, int]
     rows: list[Row]
@@ -112,7 +112,7 @@ class Report:
 
 
 def run(plan: Plan, folder: Path) -> Report:
-    """Run an installation, load it, have its parts be away, stop it, and check its data."""
+    """Run an installation, load it, cause faults, stop it, and check its data."""
     ledgers = [Ledger() for _ in range(plan.threads + 1)]
     with running(folder) as cluster:
         with client(cluster.base_url, ledgers[-1]) as first:
@@ -201,7 +201,7 @@ def _probing(cluster: Cluster, first: Client, state: State) -> Mapping[str, Call
 def _have_faults(
     cluster: Cluster, probes: Mapping[str, Probe], ledgers: Sequence[Ledger], plan: Plan
 ) -> list[Row]:
-    """Have one fault after another; return how long clients had no answer."""
+    """Cause one fault after another; return the times without a response."""
     rows: dict[tuple[str, str], Row] = {}
     random = SeededRandom(f"{plan.seed} faults")
     deadline = time.monotonic() + plan.seconds
@@ -234,7 +234,7 @@ def _until_operations(ledgers: Sequence[Ledger], count: int) -> None:
 
 
 def _away(cluster: Cluster, probes: Mapping[str, Probe], fault: Fault) -> float:
-    """Have a fault, and restore what it is about; return the longest time without an answer."""
+    """Cause a fault and repair it; return the longest time without a response."""
     began = time.monotonic()
 
     def wait(shard: str) -> None:
@@ -248,7 +248,7 @@ def _away(cluster: Cluster, probes: Mapping[str, Probe], fault: Fault) -> float:
 
 
 def _calm(cluster: Cluster, probes: Mapping[str, Probe]) -> None:
-    """Wait until everything is there, and every shard answers."""
+    """Wait until all parts are there, and every shard responds."""
     cluster.until_whole()
     now = time.monotonic()
     for shard, probe in probes.items():
@@ -262,7 +262,7 @@ def _operator(cluster: Cluster) -> httpx2.Client:
 
 
 def _export(cluster: Cluster, shard: str, folder: Path) -> Path:
-    """Have a shard's log signed when nothing waits to be in it, and write its export."""
+    """Wait for pending records, have the shard's log signed, and write its export."""
     until(lambda: _outbox(cluster) == 0, "events still wait for the log")
     params = {"shard": shard}
     with _operator(cluster) as operator:
@@ -274,9 +274,9 @@ def _export(cluster: Cluster, shard: str, folder: Path) -> Path:
 
 
 def _open_all(cluster: Cluster, state: Keeping) -> tuple[list[str], int, list[str]]:
-    """Decrypt every ciphertext that was ever answered, in batches.
+    """Decrypt every acknowledged ciphertext, in batches.
 
-    Return what is wrong, how many there are, and what is said of a batch's many records.
+    Return the errors, the number of ciphertexts, and what the log must say about the batches.
     """
     by_key: dict[Caller, list[Made]] = defaultdict(list)
     for each in state.kept:
@@ -307,7 +307,7 @@ def _outbox(cluster: Cluster) -> int:
 
 
 def _placements(cluster: Cluster) -> dict[str, str]:
-    """Return the shard of each tenant; what concerns none is in the first."""
+    """Return the shard of each tenant. Records without a tenant are in the first shard."""
     with psycopg.connect(cluster.accounts) as connection:
         found = connection.execute("SELECT id, shard FROM tenants").fetchall()
     return {OPERATOR_TENANT: SHARDS[0], **{str(tenant): shard for tenant, shard in found}}
@@ -320,7 +320,7 @@ def _epoch(url: str) -> int:
 
 
 def _snapshot(cluster: Cluster, shard: str, shard_of: Mapping[str, str]) -> Snapshot:
-    """Return what a shard's log and keys are, with the tenants that belong to it."""
+    """Return a shard's log and keys, with its tenants."""
     urls = (sa.make_url(each) for each in (cluster.accounts, cluster.stores[shard]))
     accounts, keys = (each.set(drivername=DRIVER) for each in urls)
     found = read(accounts, keys)

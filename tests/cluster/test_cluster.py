@@ -1,4 +1,4 @@
-"""A whole installation on many processes, whose parts are away in turn, loses nothing."""
+"""A complete installation with failing parts loses nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tests.cluster.run import Plan, run
 @pytest.mark.campaign
 @pytest.mark.timeout(0)
 def test_nothing_is_lost_whatever_is_away(tmp_path: Path) -> None:
-    """A short run: every check holds, and no connection was refused; ``make cluster`` has more."""
+    """In a short run every check succeeds, and no connection is refused.
+
+    ``make cluster`` runs longer.
+    """
     report = run(Plan(seconds=25), tmp_path)
     assert {name: wrong for name, wrong in report.findings.items() if wrong} == {}
     assert report.faults > 0

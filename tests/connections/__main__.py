@@ -1,15 +1,14 @@
-"""``make soak``: 4,100 hostile connections of each kind, while others ask and are answered.
+"""``make soak``: 4,100 hostile connections of each kind, beside ordinary clients.
 
-Each kind is opened from six addresses and kept until the gateway, with the limits that it is
-delivered with, has closed the last one. What others wait is measured while the connections are
-opened, while they are held, and while they are cut. On few cores they wait for the program that
-opens the connections too, so it is measured beside as many well-behaved connections first, opened
-and closed at the same rate. Fails if the last hostile connection is there for more than 90 seconds,
-or if the p99 of a phase is more than twice what it is beside well-behaved ones. With ``--rounds``
-all are run in turns, and the median of a phase's p99 counts: one moment of a busy host does not.
+Six addresses open the connections of each kind. They stay open until the gateway, with its default
+limits, has closed the last. The latency of ordinary requests is measured while the connections
+open, while they stay, and while they are cut. It is compared with the latency beside the same
+number of harmless connections, because few cores also delay the clients. It fails if a hostile
+connection stays for more than 90 seconds, or if the p99 of a phase is more than twice the compared
+one. With ``--rounds`` the median of all rounds' p99 counts.
 
-A hundred large bodies at once, which strangers send again and again, are measured before: beside
-the same bodies that another process reads, and by the gateway's memory.
+Before that, anonymous clients send a hundred large bodies at once, again and again. Latency is
+compared with a process that only reads the bodies, and the gateway's memory is measured.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from tests.connections.hostile import BODIES, KINDS, LARGE, WELL_BEHAVED, hold, 
 from tests.fixtures.processes import HOST
 
 OWN = 2
-"""Connections of those who ask."""
+"""Connections of the ordinary clients."""
 LATEST = 90.0
 SLOWDOWN = 2.0
 PHASES = ("opening", "held", "cut")
 FEWEST = 200
-"""Requests that a phase has to have for a p99."""
+"""The fewest requests of a phase for a p99."""
 UPLOAD_SECONDS = 10.0
 MOST_MEMORY = 100
-"""MiB that the gateway may grow by when a hundred strangers send 4 MiB each at once."""
+"""The most MiB by which the gateway may grow for a hundred bodies of 4 MiB."""
 
 
 def p99(samples: Sequence[Sample]) -> float:
-    """Return the 99th percentile of the seconds that requests took."""
+    """Return the 99th percentile of the requests' seconds."""
     return sorted(taken for _, taken in samples)[int(len(samples) * 0.99)]
 
 
 def by_phase(samples: Sequence[Sample], bounds: Sequence[float]) -> Mapping[str, float]:
-    """Return the p99 of each phase; of too few requests there is none."""
+    """Return the p99 of each phase with enough requests."""
     found = {}
     for phase, (begin, end) in zip(PHASES, pairwise(bounds), strict=True):
         within = [each for each in samples if begin <= each.at < end]
@@ -59,7 +58,7 @@ def by_phase(samples: Sequence[Sample], bounds: Sequence[float]) -> Mapping[str,
 
 
 class Measured(NamedTuple):
-    """One kind: the p99 of its phases in seconds, and how many connections were left too long."""
+    """One kind: the p99 of its phases in seconds, and the number of connections closed too late."""
 
     phases: Mapping[str, float]
     left: int
@@ -75,7 +74,7 @@ def medians(rounds: Sequence[Measured]) -> Mapping[str, float]:
 
 
 def measure_all(gateway: Gateway, arguments: argparse.Namespace) -> Mapping[str, Measured]:
-    """Run the well-behaved and each kind once."""
+    """Run the harmless kind and each hostile kind once."""
     kinds = (WELL_BEHAVED, *arguments.kinds)
     return {kind: measure(gateway, kind, arguments.count) for kind in kinds}
 
@@ -117,7 +116,7 @@ def measure(gateway: Gateway, kind: str, count: int) -> Measured:
 
 
 def measure_bodies(gateway: Gateway, port: int, name: str) -> tuple[float, int]:
-    """Have large bodies sent to a port. Return the p99 of others meanwhile, and MiB of growth."""
+    """Send large bodies to a port. Return the p99 of other requests, and the growth in MiB."""
     context = multiprocessing.get_context("spawn")
     done, responses = context.Event(), context.SimpleQueue()
     before = gateway.memory()
@@ -141,7 +140,7 @@ def measure_bodies(gateway: Gateway, port: int, name: str) -> tuple[float, int]:
 
 
 def soak_bodies(gateway: Gateway) -> list[str]:
-    """Send bodies to a process that only reads them, then to the gateway; return what failed."""
+    """Send bodies to a process that only reads them, then to the gateway; return the failures."""
     context = multiprocessing.get_context("fork")
     with socket.create_server((HOST, 0), backlog=BODIES) as listener:
         reading = context.Process(target=throw_away, args=(listener,), daemon=True)
@@ -155,7 +154,7 @@ def soak_bodies(gateway: Gateway) -> list[str]:
 
 
 def main() -> int:
-    """Run all kinds, or those that are named."""
+    """Run all kinds, or the named ones."""
     parser = argparse.ArgumentParser(prog="make soak")
     parser.add_argument("--count", type=int, default=4100)
     parser.add_argument("--rounds", type=int, default=1)

@@ -1,4 +1,4 @@
-"""A client that does no harm, in a process of its own, and how long it is kept waiting."""
+"""A harmless client in its own process, which measures its latency."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PAUSE = 0.005
 
 
 class Sample(NamedTuple):
-    """One request: when it was sent, by the monotonic clock, and the seconds that it took."""
+    """One request: its start on the monotonic clock, and its seconds."""
 
     at: float
     taken: float
 
 
 def ask(port: int, done: Event, responses: SimpleQueue[list[Sample]]) -> None:
-    """Give what requests take before anything happens, and what they take until it is done."""
+    """Return the latencies before the attack, and until its end."""
     responses.put(_ask(port, done, USUAL_SECONDS))
     responses.put(_ask(port, done, float("inf")))
 

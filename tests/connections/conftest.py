@@ -30,7 +30,7 @@ HASTY = {"request_seconds": 1, "idle_seconds": 2, "write_seconds": 1.5, "close_s
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer that was read whole."""
+    """One complete response."""
 
     status: int
     headers: dict[str, str]
@@ -38,17 +38,17 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The error's code, or nothing."""
+        """The error's code, or an empty text."""
         return self._error("error_code")
 
     @property
     def message(self) -> str:
-        """What it says to people, or nothing."""
+        """The message, or an empty text."""
         return self._error("message")
 
     @property
     def field(self) -> str:
-        """The name of what is at fault, or nothing."""
+        """The name of the wrong field, or an empty text."""
         return self._error("field")
 
     def _error(self, member: str) -> str:
@@ -88,7 +88,7 @@ class Client:
         self.socket.sendall(data)
 
     def respond(self, *, to_head: bool = False) -> Answer:
-        """Read one answer, all of it."""
+        """Read one complete response."""
         while b"\r\n\r\n" not in self._received:
             self._receive()
         head, _, rest = self._received.partition(b"\r\n\r\n")
@@ -103,12 +103,12 @@ class Client:
         return Answer(int(first.split()[1]), headers, body)
 
     def ask(self, data: bytes) -> Answer:
-        """Send one request and read its answer."""
+        """Send one request and read its response."""
         self.send(data)
         return self.respond()
 
     def closed_after(self) -> float:
-        """Read until the other side closes; return after how many seconds."""
+        """Read until the other side closes; return the seconds."""
         began = time.monotonic()
         try:
             while self.socket.recv(65_536):
@@ -132,7 +132,7 @@ class Gateway:
     output: Path
     operator_key: str
     tls: ssl.SSLContext | None = None
-    """For clients, where it has TLS."""
+    """The TLS context of clients, if it has TLS."""
 
     def client(self, *, source: str = HOST, read_buffer: int = 0) -> Client:
         """Connect to it."""
@@ -143,21 +143,21 @@ class Gateway:
         return Client(self.port)
 
     def files(self) -> int:
-        """Return how many files and sockets the process has open: cheap, where there are many."""
+        """Return the number of the process's files and sockets. This is cheap for large numbers."""
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
 
     def memory(self) -> int:
-        """Return how many bytes of the process have been in memory at the most so far."""
+        """Return the process's largest memory so far, in bytes."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
 
     def connections(self) -> int:
-        """Return how many connections the process has."""
+        """Return the number of the process's connections."""
         return len(self._connections())
 
     def unsent(self) -> int:
-        """Return how many bytes the kernel has of answers that no client has received."""
+        """Return the bytes of unread responses in the kernel."""
         return sum(int(row[4].partition(":")[0], 16) for row in self._connections())
 
     def _connections(self) -> list[list[str]]:
@@ -186,7 +186,7 @@ def running_gateway(
     limits: Mapping[str, float] | None = None,
     certificate: Certificate | None = None,
 ) -> Iterator[Gateway]:
-    """Run a gateway; with limits of its connections, arguments of ConnectionLimits, as a fork."""
+    """Run a gateway, as a fork, optionally with other ConnectionLimits."""
     layout = Layout(folder / "data")
     operator_key = new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup="operator")
@@ -217,7 +217,7 @@ def running_gateway(
 def start_gateway(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., Gateway]]:
-    """Start gateways with limits of their connections; they run to the end of the file's tests."""
+    """Start gateways with other connection limits; they run until the file's last test."""
     with ExitStack() as stack:
 
         def start(certificate: Certificate | None = None, **limits: float) -> Gateway:
@@ -229,17 +229,17 @@ def start_gateway(
 
 @pytest.fixture(scope="module")
 def gateway(start_gateway: Callable[..., Gateway]) -> Gateway:
-    """A gateway with the limits that it is delivered with."""
+    """A gateway with the default limits."""
     return start_gateway()
 
 
 @pytest.fixture(scope="module")
 def secured(start_gateway: Callable[..., Gateway], certificate: Certificate) -> Gateway:
-    """A gateway with TLS and short deadlines."""
+    """A gateway with TLS and short timeouts."""
     return start_gateway(certificate, **HASTY)
 
 
 @pytest.fixture(scope="module")
 def hasty(start_gateway: Callable[..., Gateway]) -> Gateway:
-    """A gateway with short deadlines that all differ."""
+    """A gateway with different short timeouts."""
     return start_gateway(**HASTY)

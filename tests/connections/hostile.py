@@ -1,4 +1,4 @@
-"""Connections that hold on to a gateway, of each kind: they run in a process of their own."""
+"""Hostile connections of each kind, in their own process."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ KINDS: Mapping[str, tuple[bytes, bytes, bytes]] = {
     "a body after 401": (REFUSED, b"x", b"x"),
     UNREAD: (8 * LARGE, b"", b""),
 }
-"""What is sent at first, after the answer, and again and again."""
+"""The bytes to send first, after the response, and repeatedly."""
 WELL_BEHAVED = "well-behaved"
-"""As many connections of clients that ask once, wait, and close at the rate at which they opened."""
+"""Harmless connections: they send one request, wait, and close as fast as they opened."""
 SECONDS_BETWEEN = 5
 WELL_BEHAVED_SECONDS = 3
-"""How long a well-behaved client keeps a connection once all are open."""
+"""The seconds that a harmless client keeps its connection, once all are open."""
 
 PER_SECOND = 500
-"""New connections, so that it is their number that counts."""
+"""New connections per second, so that only their number matters."""
 
 
 def hold(port: int, kind: str, count: int, opened: Event, done: Event) -> None:
-    """Open connections of a kind, and behave like it until told that it is done."""
+    """Open connections of a kind, and behave like it until told to stop."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     first, then, again = KINDS.get(kind, (HEALTH, b"", b""))
@@ -78,14 +78,14 @@ def hold(port: int, kind: str, count: int, opened: Event, done: Event) -> None:
 
 
 def upload(port: int, done: Event) -> None:
-    """Send large bodies where nobody may, all at once, a second apart, until told that it is done."""
+    """Send large bodies without permission, all at once, every second, until told to stop."""
     while not done.is_set():
         _upload_at_once(port)
         done.wait(1)
 
 
 def throw_away(listener: socket.socket) -> None:
-    """Read what is sent to a socket, as a gateway that has nothing else to do would."""
+    """Read and discard the bytes of a socket, like an idle gateway."""
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:

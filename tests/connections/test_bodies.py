@@ -1,4 +1,4 @@
-"""A body costs no more than its endpoint has use for."""
+"""A body costs no more than its endpoint needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIB = 1024
 MIB = 1024 * KIB
 TEXT_ENDPOINTS = ["/auth/login", "/auth/mfa/verify", "/tenants", "/kms/keys/generate"]
 READ = b'{"unknown":1}'
-"""A body that is refused for its field, once it has been read."""
+"""A body with a wrong field, which is refused after it was read."""
 
 
 def _post(path: str, body: bytes, *, credential: str = "", chunked: bool = False) -> bytes:
@@ -37,7 +37,7 @@ def _padded(body: bytes, size: int) -> bytes:
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["with its length", "in chunks"])
 def test_a_body_of_text_has_16_kib(gateway: Gateway, *, chunked: bool) -> None:
-    """16 KiB of a body without binary fields are read, and not a byte more."""
+    """Of a body without binary fields, at most 16 KiB are read."""
     with gateway.client() as client:
         fits = client.ask(_post("/auth/login", _padded(READ, 16 * KIB), chunked=chunked))
         assert "unknown field" in fits.message
@@ -48,7 +48,7 @@ def test_a_body_of_text_has_16_kib(gateway: Gateway, *, chunked: bool) -> None:
 
 @pytest.mark.parametrize("path", TEXT_ENDPOINTS)
 def test_a_body_is_refused_by_its_length(gateway: Gateway, path: str) -> None:
-    """A body that says that it is too large is refused before any of it comes."""
+    """A body with too large a length is refused before its first byte."""
     head = _post(path, b"", credential=gateway.operator_key if path == "/tenants" else "")
     with gateway.client() as client:
         response = client.ask(head.replace(b"Content-Length: 0", b"Content-Length: 16385"))
@@ -59,7 +59,7 @@ def test_a_body_is_refused_by_its_length(gateway: Gateway, path: str) -> None:
 @pytest.mark.threat("stranger")
 @pytest.mark.parametrize("chunked", [False, True], ids=["with their length", "in chunks"])
 def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: bool) -> None:
-    """100 strangers who send 4 MiB each at once raise the memory by less than 100 MiB."""
+    """100 anonymous clients with 4 MiB each raise the memory by less than 100 MiB."""
     body = b'{"email":[' + b"[]," * (4 * MIB // 3) + b"[]]}"
     request = _post("/auth/login", body, chunked=chunked)
 
@@ -86,7 +86,7 @@ def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: 
     ],
 )
 def test_what_is_nested_is_refused(gateway: Gateway, body: bytes, message: str) -> None:
-    """No field takes an array or an object: they are not parsed, however deep they are."""
+    """Arrays and objects in fields are refused without parsing, at any depth."""
     with gateway.client() as client:
         response = client.ask(_post("/auth/login", body))
         assert (response.status, response.code) == (400, "ERR_INVALID_001")
@@ -94,7 +94,7 @@ def test_what_is_nested_is_refused(gateway: Gateway, body: bytes, message: str) 
 
 
 def test_brackets_in_text_are_no_levels(gateway: Gateway) -> None:
-    """A text of brackets is as good as another."""
+    """Brackets inside a text do not count as nesting."""
     body = b'{"unknown":"' + b"[{" * 100 + b'"}'
     with gateway.client() as client:
         assert "unknown field" in client.ask(_post("/auth/login", body)).message
@@ -115,7 +115,7 @@ EXPENSIVE = {
 
 @pytest.mark.parametrize("body", EXPENSIVE.values(), ids=EXPENSIVE)
 def test_the_costliest_bodies_of_strangers_are_refused(gateway: Gateway, body: bytes) -> None:
-    """As deep, as many and as long as 16 KiB can be: refused in the envelope, and the next is read."""
+    """The most expensive 16 KiB of JSON are refused in the envelope, and the next request is read."""
     assert len(body) <= 16 * KIB
     with gateway.client() as client:
         response = client.ask(_post("/auth/login", body))

@@ -1,4 +1,4 @@
-"""However many connections strangers open, others are served."""
+"""Any number of an attacker's connections leaves others served."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from pqkeep_server.settings_file import edited
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 ARRIVALS = SourceBudget(Limit(1000, 1), lambda: 1000.0)
-"""Enough new connections for everybody."""
+"""Enough new connections per second for all clients."""
 STRANGERS = [f"127.0.0.{last}" for last in range(2, 8)]
 
 
 @pytest.fixture(scope="module")
 def small(start_gateway: Callable[..., Gateway]) -> Gateway:
-    """A gateway for few connections, which nobody has to give up soon."""
+    """A gateway for few connections, with long timeouts."""
     return start_gateway(connections=40, per_address=10, request_seconds=30)
 
 
@@ -66,7 +66,7 @@ def test_a_flood_shuts_nobody_out(small: Gateway, source: str, sent: bytes) -> N
 
 @pytest.mark.threat("flood")
 def test_a_flood_from_many_addresses_shuts_nobody_out(small: Gateway) -> None:
-    """Where all connections are taken, the address with the most of them loses one."""
+    """If all connections are taken, the address with the most loses one."""
     with ExitStack() as stack:
         for source in STRANGERS:
             _many(stack, small, 10, source, b"")
@@ -78,7 +78,7 @@ def test_a_flood_from_many_addresses_shuts_nobody_out(small: Gateway) -> None:
 
 @pytest.mark.threat("flood")
 def test_a_connection_in_use_outlasts_a_flood(small: Gateway) -> None:
-    """A client that goes on asking keeps its connection, though its address opens many others."""
+    """A client that keeps sending requests keeps its connection, although its address opens many others."""
     with ExitStack() as stack, small.client() as client:
         for _ in range(10):
             assert client.ask(HEALTH).status == 503
@@ -86,7 +86,7 @@ def test_a_connection_in_use_outlasts_a_flood(small: Gateway) -> None:
 
 
 class Known:
-    """A connection as the count sees it."""
+    """A connection as the limiter sees it."""
 
     def __init__(self, *, was_used: bool = False, answering: bool = False) -> None:
         self.was_used = was_used
@@ -94,7 +94,7 @@ class Known:
         self.evicted = False
 
     def is_answering(self) -> bool:
-        """Return what was said."""
+        """Return the configured state."""
         return self.answering
 
     def evict(self) -> None:
@@ -103,7 +103,7 @@ class Known:
 
 
 def test_a_connection_that_waits_for_its_answer_is_not_evicted() -> None:
-    """Where every connection is owed an answer, a new one is refused."""
+    """If every connection waits for a response, a new one is refused."""
     connections = Connections(8, 4, ARRIVALS)
     busy = [Known(answering=True) for _ in range(4)]
     assert all(connections.add(each, "192.0.2.1") for each in busy)
@@ -115,7 +115,7 @@ def test_a_connection_that_waits_for_its_answer_is_not_evicted() -> None:
 
 
 def test_unused_connections_go_first() -> None:
-    """The oldest that has had no answer since it was looked at goes, then the oldest idle one."""
+    """The oldest connection without a recent response is closed first, then the oldest idle one."""
     connections = Connections(8, 3, ARRIVALS)
     first, second, third = (Known(was_used=used) for used in (True, True, False))
     for each in (first, second, third):
@@ -128,7 +128,7 @@ def test_unused_connections_go_first() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=60))
 def test_the_fullest_network_gives_way(steps: list[tuple[int, bool]]) -> None:
-    """However networks grow and shrink, where all is full one of those with the most loses one."""
+    """If all is full, a network with the most connections always loses one."""
     connections = Connections(10, 10, ARRIVALS)
     held: dict[str, list[Known]] = {f"192.0.2.{last}": [] for last in range(1, 6)}
     for last, closes in steps:
@@ -178,7 +178,7 @@ def test_answers_that_nobody_reads_have_a_bound(start_gateway: Callable[..., Gat
 
 
 def test_documents_are_sent_as_they_are_read(start_gateway: Callable[..., Gateway]) -> None:
-    """Of a document that a client does not read a gateway keeps a few pieces, not the rest of it."""
+    """A gateway buffers only a few pieces of a document that a client does not read."""
     gateway = start_gateway(unread=8 * 4 * PIECE, write_seconds=300)
     with ExitStack() as stack, gateway.client() as client:
         assert len(client.ask(LARGE).body) > 10 * PIECE
@@ -191,7 +191,7 @@ def test_documents_are_sent_as_they_are_read(start_gateway: Callable[..., Gatewa
 
 
 def test_a_trusted_proxy_is_not_one_address() -> None:
-    """A proxy may have as many connections as there are, with others beside it."""
+    """A trusted proxy may use all connections, and other clients are still served."""
     connections = Connections(8, 2, ARRIVALS, TrustedProxies(["192.0.2.1/32"]))
     proxied = [Known(answering=True) for _ in range(7)]
     assert all(connections.add(each, "192.0.2.1") for each in proxied)
@@ -200,7 +200,7 @@ def test_a_trusted_proxy_is_not_one_address() -> None:
 
 
 def test_new_connections_of_an_address_are_limited() -> None:
-    """So many may come in a second from one address or /64; a trusted proxy and others may, too."""
+    """New connections per second are limited for each address or /64, but not for a trusted proxy."""
     now = [1000.0]
     arrivals = SourceBudget(Limit(2, 1), lambda: now[0])
     connections = Connections(8, 8, arrivals, TrustedProxies(["192.0.2.1/32"]))
@@ -213,7 +213,7 @@ def test_new_connections_of_an_address_are_limited() -> None:
 
 
 def test_a_flood_of_new_connections_is_cut_off(start_gateway: Callable[..., Gateway]) -> None:
-    """Connections beyond the limit are closed without an answer; another address is served."""
+    """Connections beyond the limit are closed without a response; another address is served."""
     gateway = start_gateway(new_per_second=1)
     answered = [_is_answered(gateway, STRANGERS[0]) for _ in range(50)]
     assert True in answered
@@ -242,7 +242,7 @@ def _is_answered(gateway: Gateway, source: str) -> bool:
     ],
 )
 def test_ipv6_counts_by_64(address: str, network: str) -> None:
-    """All addresses that one subscriber can choose from are one."""
+    """All addresses of an IPv6 /64 count as one."""
     assert network_of(address) == network
 
 
@@ -264,7 +264,7 @@ def _start(folder: Path, soft: int, hard: int) -> subprocess.Popen[str]:
 
 
 def test_too_few_open_files_are_refused(tmp_path: Path) -> None:
-    """A gateway that may not open enough files does not start: status 78, and one line says why."""
+    """A gateway that may not open enough files ends with status 78 and one line."""
     process = _start(tmp_path, 1024, LIMITS.connections)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == os.EX_CONFIG
@@ -273,7 +273,7 @@ def test_too_few_open_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_open_files_is_raised(tmp_path: Path) -> None:
-    """Where the process may raise its limit, it does, above the cap on connections."""
+    """If the process may, it raises its limit of open files above that of connections."""
     process = _start(tmp_path, 256, LIMITS.connections + OTHER_FILES)
     assert process.stdout is not None
     with process:

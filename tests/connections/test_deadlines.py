@@ -1,4 +1,4 @@
-"""Whatever a client does or leaves undone, its connection ends."""
+"""Every connection ends in time, with any behaviour of the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGIN = (
     b"Content-Length: 100\r\n\r\n"
 )
 LATEST = 4.0
-"""Seconds: the longest of the short deadlines, the one for closing, and a slow machine."""
+"""Seconds: the longest short timeout, the one for closing, and a reserve for a slow machine."""
 
 
 def nothing(client: Client) -> None:
@@ -24,7 +24,7 @@ def nothing(client: Client) -> None:
 
 
 def half_a_head(client: Client) -> None:
-    """Stop in the head."""
+    """Stop inside the head."""
     client.send(HEALTH[:20])
 
 
@@ -34,50 +34,50 @@ def no_body(client: Client) -> None:
 
 
 def half_a_body(client: Client) -> None:
-    """Stop in the body."""
+    """Stop inside the body."""
     client.send(LOGIN + b'{"email":')
 
 
 def nothing_more(client: Client) -> None:
-    """Stop after an answer."""
+    """Stop after a response."""
     assert client.ask(HEALTH).status == 503
 
 
 def line_end_after_a_response(client: Client) -> None:
-    """Send an end of line after an answer."""
+    """Send a line end after a response."""
     assert client.ask(HEALTH).status == 503
     client.send(b"\r\n")
 
 
 def half_a_head_after_a_response(client: Client) -> None:
-    """Stop in the head of the second request."""
+    """Stop inside the head of the second request."""
     assert client.ask(HEALTH).status == 503
     client.send(HEALTH[:20])
 
 
 def half_a_head_with_a_request(client: Client) -> None:
-    """Stop in the head of the second request, whose beginning came with the first."""
+    """Stop inside the head of the second request, which began in the first one's segment."""
     client.send(HEALTH + HEALTH[:20])
 
 
 def body_after_its_refusal(client: Client) -> None:
-    """Begin to send a body that has been refused."""
+    """Begin to send a body after its refusal."""
     assert client.ask(LOGIN.replace(b"auth/login", b"kem/encrypt")).status == 401
     client.send(b'{"email":')
 
 
 def nothing_after_a_refusal(client: Client) -> None:
-    """Send no byte of a body that has been refused, and do not close."""
+    """Send nothing of a refused body, and do not close."""
     assert client.ask(LOGIN.replace(b"auth/login", b"kem/encrypt")).status == 401
 
 
 def nothing_after_an_error(client: Client) -> None:
-    """Do not close after what is no HTTP."""
+    """Do not close after bytes that are not HTTP."""
     assert client.ask(b"GARBAGE\r\n\r\n").status == 400
 
 
 def unread_pipeline(client: Client) -> None:
-    """Send requests without reading an answer, until no more are taken."""
+    """Send requests without reading, until the gateway accepts no more."""
     client.socket.settimeout(0.5)
     try:
         while True:
@@ -87,7 +87,7 @@ def unread_pipeline(client: Client) -> None:
 
 
 def unread_last_response(client: Client) -> None:
-    """Read nothing of answers that fit into the buffers, and ask no more."""
+    """Leave responses unread that fit into the buffers, and send nothing more."""
     client.send(4 * LARGE)
 
 
@@ -134,7 +134,7 @@ ENDINGS = [
 def test_a_client_that_does_no_more_is_hung_up_on(
     hasty: Gateway, do: Callable[[Client], None]
 ) -> None:
-    """Wherever a client stops, or goes on without end, its connection is closed in time."""
+    """A client that stops anywhere, or sends without end, is disconnected in time."""
     with hasty.client() as client:
         do(client)
         assert client.closed_after() < LATEST
@@ -144,7 +144,7 @@ def test_a_client_that_does_no_more_is_hung_up_on(
 def test_a_client_that_reads_nothing_is_hung_up_on(
     hasty: Gateway, do: Callable[[Client], None]
 ) -> None:
-    """Unread responses end the connection, and leave the memory."""
+    """Unread responses end the connection and free the memory."""
     before = hasty.connections()
     with hasty.client(read_buffer=4096) as client:
         do(client)
@@ -155,7 +155,7 @@ def test_a_client_that_reads_nothing_is_hung_up_on(
 
 
 def test_the_kernel_takes_little_of_what_is_not_read(hasty: Gateway) -> None:
-    """It would take megabytes for each connection, and copying them is what others wait for."""
+    """The kernel buffers few bytes of unread responses, because copying megabytes would delay others."""
     with hasty.client(read_buffer=4096) as client:
         client.send(8 * LARGE)
         taken = 0
@@ -168,7 +168,7 @@ def test_the_kernel_takes_little_of_what_is_not_read(hasty: Gateway) -> None:
 
 
 def test_a_client_that_goes_on_is_served(hasty: Gateway) -> None:
-    """Requests in pieces, and pauses between them, each within its time, are answered."""
+    """Slow requests in pieces, each in time, get responses."""
     with hasty.client() as client:
         for _ in range(5):
             for piece in (HEALTH[:10], HEALTH[10:]):
@@ -178,7 +178,7 @@ def test_a_client_that_goes_on_is_served(hasty: Gateway) -> None:
 
 
 def test_a_body_has_as_long_as_a_head(hasty: Gateway) -> None:
-    """The time for a request is for all of it, and what did not come in time is 400."""
+    """The timeout of a request covers its body; a late one is 400."""
     with hasty.client() as client:
         client.send(LOGIN)
         response = client.respond()

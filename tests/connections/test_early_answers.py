@@ -1,4 +1,4 @@
-"""A response that is sent before the body was read ends the connection."""
+"""A response before the end of the request's body ends the connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EARLY = [
 def test_an_answer_before_the_body_closes(
     gateway: Gateway, target: bytes, lines: tuple[bytes, ...], status: int
 ) -> None:
-    """The answer says Connection: close, and the connection is closed."""
+    """The response says Connection: close, and the connection is closed."""
     with gateway.client() as client:
         response = client.ask(_request(target, *lines, size=len(BODY)))
         assert (response.status, response.headers["connection"]) == (status, "close")
@@ -47,7 +47,7 @@ def test_an_answer_before_the_body_closes(
 def test_the_answer_is_read_after_the_body_was_sent(
     gateway: Gateway, target: bytes, lines: tuple[bytes, ...], status: int
 ) -> None:
-    """A client that sends all of its body before it reads finds the answer, and no reset."""
+    """A client that reads only after sending its whole body gets the response, and no reset."""
     with gateway.client() as client:
         client.send(_request(target, *lines, size=len(BODY)))
         time.sleep(0.1)
@@ -67,7 +67,7 @@ def test_a_body_that_was_refused_is_no_request(gateway: Gateway) -> None:
 
 
 def test_what_is_thrown_away_is_bounded(gateway: Gateway) -> None:
-    """A client that sends without end after its answer is cut off."""
+    """A client that sends without end after its response is disconnected."""
     with gateway.client() as client:
         assert client.ask(_request(b"POST /nowhere", size=1 << 40)).status == 404
         with pytest.raises(ConnectionError):
@@ -75,7 +75,7 @@ def test_what_is_thrown_away_is_bounded(gateway: Gateway) -> None:
 
 
 def test_a_small_body_that_came_with_its_head_costs_no_connection(gateway: Gateway) -> None:
-    """Where the whole request is there already, the connection goes on."""
+    """If the whole request has already arrived, the connection stays open."""
     with gateway.client() as client:
         request = _request(b"POST /api/v1/kem/encrypt", size=2) + b"{}"
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What a proxy could understand in another way is refused; what clients offer is declined."""
+"""Ambiguous requests are refused, and offers of clients are declined."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ REFUSED = [
 @pytest.mark.threat("hostile-proxy")
 @pytest.mark.parametrize("sent", REFUSED)
 def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: bytes) -> None:
-    """400 ERR_INVALID_001 in the envelope with the usual headers, and the connection is closed."""
+    """An ambiguous request is 400 ERR_INVALID_001 with the usual headers, and the connection is closed."""
     with gateway.client() as client:
         client.send(sent)
         if sent.startswith(HEALTH):
@@ -71,7 +71,7 @@ def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: b
     "name", ["x-api-key", "content-type", "idempotency-key", "x-step-up-token", "x-request-id"]
 )
 def test_a_header_that_is_there_twice_is_named(gateway: Gateway, name: str) -> None:
-    """A header of one value that is there twice, in other capitals too, is the error's field."""
+    """A repeated single-value header, in any case of letters, is the error's field."""
     with gateway.client() as client:
         twice = f"{name}: a\r\n{name.upper()}: a\r\n".encode()
         response = client.ask(_post(twice + b"Content-Length: 2\r\n", b"{}"))
@@ -80,7 +80,7 @@ def test_a_header_that_is_there_twice_is_named(gateway: Gateway, name: str) -> N
 
 
 def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> None:
-    """A head that begins in another request's segment is refused at 32 KiB, in pieces too."""
+    """A head that begins in another request's segment is refused at 32 KiB, also in pieces."""
     head = _get(HOST + b"X: " + 33_000 * b"x" + b"\r\n")
     with gateway.client() as client:
         assert client.ask(HEALTH + head[:20_000]).status == 503
@@ -89,7 +89,7 @@ def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> No
 
 
 def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None:
-    """40,000 bytes of a body that come with the head, or with the next head, are not counted."""
+    """40,000 bytes of a body in the same segment do not count as a head."""
     body = 40_000 * b" " + b"{}"
     request = _post(b"Content-Length: %d\r\n" % len(body), body)
     with gateway.client() as client:
@@ -100,13 +100,13 @@ def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None
 
 
 def test_a_slash_in_a_query_may_be_encoded(gateway: Gateway) -> None:
-    """%2f means nothing but itself behind the path."""
+    """%2f in the query has no special meaning."""
     with gateway.client() as client:
         assert client.ask(_get(HOST, b"/api/v1/kms/keys?algorithm=a%2fb")).status == 401
 
 
 def test_a_trailer_is_no_header(gateway: Gateway) -> None:
-    """A credential behind the body is not looked at."""
+    """A credential in a trailer is ignored."""
     with gateway.client() as client:
         request = b"POST /api/v1/tenants HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n"
         trailer = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
@@ -115,7 +115,7 @@ def test_a_trailer_is_no_header(gateway: Gateway) -> None:
 
 
 def test_trailers_are_bounded(gateway: Gateway) -> None:
-    """A trailer without end is cut off."""
+    """An endless trailer ends the connection."""
     with gateway.client() as client:
         client.send(_post(b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n" + CHUNKED))
         client.send(b"2\r\n{}\r\n0\r\nX: ")
@@ -124,7 +124,7 @@ def test_trailers_are_bounded(gateway: Gateway) -> None:
 
 
 def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
-    """Several at once are answered one after the other, and the connection goes on."""
+    """Pipelined requests get their responses in order, and the connection stays open."""
     other = b"GET /nowhere HTTP/1.1\r\n" + HOST + b"\r\n"
     with gateway.client() as client:
         for _ in range(3):
@@ -133,7 +133,7 @@ def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
 
 
 def test_many_pipelined_requests_are_answered(gateway: Gateway) -> None:
-    """A thousand that come at once get their answers, and the connection goes on."""
+    """A thousand pipelined requests get their responses, and the connection stays open."""
     with gateway.client() as client:
         client.send(1_000 * HEALTH)
         assert [client.respond().status for _ in range(1_000)] == 1_000 * [503]
@@ -141,7 +141,7 @@ def test_many_pipelined_requests_are_answered(gateway: Gateway) -> None:
 
 
 def test_any_number_of_requests_waits_behind_a_body(gateway: Gateway) -> None:
-    """Behind a body of known size, and behind one in chunks, a hundred requests are answered."""
+    """A hundred requests after a body, sized or chunked, get their responses."""
     unread = b"0\r\n\r\n" + 100 * HEALTH
     for headers in (b"Content-Length: 5\r\n", CHUNKED):
         with gateway.client() as client:
@@ -154,7 +154,7 @@ def test_any_number_of_requests_waits_behind_a_body(gateway: Gateway) -> None:
 )
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_an_offer_to_upgrade_is_declined(gateway: Gateway, offer: bytes, pieces: int) -> None:
-    """The request is served as it is, with its body, and the connection goes on."""
+    """A request with an upgrade is served normally with its body, and the connection stays open."""
     credential = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
     head = b"POST /api/v1/tenants HTTP/1.1\r\n" + HOST + credential + offer
     body = b'{"name":""}'
@@ -178,7 +178,7 @@ def test_an_offer_to_upgrade_is_declined(gateway: Gateway, offer: bytes, pieces:
     "path", [b"/healthz", b"/api/v1/tenants", b"/api/v1/kms/keys/1", b"/nowhere", b"/docs"]
 )
 def test_head_is_get_without_its_body(gateway: Gateway, path: bytes) -> None:
-    """Status and headers of GET, no body, and the connection goes on."""
+    """HEAD has the status and headers of GET, no body, and the connection stays open."""
     credential = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
     request = _get(HOST + credential + b"X-Request-ID: 1\r\n", path)
     with gateway.client() as client:
@@ -192,7 +192,7 @@ def test_head_is_get_without_its_body(gateway: Gateway, path: bytes) -> None:
 
 
 def test_allow_names_head_where_get_is(gateway: Gateway) -> None:
-    """405 says that HEAD works, too."""
+    """Allow in a 405 names HEAD where GET is allowed."""
     with gateway.client() as client:
         response = client.ask(b"PUT /api/v1/tenants HTTP/1.1\r\n" + HOST + b"\r\n")
         assert response.status == 405
@@ -201,13 +201,13 @@ def test_allow_names_head_where_get_is(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/docs", b"/nowhere", b"/api/v1/openapi.json"])
 def test_every_answer_is_what_it_says(gateway: Gateway, path: bytes) -> None:
-    """X-Content-Type-Options: nosniff, once, whatever is answered."""
+    """Each response has X-Content-Type-Options: nosniff exactly once."""
     with gateway.client() as client:
         assert client.ask(_get(HOST, path)).headers["x-content-type-options"] == "nosniff"
 
 
 def test_401_names_a_scheme(gateway: Gateway) -> None:
-    """401 has WWW-Authenticate, as RFC 9110 demands."""
+    """A 401 has WWW-Authenticate, as RFC 9110 requires."""
     with gateway.client() as client:
         response = client.ask(_get(HOST, b"/api/v1/kms/keys"))
         assert (response.status, response.headers["www-authenticate"]) == (
@@ -218,7 +218,7 @@ def test_401_names_a_scheme(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("around", [b"", b" ", b"\t", b" \t "])
 def test_space_around_a_credential_is_ignored(gateway: Gateway, around: bytes) -> None:
-    """X-API-Key is trimmed of spaces and tabs."""
+    """Spaces and tabs around the value of X-API-Key are removed."""
     credential = around + gateway.operator_key.encode() + around
     with gateway.client() as client:
         response = client.ask(_get(HOST + b"X-API-Key:" + credential + b"\r\n", b"/api/v1/tenants"))
@@ -226,13 +226,13 @@ def test_space_around_a_credential_is_ignored(gateway: Gateway, around: bytes) -
 
 
 def _lines(gateway: Gateway) -> list[str]:
-    """Return what has been logged, but for what is missed: the key service."""
+    """Return the log lines, without those about the missing key service."""
     lines = gateway.output.read_text().splitlines()
     return [line for line in lines if "key_client" not in line and "audit_events" not in line]
 
 
 def test_strangers_write_no_log(gateway: Gateway) -> None:
-    """Nothing is logged for a request that is refused before it has a credential."""
+    """A request that is refused before its credential is checked writes no log line."""
     before = _lines(gateway)
     for sent in (b"GARBAGE\r\n\r\n", _get(b""), _get(HOST + H2C), _post(b"", b""), HEALTH[:9]):
         for _ in range(20):

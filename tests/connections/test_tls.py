@@ -1,4 +1,4 @@
-"""What holds of connections holds of those with TLS, from their first byte on."""
+"""The rules of connections also apply to TLS connections, from their first byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.connections.conftest import Client, Gateway
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 LATEST = 6.0
-"""Seconds: the longest of the short deadlines, the one for closing, and a slow machine."""
+"""Seconds: the longest short timeout, the one for closing, and a reserve for a slow machine."""
 INSIDE: tuple[Callable[[Client], None], ...] = (
     test_deadlines.nothing,
     test_deadlines.half_a_head,
@@ -25,11 +25,11 @@ INSIDE: tuple[Callable[[Client], None], ...] = (
     test_deadlines.nothing_after_a_refusal,
     test_deadlines.nothing_after_an_error,
 )
-"""Where a client stops after its handshake."""
+"""Clients that stop after their handshake."""
 
 
 def client_hello() -> bytes:
-    """Return what a client sends first."""
+    """Return a client's first message."""
     outgoing = ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
         ssl.MemoryBIO(), outgoing, server_hostname="x"
@@ -40,12 +40,12 @@ def client_hello() -> bytes:
 
 
 def half_a_client_hello(client: Client) -> None:
-    """Stop in the first message."""
+    """Stop inside the first message."""
     client.send(client_hello()[:50])
 
 
 def a_client_hello(client: Client) -> None:
-    """Stop before the handshake's end."""
+    """Stop before the end of the handshake."""
     client.send(client_hello())
 
 
@@ -55,7 +55,7 @@ def plain_http(client: Client) -> None:
 
 
 def another_version(client: Client) -> None:
-    """Send a first message that is no TLS, and do not close."""
+    """Send a first message that is not TLS, and do not close."""
     client.send(b"\x16\3\1\0\5hello")
 
 
@@ -67,12 +67,12 @@ OUTSIDE: tuple[Callable[[Client], None], ...] = (
     another_version,
     test_deadlines.without_end(0.2, b"\1", client_hello()[:50]),
 )
-"""Where a client stops in its handshake, or goes on with it without end."""
+"""Clients that stop inside the handshake, or send without end."""
 
 
 @pytest.mark.threat("stranger")
 def test_a_client_that_does_no_more_is_hung_up_on(secured: Gateway) -> None:
-    """Wherever a client stops, in its handshake or after it, its connection is closed in time."""
+    """A client that stops in its handshake or after it is disconnected in time."""
     with ExitStack() as stack:
         clients = []
         for do in INSIDE:
@@ -90,7 +90,7 @@ def test_a_client_that_does_no_more_is_hung_up_on(secured: Gateway) -> None:
 def test_a_client_that_reads_nothing_is_hung_up_on(
     secured: Gateway, do: Callable[[Client], None]
 ) -> None:
-    """Unread responses end the connection, and leave the memory."""
+    """Unread responses end the connection and free the memory."""
     before = secured.connections()
     with secured.client(read_buffer=4096) as client:
         do(client)

@@ -1,4 +1,4 @@
-"""When a phase of a connection begins anew, and when it is over."""
+"""The beginning and the end of a connection's phases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REST = b"Host: x\r\n\r\n"
 
 
 class Transport(asyncio.Transport):
-    """A client that receives nothing and remembers how it was hung up on."""
+    """A client that receives nothing and records how its connection ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Transport(asyncio.Transport):
         """Close one side."""
 
     def is_closing(self) -> bool:
-        """Return whether it was closed."""
+        """Return True if it was closed."""
         return bool(self.ended)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ async def _answer(_: Any, receive: Any, send: Any) -> None:
 
 
 class Setting:
-    """One connection, checked at the times that a test says."""
+    """One connection, checked at chosen times."""
 
     def __init__(self) -> None:
         self.transport = Transport()
@@ -71,13 +71,13 @@ class Setting:
         self.connection.connection_made(self.transport)
 
     def ended_at(self, *times: float) -> str:
-        """Check at some times; return how the connection was ended then."""
+        """Check at some times; return how the connection ended."""
         for now in times:
             self.connection.check_deadline(now)
         return self.transport.ended
 
     async def finish(self) -> None:
-        """Let the answers be sent."""
+        """Send the responses."""
         await asyncio.gather(*self.state.tasks)
         await asyncio.sleep(0)
 
@@ -89,13 +89,13 @@ async def setting() -> Setting:
 
 
 async def test_a_phase_lasts_as_long_as_it_may(setting: Setting) -> None:
-    """A connection on which nothing is asked is closed after its time, and not before."""
+    """A connection without a request is closed after its timeout, and not before."""
     assert setting.ended_at(100.0, 109.9) == ""
     assert setting.ended_at(110.0) == "closed"
 
 
 async def test_each_request_has_its_own_time(setting: Setting) -> None:
-    """A request that begins between two checks, like one before it, has all of its time."""
+    """A request that begins between two checks, after another one, has its full time."""
     setting.connection.data_received(HALF)
     assert setting.ended_at(100.0, 109.0) == ""
     setting.connection.data_received(REST)
@@ -107,7 +107,7 @@ async def test_each_request_has_its_own_time(setting: Setting) -> None:
 
 
 async def test_each_pause_between_requests_has_its_own_time(setting: Setting) -> None:
-    """A connection that is idle at two checks, and was used between them, is not closed."""
+    """A connection that was idle at two checks, but used between them, stays open."""
     setting.connection.data_received(HALF + REST)
     await setting.finish()
     assert setting.ended_at(100.0, 164.0) == ""
@@ -118,7 +118,7 @@ async def test_each_pause_between_requests_has_its_own_time(setting: Setting) ->
 
 
 async def test_a_slow_reader_that_reads_has_time(setting: Setting) -> None:
-    """A client that has read something since the last check has all of its time again."""
+    """A slow client that has read something since the last check has its full time again."""
     for now in (100.0, 119.0, 138.0):
         setting.connection.pause_writing()
         assert setting.ended_at(now) == ""
@@ -129,7 +129,7 @@ async def test_a_slow_reader_that_reads_has_time(setting: Setting) -> None:
 
 
 async def test_a_lost_connection_is_not_ended_again(setting: Setting) -> None:
-    """A connection that was lost since the watch looked for connections is left alone."""
+    """A connection that was lost since the last look-up is not ended again."""
     setting.connection.data_received(HALF)
     assert setting.ended_at(100.0) == ""
     setting.connection.connection_lost(ConnectionResetError())
@@ -137,11 +137,11 @@ async def test_a_lost_connection_is_not_ended_again(setting: Setting) -> None:
 
 
 async def test_what_ends_together_is_ended_in_turns() -> None:
-    """However many connections' time is over at once, others get their turn after a few of them."""
+    """If many connections expire at once, other tasks run after a few of them."""
     ended = 0
 
     class Expired(HttpConnection):
-        """A connection past its deadline."""
+        """An expired connection."""
 
         def check_deadline(self, now: float) -> bool:
             """Count it."""
@@ -163,7 +163,7 @@ async def test_what_ends_together_is_ended_in_turns() -> None:
 
 
 async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
-    """The others are checked again and again, however many there are."""
+    """A fault in one connection does not stop the checks of the others."""
     checked = asyncio.Event()
 
     class Last(HttpConnection):
@@ -175,7 +175,7 @@ async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
             return False
 
     class Faulty(HttpConnection):
-        """A connection with a fault."""
+        """A connection that raises an error."""
 
         def check_deadline(self, now: float) -> bool:
             """Fail."""

@@ -1,4 +1,4 @@
-"""One tenant with a key of each algorithm in each status, and what each key made while active."""
+"""One tenant with a key of each algorithm in each status, with results of each key."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VERSIONS: Mapping[KeyStatus, int] = {
 
 @dataclass
 class World:
-    """A tenant whose keys are, for every algorithm: 1 archived, 2 retired, 3 active."""
+    """A tenant with three versions of each key: 1 archived, 2 retired, 3 active."""
 
     caller: Caller
     plaintext: str
@@ -54,12 +54,12 @@ class World:
     mu: dict[str, str]
     archive: Callable[[str, Algorithm, int], None]
     algorithms: set[Algorithm] = field(default_factory=set)
-    """Those of which it has keys: a slow one is added when it is first asked for."""
+    """The algorithms with keys. A slow one is added when first needed."""
     fields: dict[tuple[Operation, Algorithm, int], dict[str, Any]] = field(default_factory=dict)
-    """What a valid request says beside ``algorithm`` and ``key_version``."""
+    """The fields of a valid request besides ``algorithm`` and ``key_version``."""
 
     def add(self, algorithm: Algorithm) -> None:
-        """Make the keys of an algorithm, unless there are some."""
+        """Make the keys of an algorithm, unless they exist."""
         if algorithm in self.algorithms:
             return
         self.algorithms.add(algorithm)
@@ -73,7 +73,7 @@ class World:
         self.archive(self.caller.tenant_id, algorithm, 1)
 
     def body(self, operation: Operation, algorithm: Algorithm, version: int) -> dict[str, Any]:
-        """Return a valid request."""
+        """Return the body of a valid request."""
         self.add(algorithm)
         return {
             **self.fields[operation, algorithm, version],
@@ -82,7 +82,7 @@ class World:
         }
 
     def use(self, algorithm: Algorithm, version: int) -> None:
-        """Make something with the active key for each reading operation to read."""
+        """Make an input for each reading operation, with the active key."""
         named = {"algorithm": algorithm.value, "key_version": version}
         for writing, given, reading, made, kept in (
             (Operation.ENCRYPT, {"plaintext": self.plaintext}, Operation.DECRYPT, "ciphertext", {}),
@@ -109,7 +109,7 @@ class World:
                     self.fields[Operation.RE_ENCRYPT, algorithm, version] = {made: response[made]}
 
     def copy(self, algorithm: Algorithm, version: int, *, into: int) -> None:
-        """Use what one version made in requests that name another."""
+        """Copy the inputs of one version to requests with another version."""
         for operation in ALGORITHMS[algorithm].operations & PATHS.keys():
             made = self.fields[operation, algorithm, version]
             self.fields[operation, algorithm, into] = made
@@ -125,11 +125,11 @@ BEFORE_A_DATABASE = frozenset(
         "test_reference_page.py",
     }
 )
-"""What is answered before anything but a credential is looked up, whichever database it is."""
+"""Cases that end before the database, which need no second kind of database."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what an installation answers on each kind of database, if it comes that far."""
+    """Run the tests of an installation on each kind of database, unless they end before it."""
     if "installation" in metafunc.fixturenames:
         kinds = ["sqlite"]
         if Path(metafunc.definition.path).name not in BEFORE_A_DATABASE:
@@ -141,7 +141,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def world(
     installation: Installation, new_tenant: Callable[..., Caller], b64: Callable[[bytes], str]
 ) -> World:
-    """The tenant; tests read from it and change nothing."""
+    """The tenant. Tests read from it and change nothing."""
     caller = new_tenant()
     digest = {"hash": b64(os.urandom(32)), "hash_algorithm": "SHA-256"}
     message = {"message": b64(os.urandom(50))}
@@ -155,19 +155,19 @@ def world(
 
 @pytest.fixture(scope="session")
 def paths() -> Mapping[Operation, str]:
-    """Where each operation that uses a key is."""
+    """The path of each operation that uses a key."""
     return PATHS
 
 
 @pytest.fixture(scope="session")
 def versions() -> Mapping[KeyStatus, int]:
-    """Which key version of the world's tenant has which status."""
+    """The key version with each status in the world's tenant."""
     return VERSIONS
 
 
 @pytest.fixture(scope="session")
 def nobody(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant without any key; tests leave it so."""
+    """A tenant without any key. Tests must not add one."""
     return new_tenant()
 
 
@@ -192,9 +192,9 @@ when { principal.tier == Tier::"starter" };
 
 @pytest.fixture(scope="session")
 def own_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation with an operator's own plans and policies.
+    """An installation with the operator's own plans and policies.
 
-    No overlap of API keys, nothing to buy, and another plan for whom the operator names none.
+    API keys have no overlap, nothing is sold, and the operator's default plan is different.
     """
     folder = tmp_path_factory.mktemp("own-rules")
     plans, policies = folder / "own.toml", folder / "own"
@@ -214,9 +214,9 @@ def own_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
 
 @pytest.fixture(scope="session")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation set up as for others than its developer.
+    """An installation with settings for the public.
 
-    No sign-up, cookies over TLS, a reverse proxy, and a second of overlap.
+    No sign-up, cookies over TLS, a reverse proxy, and an overlap of one second.
     """
     folder = tmp_path_factory.mktemp("closed")
     settings = {

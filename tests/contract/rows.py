@@ -1,4 +1,4 @@
-"""Every row of the API, made with nothing behind it: for tests of what the rows say."""
+"""Every row of the API without services, for tests of the rows' descriptions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pqkeep_gateway.tenancy import plans
 
 
 def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
-    """Return the rows under /api/v1, as an installation in development has them."""
+    """Return the rows under /api/v1 of a development installation."""
     nothing: Any = None
     terms = plans.read(None)
     provider: Any = SimpleNamespace(sold=frozenset(Tier) - {Tier.FREE})

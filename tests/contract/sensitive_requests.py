@@ -1,4 +1,4 @@
-"""A valid request for each operation that needs a step-up, of an owner for whom it was prepared."""
+"""A valid request for each operation with step-up, for a prepared owner."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An owner, and a colleague of theirs."""
+    """An owner and a colleague."""
 
     owner: Caller
     colleague: str
 
     def request(self, name: str) -> Request:
-        """Return a request that succeeds once, but for an import, which the key service refuses."""
+        """Return a request that succeeds once. The key service refuses only the import."""
         row = ROWS[name]
         path, body = row.path.format(**self._path), None
         if row.takes_body:
@@ -80,7 +80,7 @@ def prepare(
     *,
     buys: bool = True,
 ) -> Prepared:
-    """Make an owner with what the requests are about, and no proof."""
+    """Make an owner with the objects of the requests, and without a proof."""
     tenant = new_tenant(plan)
     owner = new_person(tenant.tenant_id)
     colleague = new_person(tenant.tenant_id, "developer").get("/auth/me")["id"]

@@ -60,7 +60,7 @@ def _revoke(caller: Caller, tenant: Caller, version: object) -> dict[str, Any]:
 
 @pytest.fixture
 def rotated(installation: Installation, new_tenant: Callable[..., Caller]) -> tuple[Caller, Caller]:
-    """A free tenant by its first API key, in its overlap, and by the one in its place."""
+    """A free tenant with a replaced API key in its overlap, and with the new one."""
     old = new_tenant("free")
     made = old.post(_path(old, "/rotate"))["new_key"]
     return old, installation.caller(made["api_key"], old.tenant_id)
@@ -69,7 +69,7 @@ def rotated(installation: Installation, new_tenant: Callable[..., Caller]) -> tu
 def test_the_list_tells_status_and_times(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Every API key is listed by version with revoked_at null or a time, to tenant and operator."""
+    """The list has each API key by version with revoked_at, for tenant and operator."""
     tenant = new_tenant("starter")
     made = [tenant.post(_path(tenant), status=201) for _ in range(3)]
     _revoke(tenant, tenant, 3)
@@ -91,7 +91,7 @@ def test_the_list_tells_status_and_times(
 def test_details_are_shown_to_those_who_ask(
     installation: Installation, rotated: tuple[Caller, Caller]
 ) -> None:
-    """With details each API key has its last use and the end of its overlap, and not without."""
+    """With details each API key has its last use and the end of its overlap."""
     _, new = rotated
     revoked = new.post(_path(new), status=201)
     _revoke(new, new, revoked["version"])
@@ -120,7 +120,7 @@ def test_a_tenant_without_api_keys_has_an_empty_list(operator: Caller) -> None:
 
 
 def test_the_plaintext_is_shown_once(new_tenant: Callable[..., Caller]) -> None:
-    """An API key is in the answers to create and rotate, and in no other answer."""
+    """An API key is only in the responses to create and rotate."""
     tenant = new_tenant("starter")
     made = tenant.post(_path(tenant), status=201)["api_key"]
     rotated = tenant.post(_path(tenant, "/rotate"))["new_key"]["api_key"]
@@ -141,7 +141,7 @@ def test_the_plaintext_is_shown_once(new_tenant: Callable[..., Caller]) -> None:
 def test_rotate_replaces_the_calling_key(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """The calling key is revoked in the list at once, and accepted beside the new one for a while."""
+    """The calling key is revoked in the list at once, and still accepted for a while."""
     first = new_tenant("starter")
     second = installation.caller(first.post(_path(first), status=201)["api_key"], first.tenant_id)
     data = first.post(_path(first, "/rotate"))
@@ -177,7 +177,7 @@ def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
 def test_an_overlap_is_at_most_the_installation_s(
     new_tenant: Callable[..., Caller], wanted: object
 ) -> None:
-    """An overlap that is longer than the setting, or is no number, is 400."""
+    """An overlap above the setting, or one that is not a number, is 400."""
     tenant = new_tenant("free")
     refusal = tenant.refusal(_path(tenant, "/rotate"), {"overlap_seconds": wanted})
     assert refusal == (400, "ERR_INVALID_001", "overlap_seconds")
@@ -187,7 +187,7 @@ def test_an_overlap_is_at_most_the_installation_s(
 def test_a_rotation_may_end_the_old_key_at_once(
     installation: Installation, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """With overlap_seconds 0 the old key is 401 with the next request; with 30 it goes on."""
+    """With overlap_seconds 0 the old key is 401 in the next request; with 30 it still works."""
     for overlap, status in ((0, 401), (30, 200)):
         old = new_tenant("free")
         made = old.post(_path(old, "/rotate"), {"overlap_seconds": overlap})
@@ -200,7 +200,7 @@ def test_a_rotation_may_end_the_old_key_at_once(
 def test_a_key_in_its_overlap_rotates_nothing(
     rotated: tuple[Caller, Caller], refused: Refused
 ) -> None:
-    """Rotating with a key that was rotated is 409 ERR_CONFLICT_001, and makes no key."""
+    """A rotated key cannot rotate again: 409 ERR_CONFLICT_001, and no key is made."""
     old, new = rotated
     for _ in range(2):
         assert refused(old.ask("POST", _path(old, "/rotate"))) == CONFLICT
@@ -212,7 +212,7 @@ def test_a_key_in_its_overlap_rotates_nothing(
 def test_a_key_in_its_overlap_administers_nothing(
     rotated: tuple[Caller, Caller], refused: Refused
 ) -> None:
-    """A rotated key makes, lists and revokes no API keys, and reads no audit log: 403."""
+    """A rotated key cannot create, list or revoke API keys, or read the audit log: 403."""
     old, new = rotated
     for method, path in (
         ("POST", _path(old)),
@@ -247,7 +247,7 @@ def test_the_operator_rotates_the_newest_active_key(
 def test_the_operator_rotates_where_no_key_is_active(
     installation: Installation, operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Without an active key a rotation makes one that works, and revoked_version is null."""
+    """If no key is active, a rotation makes a working one, and revoked_version is null."""
     tenant = new_tenant("free")
     _revoke(operator, tenant, 1)
     data = operator.post(_path(tenant, "/rotate"))
@@ -262,7 +262,7 @@ def test_the_operator_rotates_where_no_key_is_active(
 def test_of_concurrent_rotations_with_one_key_one_succeeds(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """Sixteen callers rotate with one key at once: one 200, fifteen 409, one active key."""
+    """Sixteen concurrent rotations of one key: one 200, fifteen 409, one active key."""
     tenant = new_tenant("free")
     with ThreadPoolExecutor(16) as pool:
         responses = list(
@@ -278,7 +278,7 @@ def test_of_concurrent_rotations_with_one_key_one_succeeds(
 def test_of_concurrent_revocations_all_agree(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Sixteen revocations of one key at once are all 200 and tell the same time."""
+    """Sixteen concurrent revocations of one key are all 200 with the same time."""
     tenant = new_tenant("free")
     with ThreadPoolExecutor(16) as pool:
         revoked = list(pool.map(lambda _: _revoke(operator, tenant, 1), range(16)))
@@ -288,7 +288,7 @@ def test_of_concurrent_revocations_all_agree(
 def test_a_key_revoked_while_it_is_used_is_refused_from_then_on(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """While eight callers use a key it is revoked: whatever begins after the answer is 401."""
+    """After the response to a revocation, every new request with the key is 401."""
     tenant = new_tenant("free")
     for _ in range(2):
         tenant.ask("GET", "/kms/keys")
@@ -314,7 +314,7 @@ def test_a_key_revoked_while_it_is_used_is_refused_from_then_on(
 def test_revoke_is_immediate(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """A key that was just accepted is 401 in the very next request, and revoked with its times."""
+    """A key that was just accepted is 401 in the next request, and revoked with its times."""
     tenant = new_tenant("free")
     before = _list(tenant)[0]
     revoked = _revoke(tenant, tenant, 1)
@@ -331,7 +331,7 @@ def test_revoke_is_immediate(
 def test_revoke_ends_an_overlap(
     rotated: tuple[Caller, Caller], operator: Caller, refused: Refused, by: str
 ) -> None:
-    """A rotated key that is revoked is 401 at once; when it was first revoked stays."""
+    """A rotated key that is revoked is 401 at once; its first revocation time stays."""
     old, new = rotated
     assert old.ask("GET", "/kms/keys").status_code == 200
     before = _list(new)[0]
@@ -359,7 +359,7 @@ def test_revoke_ends_an_overlap(
 def test_a_version_that_is_not_there(
     operator: Caller, demo: Caller, refused: Refused, version: str
 ) -> None:
-    """A version that the tenant never had, and what is no number, are 404, field version."""
+    """An unknown version, and one that is not a number, are 404, field version."""
     for caller in (demo, operator):
         path = _path(demo, f"/{version}")
         assert refused(caller.ask("DELETE", path)) == NO_VERSION
@@ -369,7 +369,7 @@ def test_a_version_that_is_not_there(
 def test_revoked_keys_are_outside_of_the_quota(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Revoking makes room, for rotated keys and others, and versions count on."""
+    """Revoked keys do not count against the quota, and version numbers continue."""
     tenant = new_tenant("free")
     assert tenant.post(_path(tenant), status=201)["version"] == 2
     quota_reached = (400, "ERR_INVALID_001", None)
@@ -386,7 +386,7 @@ def test_revoked_keys_are_outside_of_the_quota(
 def test_rotation_never_exceeds_the_quota(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A full tenant can rotate, any number at once, and has as many active keys as before."""
+    """A tenant with a used-up quota can rotate concurrently, and keeps its number of active keys."""
     tenant = new_tenant("free")
     tenant.post(_path(tenant), status=201)
     tenant.post(_path(tenant, "/rotate"))
@@ -407,7 +407,7 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
     method: str,
     end: str,
 ) -> None:
-    """A foreign tenant, an unknown one and a malformed id get the same 404, and change nothing."""
+    """Another tenant, an unknown one and a malformed id get the same 404, and nothing changes."""
     another = new_tenant("free")
     responses = []
     for tenant_id in (another.tenant_id, str(uuid.uuid4()), "x"):
@@ -453,7 +453,7 @@ def short_overlap(
     ("short_overlap", "overlap"), [("own_rules", 0), ("closed", 1)], indirect=["short_overlap"]
 )
 def test_the_overlap_is_a_setting(short_overlap: httpx2.Client, overlap: int) -> None:
-    """A rotated key is accepted for as long as the settings say, and then 401; the new one stays."""
+    """A rotated key is accepted for the time in the settings, then 401; the new one stays valid."""
     tenant = short_overlap.post("/tenants", json={"name": "x"}).json()["data"]
     path = f"/tenants/{tenant['id']}/api-keys"
     old = {"X-API-Key": short_overlap.post(path).json()["data"]["api_key"]}

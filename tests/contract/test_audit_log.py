@@ -1,4 +1,4 @@
-"""The audit log over HTTP: everybody's own part of it, and proofs that anybody can check."""
+"""The audit log over HTTP: each tenant's own records, and proofs that anyone can verify."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_REFUSALS = {
 
 
 def leaf(record: dict[str, Any]) -> bytes:
-    """Return a record's leaf, from what the API shows of it."""
+    """Return a record's leaf, from the API's record."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return sha256(b"\x00" + text.encode()).digest()
 
@@ -49,7 +49,7 @@ def node(left: bytes, right: bytes) -> bytes:
 
 
 def climbed(root: bytes, number: int, last: int, path: list[bytes]) -> bytes:
-    """Return where an inclusion proof leads to (RFC 9162, section 2.1.3.2)."""
+    """Return the root of an inclusion proof (RFC 9162, section 2.1.3.2)."""
     for step in path:
         if number & 1 or number == last:
             root = node(step, root)
@@ -63,7 +63,7 @@ def climbed(root: bytes, number: int, last: int, path: list[bytes]) -> bytes:
 
 
 def joined(first: int, second: int, root: bytes, path: list[bytes]) -> tuple[bytes, bytes]:
-    """Return the two roots that a consistency proof shows (RFC 9162, section 2.1.4.2)."""
+    """Return the two roots of a consistency proof (RFC 9162, section 2.1.4.2)."""
     path = [root, *path] if first & (first - 1) == 0 else path
     number, last = first - 1, second - 1
     while number & 1:
@@ -99,7 +99,7 @@ def records(caller: Caller, **query: object) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant that has worked, and does nothing more in this module."""
+    """A tenant with some operations and no later ones in this module."""
     made = new_tenant()
     made.post("/kms/keys/generate", KYBER, status=201)
     made.post("/kms/keys/generate", DILITHIUM, status=201)
@@ -112,7 +112,7 @@ def tenant(new_tenant: Callable[..., Caller]) -> Caller:
 
 
 def test_a_record_says_what_was_done(tenant: Caller) -> None:
-    """Each has the documented fields, of the tenant alone, numbered from 1 in order of time."""
+    """Each record has the documented fields, only the tenant's are shown, and they are in order."""
     own = records(tenant)
     assert [record["number"] for record in own] == list(range(1, len(own) + 1))
     for record in own:
@@ -136,7 +136,7 @@ def test_a_record_says_what_was_done(tenant: Caller) -> None:
 def test_a_tenant_sees_its_own_and_the_operator_all(
     operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """No filter shows a tenant anything of another's; the operator is shown both."""
+    """No filter shows another tenant's records to a tenant; the operator sees both."""
     other = new_tenant()
     theirs = {record["id"] for record in records(other)}
     own = {record["id"] for record in records(tenant)}
@@ -161,12 +161,12 @@ def test_a_tenant_sees_its_own_and_the_operator_all(
     ],
 )
 def test_filters(query: dict[str, object], count: int, tenant: Caller) -> None:
-    """Each filter, and several together, find what was done."""
+    """Each filter, and combinations, find the right records."""
     assert len(records(tenant, **query)) == count
 
 
 def test_refusals_are_one_filter(new_tenant: Callable[..., Caller]) -> None:
-    """Every refusal is found by one word, of the key service and of the gateway, and nothing else."""
+    """One filter value finds exactly the refusals, of the key service and of the gateway."""
     tenant = new_tenant()
     tenant.refusal("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
     tenant.refusal("/kms/keys/archive", {**KYBER, "key_version": 1, "delay_days": 7})
@@ -179,7 +179,7 @@ def test_refusals_are_one_filter(new_tenant: Callable[..., Caller]) -> None:
 def test_records_are_found_by_what_people_call_a_principal(
     installation: Installation, new_tenant: Callable[..., Caller], operator: Caller
 ) -> None:
-    """An e-mail address, an API key's name, and for the operator a tenant's id or name."""
+    """A principal is found by e-mail address, by API key name, and by the operator's tenant filter."""
     tenant = new_tenant()
     email = f"{uuid4()}@example.com"
     person = installation.person(tenant.tenant_id, email=email)
@@ -216,14 +216,14 @@ def test_nobody_learns_of_others_by_a_filter(
 
 
 def test_a_tenant_that_is_not_there_has_no_records(operator: Caller) -> None:
-    """An id or a name of no tenant, and the installation's own id, are 404."""
+    """The id or name of no tenant, and the installation's own id, are 404."""
     for name in (str(uuid4()), "no such tenant", str(UUID(int=0)), "0"):
         response = operator.ask("GET", "/audit/records", params={"tenant": name})
         assert (response.status_code, response.json()["error"]["field"]) == (404, "tenant")
 
 
 def test_records_are_found_by_source_address(new_tenant: Callable[..., Caller]) -> None:
-    """The address in a record finds it, however it is written; another finds nothing."""
+    """An address in any spelling finds its records; another finds nothing."""
     tenant = new_tenant()
     tenant.get("/kms/keys")
     everything = records(tenant)
@@ -236,7 +236,7 @@ def test_records_are_found_by_source_address(new_tenant: Callable[..., Caller]) 
 def test_page_views_can_be_left_out(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """Lists that people read successfully are; those of programs, refusals and other uses stay."""
+    """Successful portal reads of lists can be left out; programs, refusals and other uses stay."""
     tenant = new_tenant()
     person = new_person(tenant.tenant_id, "viewer")
     for caller in (tenant, person):
@@ -257,7 +257,7 @@ def test_page_views_can_be_left_out(
 
 
 def test_times_are_exact_to_the_microsecond(tenant: Caller) -> None:
-    """From a record's own time finds it, to its time does not, for every record."""
+    """For every record: since its own time includes it, until its time excludes it."""
     for record in records(tenant):
         at = record["recorded_at"]
         after = datetime.fromisoformat(at) + timedelta(microseconds=1)
@@ -320,14 +320,14 @@ def test_bad_values_are_named(
 
 @pytest.mark.parametrize("missing", ["first", "second"])
 def test_consistency_needs_two_sizes(missing: str, tenant: Caller, refused: Refused) -> None:
-    """A size that is left out is named."""
+    """A missing size is named."""
     query = {name: 1 for name in ("first", "second") if name != missing}
     response = tenant.ask("GET", "/audit/consistency", params=query)
     assert refused(response) == (422, UNPROCESSABLE, missing)
 
 
 def test_a_proof_leads_to_a_signed_root(operator: Caller, tenant: Caller) -> None:
-    """For each record of the tenant: proof, root, signature and public key fit together."""
+    """For each record of the tenant, proof, root, signature and public key fit together."""
     sign(operator)
     listed = tenant.get("/audit/keys")
     for record in records(tenant):
@@ -384,7 +384,7 @@ def test_two_sizes_are_consistent(operator: Caller, tenant: Caller) -> None:
 
 
 def test_no_consistency_with_the_future(operator: Caller, tenant: Caller, refused: Refused) -> None:
-    """Sizes in the wrong order, and sizes larger than the log, are not found."""
+    """Sizes in the wrong order, and sizes beyond the log, are not found."""
     size = sign(operator)["size"]
     for first, second in ((2, 1), (1, size + 1_000_000)):
         query = {"first": first, "second": second}
@@ -395,7 +395,7 @@ def test_no_consistency_with_the_future(operator: Caller, tenant: Caller, refuse
 
 
 def test_checkpoints_are_listed(operator: Caller, tenant: Caller) -> None:
-    """After a size they come in order, and all callers are shown the same."""
+    """Checkpoints after a size come in order, and are the same for all callers."""
     made = []
     for _ in range(3):
         made.append(sign(operator))
@@ -413,7 +413,7 @@ def test_checkpoints_are_listed(operator: Caller, tenant: Caller) -> None:
 
 @pytest.mark.parametrize("algorithm", ["Kyber768", "SLH-DSA-SHA2-128f", 1, None, []])
 def test_only_two_algorithms_sign(algorithm: object, operator: Caller) -> None:
-    """Any other name is refused; null means the default."""
+    """Other algorithm names are refused; null means the default."""
     response = operator.ask("POST", "/audit/checkpoints", {"algorithm": algorithm})
     if algorithm is None:
         assert response.status_code == 201
@@ -435,7 +435,7 @@ def exported(caller: Caller) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("who", ["operator", "tenant"])
 def test_an_export_is_whole_and_proves_itself(who: str, operator: Caller, tenant: Caller) -> None:
-    """Head, keys, checkpoint, every record with its proof in order, and the end that counts them."""
+    """An export has header, keys, checkpoint, all records with proofs in order, and a correct end line."""
     caller = {"operator": operator, "tenant": tenant}[who]
     sign(operator)
     head, *middle, end = exported(caller)
@@ -466,7 +466,7 @@ def test_an_export_is_whole_and_proves_itself(who: str, operator: Caller, tenant
 def test_the_whole_log_without_proofs(
     operator: Caller, tenant: Caller, refused: Refused, tmp_path: Path
 ) -> None:
-    """From a record on the operator gets the whole log without proofs, which verifies, also gzipped."""
+    """The operator gets the whole log without proofs from any record on, also gzipped; it verifies."""
     sign(operator)
     keys = tmp_path / "keys.json"
     keys.write_bytes(operator.ask("GET", "/audit/keys").content)
@@ -500,7 +500,7 @@ def test_the_whole_log_without_proofs(
 
 
 def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) -> None:
-    """Uses of a version are counted with the time of the last use; reading it is no use."""
+    """Uses of a version are counted with the time of the last; reading the key is not a use."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", KYBER, status=201)
     path = "/kms/keys/1/usage"
@@ -527,7 +527,7 @@ def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) 
 def test_refusals_are_recorded(
     operator: Caller, new_tenant: Callable[..., Caller], anonymous: Caller
 ) -> None:
-    """What policy, suspension or the kind of caller forbids is recorded, once; 401 and 404 are not."""
+    """Refusals by policy, suspension or kind of caller are recorded once; 401 and 404 are not."""
     tenant = new_tenant("free")
     before = len(records(tenant))
     newest = records(operator, order="desc")[0]["id"]
@@ -573,7 +573,7 @@ def test_refusals_are_recorded(
 def test_a_reached_quota_is_recorded_once(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """The key service has recorded that a key too many was refused, and nobody does it again."""
+    """A refusal by the key quota is recorded once, by the key service."""
     tenant = new_tenant()
     for algorithm in ("X-Wing", "Dilithium3"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -588,7 +588,7 @@ def test_a_reached_quota_is_recorded_once(
 def test_too_many_requests_leave_no_record(
     operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Requests over the rate limit are not recorded: they could fill the log."""
+    """Requests over the rate limit are not recorded, because they could fill the log."""
     tenant = new_tenant("free")
     operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"requests_per_minute": 2})
     newest = records(operator, order="desc")[0]["id"]

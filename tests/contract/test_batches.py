@@ -1,4 +1,4 @@
-"""Batches over HTTP: each item is answered as the single call would be, whatever the others are."""
+"""Batches over HTTP: each item gets the response of the single call, regardless of the others."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
 MAX_BODY = 4 * 1024 * 1024
 RANDOM = frozenset({"ciphertext", "kem_ciphertext", "shared_secret", "wrapped_key", "signature"})
-"""What is new in every answer, and so cannot be compared."""
+"""Values that differ in each response, so they are not compared."""
 NAMES = frozenset({"algorithm", "key_version"})
 NOT_THIS: tuple[Any, ...] = ("not base64!", 7, ["AAAA"], {}, "AAAA")
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 
 
 def _alone(caller: Caller, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return what a single call answers, as a batch would give it back."""
+    """Return a single call's result in the form of a batch's item."""
     response = caller.ask("POST", path, body).json()
     found = {name: response[name] for name in ("data", "error") if name in response}
     if found.get("error", {}).get("message", "").startswith("unknown field"):
@@ -47,7 +47,7 @@ def _comparable(result: dict[str, Any], random: AbstractSet[str]) -> dict[str, A
 def test_every_item_is_answered_as_the_call_alone(
     world: World, paths: dict[Operation, str], operation: Operation
 ) -> None:
-    """Good items and bad of every kind, in one batch: each has the data or the error of its call."""
+    """Good items and bad ones of every kind, in one batch, get the data or the error of their call."""
     path = paths[operation]
     is_data_key = operation is Operation.GENERATE_DATA_KEY
     random = RANDOM | {"plaintext"} if is_data_key else RANDOM
@@ -83,7 +83,7 @@ def test_every_item_is_answered_as_the_call_alone(
 
 
 def test_what_a_batch_makes_another_opens(world: World, b64: Callable[[bytes], str]) -> None:
-    """128 ciphertexts of a batch are opened by the next, in order, with the references."""
+    """A batch opens the 128 ciphertexts of another, in order and with the references."""
     items = [{"reference": f"row-{each}", "plaintext": b64(bytes([each]))} for each in range(128)]
     made = world.caller.post("/kem/encrypt/batch", {"items": items, "algorithm": "X-Wing"})
     assert [each["reference"] for each in made["results"]] == [each["reference"] for each in items]
@@ -96,7 +96,7 @@ def test_what_a_batch_makes_another_opens(world: World, b64: Callable[[bytes], s
 
 
 def test_references_need_not_differ(world: World) -> None:
-    """An item repeats its request's reference, also with an error; without one it has none."""
+    """A result has its item's reference, also with an error, and none without one."""
     items = [
         {"reference": "same", "plaintext": "AAAA"},
         {"reference": "same", "plaintext": "?"},
@@ -118,7 +118,7 @@ def test_references_need_not_differ(world: World) -> None:
 
 @pytest.mark.parametrize("reference", ["", "x" * 129, 7, ["a"], "line\nbreak", "\u0000"])
 def test_a_bad_reference_is_its_items_error(world: World, reference: object) -> None:
-    """It is refused as the operation refuses a field, and not given back."""
+    """An invalid reference is refused with the operation's code, and not returned."""
     body = {"items": [{"reference": reference, "plaintext": "AAAA"}, {"plaintext": "AAAA"}]}
     first, second = world.caller.post("/kem/encrypt/batch", body)["results"]
     assert first["error"]["error_code"] == "ERR_KEM_001"
@@ -128,7 +128,7 @@ def test_a_bad_reference_is_its_items_error(world: World, reference: object) -> 
 
 
 def test_fields_beside_the_items_count_for_all(world: World) -> None:
-    """An item without the field has the one beside all; one that has it too is refused."""
+    """A field beside the items applies to all; an item that repeats it is refused."""
     body: dict[str, Any] = {
         "algorithm": "X-Wing",
         "key_version": 3,
@@ -160,14 +160,14 @@ def test_fields_beside_the_items_count_for_all(world: World) -> None:
     ],
 )
 def test_what_is_no_list_of_items_is_refused(world: World, refused: Refused, items: object) -> None:
-    """There are 1 to 128 items, or the request is 400, with its operation's code."""
+    """A batch without 1 to 128 items is 400 with its operation's code."""
     response = world.caller.ask("POST", "/kem/encrypt/batch", {"items": items})
     assert refused(response) == (400, "ERR_KEM_001", "items")
 
 
 @pytest.mark.parametrize("item", [None, 7, "AAAA", [], [{"plaintext": "AAAA"}], True])
 def test_what_is_no_item_is_refused_alone(world: World, item: object) -> None:
-    """Something else than an object among the items is that item's error."""
+    """An item that is not an object gets an error of its own."""
     body = {"items": [{"plaintext": "AAAA"}, item, {"plaintext": "AAAA"}]}
     results = world.caller.post("/kem/encrypt/batch", body)["results"]
     assert ["data" in each for each in results] == [True, False, True]
@@ -176,13 +176,13 @@ def test_what_is_no_item_is_refused_alone(world: World, item: object) -> None:
 
 @pytest.mark.parametrize("name", ["surprise", "plaintext", "reference"])
 def test_what_cannot_count_for_all_is_refused(world: World, refused: Refused, name: str) -> None:
-    """Unknown fields beside the items, large ones and references are 400."""
+    """Unknown fields beside the items, large ones and references there are 400."""
     response = world.caller.ask("POST", "/kem/encrypt/batch", {"items": [{}], name: "AAAA"})
     assert refused(response) == (400, "ERR_KEM_001", name)
 
 
 def test_a_batch_of_4_mib_is_answered(world: World, b64: Callable[[bytes], str]) -> None:
-    """Four items fill 4 MiB and are all encrypted; one byte more is 400."""
+    """Four items of 4 MiB in total are encrypted; one byte more is 400."""
     text = b64(bytes(786_000))
     body = json.dumps({"items": [{"plaintext": text}] * 4}).encode()
     for content, status in (
@@ -203,7 +203,7 @@ def test_a_batch_of_4_mib_is_answered(world: World, b64: Callable[[bytes], str])
 def test_each_item_counts_against_the_rate_limit(
     operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
 ) -> None:
-    """A batch counts as its items: it is admitted whole, or refused whole before anything is done."""
+    """A batch counts as its items, and is admitted or refused as a whole."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"requests_per_minute": 20})
@@ -226,7 +226,7 @@ def test_each_item_counts_against_the_rate_limit(
 def test_a_batch_on_a_plan_without_the_algorithm(
     new_tenant: Callable[..., Caller], installation: Any
 ) -> None:
-    """Items that a policy denies are 403 each, and recorded each; the others are answered."""
+    """Items that a policy denies are 403 and recorded, each alone; the others succeed."""
     tenant = new_tenant("free")
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     items = [
@@ -250,7 +250,7 @@ def test_a_batch_on_a_plan_without_the_algorithm(
 
 
 def test_the_allowance_is_spent_by_what_succeeds(own_rules: Any) -> None:
-    """Of an allowance of 20, a batch takes its successes; one that does not fit is refused whole."""
+    """Only successful items use up the quota; a batch that exceeds it is refused as a whole."""
     tenant = own_rules.new_tenant("free")
     tenant.post("/kms/keys/generate", {"algorithm": KEM}, status=201)
     good: dict[str, Any] = {"plaintext": "AAAA"}
@@ -269,7 +269,7 @@ def test_the_allowance_is_spent_by_what_succeeds(own_rules: Any) -> None:
 def test_scopes_hold_for_each_item(
     installation: Any, operator: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """An API key for one algorithm gets an error for items with another, and none for its own."""
+    """An API key for one algorithm gets an error only for items with another."""
     tenant = new_tenant()
     for algorithm in (KEM, Algorithm.X_WING):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)

@@ -26,13 +26,13 @@ STEP_UP = (401, "ERR_MFA_013", None)
 POLICY = (403, "ERR_POLICY_001", None)
 X_WING = {"algorithm": "X-Wing"}
 SETTLED_SECONDS = 60.0
-"""A period is settled within five seconds of its end; the machine may be slow."""
+"""Seconds: a period is settled within five seconds of its end, on a slow machine later."""
 TIERS = ["free", "starter", "growth", "professional", "enterprise", "enterprise_plus"]
 
 
 @pytest.fixture
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A program of a tenant on free."""
+    """A program of a tenant on the free plan."""
     return new_tenant("free")
 
 
@@ -44,7 +44,7 @@ def owner(tenant: Caller, new_person: Callable[..., Caller]) -> Caller:
 
 @pytest.fixture
 def ask(password: str) -> Callable[..., httpx2.Response]:
-    """Step up, and ask for something that needs it."""
+    """Step up, and send a request that needs it."""
 
     def send(person: Caller, path: str, body: object = None, key: str = "") -> httpx2.Response:
         token = person.post("/auth/step-up", {"password": password})["step_up_token"]
@@ -56,7 +56,7 @@ def ask(password: str) -> Callable[..., httpx2.Response]:
 
 @pytest.fixture
 def buy(ask: Callable[..., httpx2.Response]) -> Callable[..., dict[str, Any]]:
-    """Buy a tier; return the answer's data."""
+    """Buy a tier; return the response's data."""
 
     def send(person: Caller, tier: str, key: str = "") -> dict[str, Any]:
         response = ask(person, CHECKOUT, {"tier": tier}, key)
@@ -69,7 +69,7 @@ def buy(ask: Callable[..., httpx2.Response]) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def end_period(installation: Installation) -> Callable[[Caller], None]:
-    """Let the current period of a tenant be over, in the database, behind the gateway's back."""
+    """End a tenant's current period, directly in the database."""
     settings = installation.data / "gateway" / "settings.toml"
     database = tomllib.loads(settings.read_text())["database"]
 
@@ -113,7 +113,7 @@ def test_nothing_is_sold_unless_the_operator_allows_it(own_rules: Installation) 
 
 
 def test_anyone_may_see_the_plans(anonymous: Caller, tenant: Caller) -> None:
-    """Prices, limits and algorithms of all tiers are shown with a credential and without."""
+    """Prices, limits and algorithms of all tiers are public."""
     data = anonymous.get("/billing/plans")
     assert [each["tier"] for each in data["plans"]] == TIERS
     assert [each["monthly_price_cents"] for each in data["plans"]] == [
@@ -134,7 +134,7 @@ def test_anyone_may_see_the_plans(anonymous: Caller, tenant: Caller) -> None:
 def test_a_tier_is_bought_at_once(
     tenant: Caller, owner: Caller, buy: Callable[..., dict[str, Any]]
 ) -> None:
-    """After the checkout the next request of a program is on the new plan, for a whole month."""
+    """After the checkout, a program's next request is on the new plan, for a whole month."""
     assert tenant.refusal("/kms/keys/generate", X_WING) == POLICY
     data = buy(owner, "starter")
     assert (data["pending"], data["checkout_url"]) == (False, None)
@@ -157,7 +157,7 @@ def test_a_tier_is_bought_at_once(
 def test_what_is_used_of_the_allowance(
     tenant: Caller, owner: Caller, buy: Callable[..., dict[str, Any]]
 ) -> None:
-    """On free the month's operations are told with their bound; on other plans nothing is counted."""
+    """On free the month's operations are shown with their quota; other plans count nothing."""
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     for _ in range(3):
         tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
@@ -170,7 +170,7 @@ def test_what_is_used_of_the_allowance(
 
 
 def test_what_is_used_of_the_limits(tenant: Caller, owner: Caller) -> None:
-    """Every limit of the plan is there, with active keys and API keys, requests and operations."""
+    """Every limit of the plan is shown with its use: active keys, API keys, requests and operations."""
 
     def limits(caller: Caller) -> dict[str, tuple[int | None, int | None]]:
         shown = caller.get("/billing/limits")["limits"]
@@ -194,7 +194,7 @@ def test_what_is_used_of_the_limits(tenant: Caller, owner: Caller) -> None:
 
 
 def test_limits_that_are_none(new_tenant: Callable[..., Caller]) -> None:
-    """A plan without a bound on keys and operations says null, and that nothing is counted."""
+    """A plan without quotas shows null for keys and operations."""
     shown = new_tenant("enterprise").get("/billing/limits")["limits"]
     limits = {each["name"]: (each["used"], each["limit"]) for each in shown}
     assert limits["pqc_keys"] == (0, None)
@@ -202,7 +202,7 @@ def test_limits_that_are_none(new_tenant: Callable[..., Caller]) -> None:
 
 
 def test_up_and_down(owner: Caller, buy: Callable[..., dict[str, Any]]) -> None:
-    """A change of tier is in force at once, and billed or given back for the rest of the period."""
+    """A change of tier applies at once, and the rest of the period is billed or credited."""
     buy(owner, "starter")
     up = buy(owner, "growth")["subscription"]
     assert (up["tier"], up["plan"]) == ("growth", "professional")
@@ -217,7 +217,7 @@ def test_up_and_down(owner: Caller, buy: Callable[..., dict[str, Any]]) -> None:
 def test_the_same_tier_again(
     owner: Caller, buy: Callable[..., dict[str, Any]], ask: Callable[..., httpx2.Response]
 ) -> None:
-    """The tier that runs is 409, and nothing more is billed."""
+    """Buying the present tier is 409, and nothing is billed."""
     buy(owner, "starter")
     response = ask(owner, CHECKOUT, {"tier": "starter"})
     assert response.status_code == 409
@@ -232,7 +232,7 @@ def test_a_cancellation_and_its_end(
     ask: Callable[..., httpx2.Response],
     end_period: Callable[[Caller], None],
 ) -> None:
-    """What is cancelled goes on to its period's end; then all is read, and written as free may."""
+    """A cancelled plan runs to its period's end; then everything can be read, and free's rules apply."""
     buy(owner, "starter")
     tenant.post("/kms/keys/generate", X_WING, status=201)
     sealed = tenant.post("/kem/encrypt", {**X_WING, "plaintext": "QUJD"})
@@ -262,7 +262,7 @@ def test_the_next_period(
     buy: Callable[..., dict[str, Any]],
     end_period: Callable[[Caller], None],
 ) -> None:
-    """What is not cancelled is billed again, once, and goes on for another month."""
+    """A plan that is not cancelled is billed once for another month."""
     first = buy(owner, "starter")["subscription"]
     end_period(tenant)
     _until(lambda: len(_lines(owner)) > 1)
@@ -276,7 +276,7 @@ def test_the_next_period(
 def test_going_on_after_all(
     owner: Caller, buy: Callable[..., dict[str, Any]], ask: Callable[..., httpx2.Response]
 ) -> None:
-    """Checkout of a tier that was cancelled takes the cancellation back, for nothing."""
+    """Checkout of a cancelled tier withdraws the cancellation, free of charge."""
     buy(owner, "starter")
     ask(owner, CANCEL)
     assert buy(owner, "starter")["subscription"]["cancel_at_period_end"] is False
@@ -286,7 +286,7 @@ def test_going_on_after_all(
 def test_nothing_to_cancel(
     owner: Caller, ask: Callable[..., httpx2.Response], refused: Refused
 ) -> None:
-    """Without anything bought there is nothing to cancel: 409; what the operator granted stays."""
+    """Without a purchase a cancellation is 409; the operator's plan stays."""
     assert refused(ask(owner, CANCEL)) == (409, "ERR_CONFLICT_001", None)
 
 
@@ -294,7 +294,7 @@ def test_nothing_to_cancel(
 def test_what_is_not_sold(
     owner: Caller, ask: Callable[..., httpx2.Response], refused: Refused, tier: object
 ) -> None:
-    """An unknown tier, or one that is not for sale, is 422 with its field; nothing is bought."""
+    """A tier that is unknown or not sold is 422 with its field, and nothing is bought."""
     refusal = refused(ask(owner, CHECKOUT, {"tier": tier}))
     assert refusal == (422, "ERR_INVALID_001", "tier")
     assert owner.get("/billing/invoices") == {"invoices": [], "total": 0}
@@ -302,7 +302,7 @@ def test_what_is_not_sold(
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"starter"', b'{"tier":"\xff"}'])
 def test_malformed_bodies(owner: Caller, password: str, refused: Refused, content: bytes) -> None:
-    """A body that is no JSON object is 400."""
+    """A body that is not a JSON object is 400."""
     token = owner.post("/auth/step-up", {"password": password})["step_up_token"]
     response = owner.ask("POST", CHECKOUT, content=content, headers={"X-Step-Up-Token": token})
     assert refused(response) == (400, "ERR_INVALID_001", None)
@@ -311,7 +311,7 @@ def test_malformed_bodies(owner: Caller, password: str, refused: Refused, conten
 def test_a_step_up_is_needed(
     owner: Caller, new_person: Callable[..., Caller], password: str, refused: Refused
 ) -> None:
-    """Without a token, or with a used one or another owner's, buying and cancelling are 401."""
+    """Buying and cancelling without a token, or with a used or foreign one, are 401."""
     other = new_person(owner.tenant_id)
     foreign = other.post("/auth/step-up", {"password": password})["step_up_token"]
     used = owner.post("/auth/step-up", {"password": password})["step_up_token"]
@@ -326,7 +326,7 @@ def test_a_step_up_is_needed(
 
 
 def test_of_many_with_one_token_one_buys(owner: Caller, password: str) -> None:
-    """Of many checkouts at once with one step-up token exactly one is done."""
+    """Of concurrent checkouts with one step-up token exactly one succeeds."""
     token = owner.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": token}
 
@@ -354,7 +354,7 @@ def test_only_owners_buy(
 
 
 def test_programs_do_not_buy(tenant: Caller, operator: Caller, refused: Refused) -> None:
-    """An API key and the operator's credential are 403; the operator changes plans otherwise."""
+    """An API key and the operator's credential are 403; the operator changes plans elsewhere."""
     for caller in (tenant, operator):
         for method, path in (("POST", CHECKOUT), ("POST", CANCEL), ("GET", "/billing/invoices")):
             body = {"tier": "starter"} if path == CHECKOUT else None
@@ -363,7 +363,7 @@ def test_programs_do_not_buy(tenant: Caller, operator: Caller, refused: Refused)
 
 
 def test_asking_again(owner: Caller, ask: Callable[..., httpx2.Response], refused: Refused) -> None:
-    """With an Idempotency-Key a checkout and a cancellation are done once, and answered alike."""
+    """With an Idempotency-Key a checkout and a cancellation happen once, with equal responses."""
     body = {"tier": "starter"}
     first = ask(owner, CHECKOUT, body, "buy").json()["data"]
     cancelled = ask(owner, CANCEL, None, "cancel").json()["data"]
@@ -383,7 +383,7 @@ def test_the_operator_s_word_holds(
     ask: Callable[..., httpx2.Response],
     refused: Refused,
 ) -> None:
-    """A plan that the operator sets is in force, and what was bought has ended with it."""
+    """A plan set by the operator replaces a purchased one."""
     buy(owner, "starter")
     path = f"/tenants/{tenant.tenant_id}"
     operator.ask("PATCH", path, {"plan": "enterprise"})
@@ -402,7 +402,7 @@ def test_what_is_bought_is_in_the_log(
     ask: Callable[..., httpx2.Response],
     end_period: Callable[[Caller], None],
 ) -> None:
-    """Each change is a record of the person's, the end one of the gateway's, a refusal one too."""
+    """Each change is recorded with the person, its end with the gateway, and refusals too."""
     tenant.ask("POST", CHECKOUT, {"tier": "starter"})
     buy(owner, "starter")
     buy(owner, "growth")

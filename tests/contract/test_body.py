@@ -1,4 +1,4 @@
-"""A request's body is a JSON object of at most 4 MiB, or it is 400 in the envelope."""
+"""A request's body must be a JSON object of at most 4 MiB, or the response is 400."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_body_that_is_no_json_object(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     content: bytes,
 ) -> None:
-    """A body that is no JSON object is 400 ERR_INVALID_001, on every endpoint that takes one."""
+    """A body that is not a JSON object is 400 ERR_INVALID_001 on every endpoint with a body."""
     for path in POST_ENDPOINTS:
         assert refused(demo.ask("POST", path, content=content, headers=JSON)) == INVALID, path
 
@@ -116,14 +116,14 @@ def test_another_content_type(
     ids=["with charset", "upper case", "missing"],
 )
 def test_json_by_its_content_type(world: World, headers: dict[str, str]) -> None:
-    """The content type may have parameters, any case, or be missing."""
+    """The content type may have parameters, any case of letters, or be missing."""
     content = json.dumps({"plaintext": "aGVsbG8="}).encode()
     response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=headers)
     assert response.status_code == 200
 
 
 def test_a_body_of_4_mib_is_read(world: World) -> None:
-    """4 MiB are read: white space changes nothing."""
+    """A body of exactly 4 MiB, with white space, is read."""
     start, end = b'{"plaintext":"aGVsbG8="', b"}"
     content = start + b" " * (MAX_BODY - len(start) - len(end)) + end
     assert len(content) == MAX_BODY
@@ -137,7 +137,7 @@ def test_a_body_of_more_than_4_mib(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     chunked: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """One byte over 4 MiB is 400 ERR_INVALID_001, and the service goes on."""
+    """One byte over 4 MiB is 400 ERR_INVALID_001, and the service continues."""
     start, end = b'{"plaintext":"aGVsbG8=","padding":"', b'"}'
     content = start + b"x" * (MAX_BODY + 1 - len(start) - len(end)) + end
 
@@ -165,7 +165,7 @@ def test_a_name_that_is_there_twice(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     content: bytes,
 ) -> None:
-    """A name that is there twice is 400: readers would differ about its value."""
+    """A repeated name is 400, because readers would read different values."""
     response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
     twice = "unknown" if b"unknown" in content else "plaintext"
     assert refused(response) == (400, "ERR_KEM_001", twice)
@@ -199,7 +199,7 @@ def test_a_name_that_is_there_twice(
 def test_a_name_that_is_there_twice_has_the_operation_s_code(
     world: World, path: str, content: bytes, expected: tuple[str, str | None]
 ) -> None:
-    """The name is the error's field, at any depth, in the operation's own code; markup is not shown."""
+    """A repeated name at any depth is the error's field, with the operation's code and without markup."""
     response = world.caller.ask("POST", path, content=content, headers=JSON)
     assert refusal_of(response) == (400, *expected)
     assert "occurs twice" in response.json()["error"]["message"]
@@ -239,7 +239,7 @@ def test_a_name_that_is_there_twice_has_the_operation_s_code(
 def test_what_a_body_is_instead_of_an_object_is_said(
     world: World, content: bytes, said: str
 ) -> None:
-    """The message names what the body is, or where its syntax breaks, and has none of it."""
+    """The message names the kind of the body, or the place of the syntax error, without quoting it."""
     response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
     assert refusal_of(response) == INVALID
     assert said in response.json()["error"]["message"]
@@ -248,7 +248,7 @@ def test_what_a_body_is_instead_of_an_object_is_said(
 @pytest.mark.parametrize("digits", [18, 19, 20, 100, 4300, 4301, 100_000])
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_an_integer_of_any_length_is_one(world: World, digits: int, sign: str) -> None:
-    """A version that no key can have is 404 however many digits it has; a negative one is 400."""
+    """A version number of any length that no key has is 404; a negative one is 400."""
     content = f'{{"ciphertext":"","key_version":{sign}{"9" * digits}}}'.encode()
     response = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
     expected = (400, "ERR_KEM_002") if sign else (404, "ERR_NOT_FOUND_001")
@@ -259,7 +259,7 @@ def test_an_integer_of_any_length_is_one(world: World, digits: int, sign: str) -
 
 
 def test_a_huge_integer_with_an_idempotency_key_is_refused(world: World) -> None:
-    """A field that is a number beyond 64 bits is 400 with an Idempotency-Key, too."""
+    """A number beyond 64 bits is 400, also with an Idempotency-Key."""
     for number in ("9" * 30, "9" * 5000, "-" + "9" * 30, "1e400"):
         response = world.caller.ask(
             "POST",
@@ -285,7 +285,7 @@ def test_a_huge_integer_with_an_idempotency_key_is_refused(world: World) -> None
     ],
 )
 def test_what_is_no_integer_is_named(world: World, value: str, said: str) -> None:
-    """A key_version that is written as something else is named as that."""
+    """The error for a key_version of another JSON type names that type."""
     content = f'{{"ciphertext":"","key_version":{value}}}'.encode()
     response = world.caller.ask("POST", "/kem/decrypt", content=content, headers=JSON)
     assert refusal_of(response) == (400, "ERR_KEM_002", "key_version")
@@ -298,7 +298,7 @@ def test_an_array_or_an_object_is_refused_with_its_field(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     nested: str,
 ) -> None:
-    """A field that has an array or an object, a known one or not, is 400 by its name."""
+    """An array or an object in any field is 400 with the field's name."""
     for name in ("plaintext", "unknown"):
         content = f'{{"algorithm":"Kyber768","{name}":{nested}}}'.encode()
         response = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
@@ -319,7 +319,7 @@ def test_an_array_or_an_object_is_refused_with_its_field(
     ],
 )
 def test_unknown_fields_are_refused(world: World, name: str, shown: str | None) -> None:
-    """A field that the operation does not have is 400 in its own code; a proper name is shown."""
+    """An unknown field is 400 with the operation's code, and its name if it is a proper one."""
     body = {"plaintext": "aGVsbG8=", name: None}
     assert world.caller.refusal("/kem/encrypt", body) == (400, "ERR_KEM_001", shown)
 
@@ -327,14 +327,14 @@ def test_unknown_fields_are_refused(world: World, name: str, shown: str | None) 
 def test_a_body_where_none_is_taken_is_not_read(
     demo: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]]
 ) -> None:
-    """GET ignores a body; archive refuses whatever the body is."""
+    """GET ignores a body; archive is refused with any body."""
     assert demo.ask("GET", "/kms/keys", content=b"not JSON").status_code == 200
     archive = demo.ask("POST", "/kms/keys/archive", content=b"not JSON")
     assert refused(archive) == (403, "ERR_KMS_020", None)
 
 
 def _resident_bytes(pid: int) -> int:
-    """Return how much memory a process has."""
+    """Return a process's memory in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -352,7 +352,7 @@ SENT = base64.b64encode(bytes(700_000)).decode()
 def test_nothing_is_left_of_a_refused_body(
     installation: Installation, nobody: Caller, path: str, body: object
 ) -> None:
-    """The memory is free at once, and does not wait for the collector of cycles."""
+    """The memory of a refused body is freed at once, before garbage collection."""
     gateway = installation.children()["pqkeep_gateway"]
     resident = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Many callers change one key at the same time, and one looks on."""
+"""Many callers change one key at the same time, and one caller watches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KYBER = {"algorithm": "Kyber768"}
 
 @pytest.fixture
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant of this test only."""
+    """A tenant for this test only."""
     return new_tenant()
 
 
 @contextmanager
 def _reading(tenant: Caller) -> Iterator[list[list[int]]]:
-    """Look again and again which versions are active; what was seen is there at the end."""
+    """Read the active versions repeatedly; the list has all observations at the end."""
     seen: list[list[int]] = []
     over = threading.Event()
 
@@ -47,7 +47,7 @@ def _reading(tenant: Caller) -> Iterator[list[list[int]]]:
 
 @pytest.fixture(scope="module")
 def rotated(new_tenant: Callable[..., Caller]) -> tuple[Caller, list[Any], list[list[int]]]:
-    """A tenant whose key eight callers rotated many times each, their answers, and what was seen."""
+    """A tenant whose key eight callers rotated often, with the responses and the observations."""
     tenant = new_tenant()
     tenant.post("/kms/keys/generate", KYBER, status=201)
     with ThreadPoolExecutor(WRITERS) as pool, _reading(tenant) as seen:
@@ -62,7 +62,7 @@ def rotated(new_tenant: Callable[..., Caller]) -> tuple[Caller, list[Any], list[
 def test_every_rotation_succeeds_once(
     rotated: tuple[Caller, list[Any], list[list[int]]],
 ) -> None:
-    """Each rotation is 201 and made a version of its own from the one before it."""
+    """Each rotation is 201 and makes its own version from the one before."""
     _, responses, _ = rotated
     assert {response.status_code for response in responses} == {201}
     made = [response.json()["data"] for response in responses]
@@ -71,7 +71,7 @@ def test_every_rotation_succeeds_once(
 
 
 def test_the_versions_have_no_gap(rotated: tuple[Caller, list[Any], list[list[int]]]) -> None:
-    """Afterwards there are the versions from 1 up, all retired but the last, which is active."""
+    """Afterwards the versions have no gaps, and all but the last are retired."""
     tenant, _, _ = rotated
     keys = tenant.get("/kms/keys")["keys"]
     assert [key["key_version"] for key in keys] == list(range(1, WRITERS * ROUNDS + 2))
@@ -117,7 +117,7 @@ def test_generate_and_retire_leave_at_most_one_active(tenant: Caller) -> None:
 
 @pytest.mark.parametrize("round_", range(10 if IS_EXHAUSTIVE else 3))
 def test_of_generations_at_once_one_succeeds(tenant: Caller, round_: int) -> None:
-    """Of eight generations at once one is 201; the rest are 400 and name the algorithm."""
+    """Of eight concurrent generations one is 201; the rest are 400 and name the algorithm."""
     with ThreadPoolExecutor(WRITERS) as pool:
         asked = [pool.submit(tenant.ask, "POST", "/kms/keys/generate", KYBER) for _ in range(8)]
         responses = [each.result() for each in asked]

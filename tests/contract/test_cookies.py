@@ -1,4 +1,4 @@
-"""Every cookie that is ever set, where people come over TLS: none goes without it."""
+"""Every cookie over TLS is Secure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AGES = {
     "change-password": ("0", "0"),
     "leave": ("0", "0"),
 }
-"""How long the access token's and the refresh token's cookie live, in seconds, by what sets them."""
+"""The lifetimes of the access and the refresh cookie in seconds, by operation."""
 
 
 class Browser:
-    """A person with cookies that are sent as if over TLS."""
+    """A person with a cookie jar that behaves as over TLS."""
 
     def __init__(self, closed: Installation, password: str) -> None:
         self.caller = closed.caller(None)
@@ -39,7 +39,7 @@ class Browser:
         self.kept: dict[str, str] = {}
 
     def ask(self, method: str, path: str, body: object = None, **proof: str) -> Any:
-        """Send the cookies, and keep those that come."""
+        """Send the cookies, and keep new ones."""
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.kept.items())}
         if proof:
             token = self.ask("POST", "/auth/step-up", proof).json()["data"]["step_up_token"]
@@ -61,7 +61,7 @@ class Browser:
         return self.ask("POST", "/auth/login", fields)
 
     def walk(self, tenant_id: str) -> Iterator[tuple[str, httpx2.Response]]:
-        """Do everything that sets cookies; yield what it was and its answer."""
+        """Do everything that sets cookies; yield its name and its response."""
         yield "accept-invitation", self.join(tenant_id)
         yield "refresh", self.ask("POST", "/auth/refresh")
         yield "logout", self.ask("POST", "/auth/logout")
@@ -96,7 +96,7 @@ def _cookies(response: httpx2.Response) -> SimpleCookie:
 
 @pytest.fixture(scope="module")
 def responses(closed: Installation, password: str) -> dict[str, httpx2.Response]:
-    """What set cookies, in an installation for others than its developer."""
+    """The responses with cookies, in an installation for the public."""
     tenant_id = closed.new_tenant().tenant_id
     Browser(closed, password).join(tenant_id)
     return dict(Browser(closed, password).walk(tenant_id))
@@ -105,7 +105,7 @@ def responses(closed: Installation, password: str) -> dict[str, httpx2.Response]
 @pytest.mark.threat("network-observer")
 @pytest.mark.parametrize("what", AGES)
 def test_cookies_go_over_tls_only(responses: dict[str, httpx2.Response], what: str) -> None:
-    """The cookies are Secure, httpOnly, SameSite=Lax, of one path, for this host, as long as said."""
+    """The cookies are Secure, HttpOnly, SameSite=Lax, for one path and this host, with the right lifetime."""
     assert responses[what].is_success, responses[what].text
     shown = {name: dict(each) for name, each in _cookies(responses[what]).items()}
     wanted = {"secure": True, "httponly": True, "samesite": "Lax", "domain": "", "expires": ""}

@@ -1,4 +1,4 @@
-"""Who gets in: 401 for everybody we do not know, 403 for the operator on tenants' keys."""
+"""Unknown credentials are 401, and the operator is 403 on tenants' keys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_without_a_credential(
     method: str,
     path: str,
 ) -> None:
-    """Every endpoint refuses a request without a credential, before it looks at anything else."""
+    """Without a credential every endpoint refuses a request before any other check."""
     assert refused(anonymous.ask(method, path)) == (401, "ERR_AUTH_001", None)
 
 
@@ -72,7 +72,7 @@ def test_without_a_credential(
 def test_with_a_credential_that_is_none(
     anonymous: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]], shown: str
 ) -> None:
-    """A credential we do not know is 401, whatever its form, also where none is needed."""
+    """An unknown credential of any form is 401, also where none is needed."""
     headers = [(b"X-API-Key", shown.encode("latin-1"))]
     for method, path in (("GET", "/kms/keys"), ("POST", "/tenants")):
         response = anonymous.ask(method, path, headers=headers)
@@ -84,7 +84,7 @@ def test_near_misses_of_a_real_api_key(
     anonymous: Caller,
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
 ) -> None:
-    """An API key with anything added, removed or changed is 401."""
+    """An API key with any character added, removed or changed is 401."""
     real = demo.api_key
     swapped = real[:10] + ("A" if real[10] != "A" else "B") + real[11:]
     for shown in (real[:-1], real + "A", real.swapcase(), "pqo_" + real[4:], swapped):
@@ -96,7 +96,7 @@ def test_near_misses_of_a_real_api_key(
 def test_header_names_have_no_case(
     installation: Installation, anonymous: Caller, name: str
 ) -> None:
-    """The credential's header is found however it is written."""
+    """The credential's header is found in any case of letters."""
     response = anonymous.ask("GET", "/kms/keys", headers={name: installation.ready["api_key"]})
     assert response.status_code == 200
 
@@ -108,7 +108,7 @@ def test_the_operator_uses_no_keys(
     method: str,
     path: str,
 ) -> None:
-    """The operator's credential performs no operation on keys: 403, in archive's own code there."""
+    """The operator cannot use keys: 403, with archive's own code for archive."""
     body: dict[str, object] | None = {} if method == "POST" else None
     code = "ERR_KMS_020" if path.endswith("/archive") else "ERR_FORBIDDEN_001"
     assert refused(operator.ask(method, path, body)) == (403, code, None)
@@ -117,6 +117,6 @@ def test_the_operator_uses_no_keys(
 def test_the_credential_comes_before_the_body(
     anonymous: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]]
 ) -> None:
-    """Without a credential a bad body is not even looked at."""
+    """Without a credential an invalid body is not read."""
     response = anonymous.ask("POST", "/kem/encrypt", content=b"not JSON")
     assert refused(response) == (401, "ERR_AUTH_001", None)

@@ -1,4 +1,4 @@
-"""What the reference says of each row follows from the row."""
+"""The reference's description of each row follows from the row."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ API_KEY, COOKIE, STEP_UP = '-H "X-API-Key:', '-b "$COOKIES"', '-H "X-Step-Up-Tok
 
 @ROW
 def test_a_credential_can_be_refused_anywhere(row: Endpoint) -> None:
-    """401, 403 and 429 of a credential are listed for every operation, where none is needed too."""
+    """401, 403 and 429 for a credential are listed for every operation, even without need of one."""
     assert {Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001} <= codes(row)
 
 
 @ROW
 def test_a_second_factor_is_owed_where_that_can_be(row: Endpoint) -> None:
-    """ERR_AUTH_MFA_001 is listed for sign-ins, and where a session that lacks a factor is refused."""
+    """ERR_AUTH_MFA_001 is listed for sign-ins, and where a session without a factor is refused."""
     is_sign_in = SecondFactorRequiredError in row.errors
     callers = GRANTS[row.permission]
     takes_sessions = Role.VIEWER in callers or Role.OWNER in callers
@@ -36,7 +36,7 @@ def test_a_second_factor_is_owed_where_that_can_be(row: Endpoint) -> None:
 
 @ROW
 def test_the_example_shows_a_credential_that_is_accepted(row: Endpoint) -> None:
-    """An example has an API key where one may call, else a session's cookie, or nothing."""
+    """An example has an API key where allowed, else a session's cookie, or no credential."""
     callers = GRANTS[row.permission]
     if callers == GRANTS[Permission.PUBLIC]:
         expected = set()

@@ -1,4 +1,4 @@
-"""Owners are told by mail what is going to be destroyed: once, without a token."""
+"""Owners get one e-mail about each scheduled destruction, without a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _owners(installation: Installation, tenant: Caller) -> tuple[Caller, str, st
 
 
 def _told(installation: Installation, email: str, count: int = 1) -> str:
-    """Return what the newest of so many such mails says; it has no token, and no link with one."""
+    """Return the newest of this number of such e-mails. It must have no token or link with one."""
     found = installation.mailbox.messages(email, KIND, count)
     assert len(found) == count
     text = str(found[-1].get_content())
@@ -57,7 +57,7 @@ def test_a_scheduled_key_is_told_once(
 def test_a_keyrings_days_are_told_when_they_change(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """A keyring whose keys are destroyed by themselves is told when that is set, not at other changes."""
+    """Setting a keyring's automatic destruction sends an e-mail; other changes do not."""
     tenant = new_tenant()
     owner, first, _ = _owners(installation, tenant)
     owner.post_proven("/kms/keyrings", {"name": "cards", "archive_after_days": 400}, status=201)
@@ -89,7 +89,7 @@ def test_a_deleted_keyring_is_told(
 def test_a_tenants_deletion_is_told_once(
     installation: Installation, new_tenant: Callable[..., Caller]
 ) -> None:
-    """The owners of a tenant that is going to be deleted have one mail each, with its time."""
+    """The owners of a tenant with a scheduled deletion get one e-mail each, with the time."""
     tenant = new_tenant()
     _, first, second = _owners(installation, tenant)
     operator = installation.operator()

@@ -1,4 +1,4 @@
-"""Single sign-on by dex, where PQKEEP_DEX names its program: see CONTRIBUTING.md."""
+"""Single sign-on with dex, if PQKEEP_DEX names its program: see docs/testing.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def configuration(issuer: str, gateway: str) -> str:
-    """Return dex's settings: a connector that signs everybody in as Kilgore Trout."""
+    """Return dex's settings: a connector that signs everyone in as Kilgore Trout."""
     return json.dumps(
         {
             "issuer": issuer,
@@ -46,7 +46,7 @@ def configuration(issuer: str, gateway: str) -> str:
 
 
 def test_dex_signs_somebody_in(tmp_path: Path) -> None:
-    """With dex's groups and its secret a person becomes a member and is signed in, once a callback."""
+    """With dex's groups and secret a person becomes a member and is signed in, once per callback."""
     port = free_port()
     gateway, issuer = f"http://{HOST}:{port}", f"http://{HOST}:{free_port()}/dex"
     config, output = tmp_path / "dex.json", tmp_path / "dex"

@@ -22,7 +22,7 @@ def test_a_disabled_key_does_nothing_until_it_is_enabled(
     paths: Mapping[Operation, str],
     algorithm: Algorithm,
 ) -> None:
-    """Every operation that reads or writes with it is 404 as for a status that does not allow it."""
+    """Every operation with a disabled key is 404, as for a wrong status."""
     own = replace(world, caller=new_tenant(), algorithms={algorithm}, fields={})
     named = {"algorithm": algorithm.value}
     own.caller.post("/kms/keys/generate", named, status=201)

@@ -1,4 +1,4 @@
-"""Codes by e-mail over HTTP: who is sent one, what it is good for, and how often."""
+"""E-mail codes over HTTP: recipients, use, and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RIVALS = 32
 def person(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], password: str
 ) -> Caller:
-    """Somebody who chose to be sent codes."""
+    """A person with codes by e-mail."""
     made = new_person(new_tenant().tenant_id)
     assert _choose(made, password, wanted=True)["email_codes"] is True
     return made
@@ -38,13 +38,13 @@ def email(person: Caller) -> str:
 
 @pytest.fixture
 def stranger(installation: Installation) -> Caller:
-    """Somebody without a credential, and with cookies of their own."""
+    """A client without a credential, with its own cookies."""
     return installation.caller(None)
 
 
 @pytest.fixture
 def challenge(stranger: Caller, email: str, password: str) -> str:
-    """What somebody has who knows that person's password."""
+    """The challenge after that person's password."""
     token, factor = _challenge(stranger, email, password)
     assert factor == "email"
     return token
@@ -84,7 +84,7 @@ def _other(code: str) -> str:
 def test_a_code_finishes_the_sign_in_once(
     installation: Installation, stranger: Caller, person: Caller, email: str, challenge: str
 ) -> None:
-    """With the code that was sent somebody is signed in; it is good for no second session."""
+    """The code finishes one sign-in, and no second one."""
     _send(stranger, challenge)
     fields = {"challenge_token": challenge, "email_code": installation.mailbox.code(email)}
     stranger.post("/auth/mfa/verify", fields)
@@ -93,7 +93,7 @@ def test_a_code_finishes_the_sign_in_once(
 
 
 def test_without_a_code_nobody_gets_in(stranger: Caller, challenge: str) -> None:
-    """Before a code was sent, and with a code of another kind, it is 401."""
+    """Before a code is sent, and with a code of another kind, the sign-in is 401."""
     fields = {"challenge_token": challenge, "email_code": "000000"}
     assert stranger.refusal("/auth/mfa/verify", fields) == WRONG
     for kind in ("totp_code", "recovery_code"):
@@ -106,7 +106,7 @@ def test_without_a_code_nobody_gets_in(stranger: Caller, challenge: str) -> None
 def test_of_many_at_once_one_gets_in(
     installation: Installation, stranger: Caller, email: str, challenge: str
 ) -> None:
-    """Of 32 uses of one code at once exactly one begins a session."""
+    """Of 32 concurrent uses of one code exactly one begins a session."""
     _send(stranger, challenge)
     fields = {"challenge_token": challenge, "email_code": installation.mailbox.code(email)}
 
@@ -122,7 +122,7 @@ def test_of_many_at_once_one_gets_in(
 def test_after_five_wrong_codes_the_right_one_is_wrong(
     installation: Installation, stranger: Caller, email: str, challenge: str
 ) -> None:
-    """Five wrong tries are the end of a code; a new one is good."""
+    """Five wrong codes end a code; a new code works."""
     _send(stranger, challenge)
     code = installation.mailbox.code(email)
     fields = {"challenge_token": challenge, "email_code": _other(code)}
@@ -136,7 +136,7 @@ def test_after_five_wrong_codes_the_right_one_is_wrong(
 def test_guesses_are_counted(
     installation: Installation, stranger: Caller, email: str, challenge: str
 ) -> None:
-    """The eleventh try within 15 minutes is 429, however many codes were sent."""
+    """The eleventh try within 15 minutes is 429, with any number of codes."""
     _send(stranger, challenge)
     fields = {"challenge_token": challenge, "email_code": _other(installation.mailbox.code(email))}
     responses = [stranger.ask("POST", "/auth/mfa/verify", fields) for _ in range(11)]
@@ -146,7 +146,7 @@ def test_guesses_are_counted(
 def test_a_new_code_ends_the_one_before(
     installation: Installation, stranger: Caller, email: str, challenge: str
 ) -> None:
-    """Of two codes that were sent only the newer one is good."""
+    """A new code replaces the one before."""
     _send(stranger, challenge)
     first = installation.mailbox.code(email)
     _send(stranger, challenge)
@@ -160,7 +160,7 @@ def test_a_new_code_ends_the_one_before(
 def test_a_code_is_its_challenge_s(
     installation: Installation, stranger: Caller, email: str, challenge: str, password: str
 ) -> None:
-    """A code of one sign-in is refused at another sign-in."""
+    """A code of one sign-in is refused at another."""
     _send(stranger, challenge)
     code = installation.mailbox.code(email)
     other, _ = _challenge(stranger, email, password)
@@ -231,7 +231,7 @@ def test_a_code_is_enough_where_a_second_factor_is_required(
 def test_codes_can_be_given_up(
     installation: Installation, person: Caller, stranger: Caller, email: str, password: str
 ) -> None:
-    """Without codes the password is enough again; either choice is told by an e-mail."""
+    """A person can switch codes off; each change of this choice sends an e-mail."""
     assert _choose(person, password, wanted=False)["email_codes"] is False
     stranger.post("/auth/login", {"email": email, "password": password})
     installation.mailbox.messages(email, "second-factor-added")
@@ -239,7 +239,7 @@ def test_codes_can_be_given_up(
 
 
 def test_the_choice_needs_a_step_up(person: Caller, refused: Refused) -> None:
-    """A session alone changes nothing about codes."""
+    """Without a step-up, a session cannot change this choice."""
     response = person.ask("PATCH", "/auth/me", {"email_codes": False})
     assert refused(response) == (401, "ERR_MFA_013", None)
     assert person.get("/auth/me")["email_codes"] is True
@@ -268,7 +268,7 @@ def test_what_happens_to_an_account_is_told(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """A new app, a used recovery code and an app that is given up are an e-mail each."""
+    """A new app, a used recovery code and a removed app each send an e-mail."""
     person = new_person(new_tenant().tenant_id)
     email = person.get("/auth/me")["email"]
     totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
@@ -301,7 +301,7 @@ def test_an_invitation_is_an_e_mail_too(
 def test_invitations_are_counted(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], operator: Caller
 ) -> None:
-    """A person's sixth e-mail to one address within 15 minutes is 429; the operator's is not."""
+    """A person's sixth invitation to one address within 15 minutes is 429; the operator has no limit."""
     owner = new_person(new_tenant().tenant_id)
     path = f"/tenants/{owner.tenant_id}/invitations"
     body = {"email": f"flooded-{owner.tenant_id}@example.com", "role": "viewer"}

@@ -1,4 +1,4 @@
-"""Every answer, whatever was asked, has the envelope's form."""
+"""Every response has the envelope's form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESPONSES = [
 
 @pytest.mark.parametrize(("method", "path", "status"), RESPONSES)
 def test_the_request_id_is_a_new_uuid(demo: Caller, method: str, path: str, status: int) -> None:
-    """Without X-Request-ID each answer has a UUID of its own, in the body and as a header."""
+    """Without X-Request-ID each response has a new UUID, in the body and as a header."""
     responses = [demo.ask(method, path) for _ in range(2)]
     assert [response.status_code for response in responses] == [status, status]
     first, second = (uuid.UUID(response.json()["request_id"]) for response in responses)
@@ -36,7 +36,7 @@ def test_the_request_id_is_a_new_uuid(demo: Caller, method: str, path: str, stat
 
 @pytest.mark.parametrize(("method", "path", "status"), RESPONSES)
 def test_the_timestamp_is_now_in_utc(demo: Caller, method: str, path: str, status: int) -> None:
-    """Every answer says when it was made: UTC, Z, milliseconds."""
+    """Every response has its time: UTC, Z, milliseconds."""
     response = demo.ask(method, path)
     assert response.status_code == status
     text = response.json()["timestamp"]
@@ -58,7 +58,7 @@ def test_the_timestamp_is_now_in_utc(demo: Caller, method: str, path: str, statu
 def test_a_usable_request_id_is_returned(
     demo: Caller, method: str, path: str, status: int, given: str
 ) -> None:
-    """X-Request-ID of 1 to 128 printable ASCII characters comes back as it was sent."""
+    """X-Request-ID of 1 to 128 printable ASCII characters is returned."""
     response = demo.ask(method, path, headers={"X-Request-ID": given})
     assert response.status_code == status
     assert response.json()["request_id"] == given

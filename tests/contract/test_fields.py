@@ -1,4 +1,4 @@
-"""Every field's rules: present, of the right type, well encoded, in range."""
+"""Rules of every field: required, of the right type, encoded and in range."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ NO_ALGORITHM = [
 
 
 def example(operation: Operation) -> Algorithm:
-    """Return the first algorithm that has an operation."""
+    """Return the first algorithm with an operation."""
     return next(a for a, spec in ALGORITHMS.items() if operation in spec.operations)
 
 
 @pytest.fixture
 def body(world: World) -> Callable[[Operation], dict[str, Any]]:
-    """Make a request that succeeds, with an active key; the test then spoils it."""
+    """Make a request that succeeds, with an active key. The test then changes it."""
     return lambda operation: world.body(operation, example(operation), 3)
 
 
@@ -144,7 +144,7 @@ def test_a_binary_field_is_standard_base64(
     code: str,
     value: object,
 ) -> None:
-    """A binary field that is missing, of another type or no standard base64 is named."""
+    """A binary field that is missing, of another type or invalid base64 is named."""
     spoiled = {**body(operation), field: value}
     if value is MISSING:
         del spoiled[field]
@@ -162,7 +162,7 @@ def test_key_version_is_a_positive_integer(
     required: bool,  # noqa: FBT001 - a column of the table
     value: object,
 ) -> None:
-    """A key_version that is no positive JSON integer is named, whether it is required or not."""
+    """A key_version that is not a positive JSON integer is named, required or not."""
     spoiled = {**body(operation), "key_version": value}
     assert world.caller.refusal(paths[operation], spoiled) == (400, code, "key_version")
 
@@ -176,7 +176,7 @@ def test_key_version_is_required_where_the_table_says_so(
     code: str,
     required: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """Encrypt and sign take the active key without a key_version; the others must be told."""
+    """Encrypt and sign default to the active key; the others require key_version."""
     without = body(operation)
     del without["key_version"]
     response = world.caller.ask("POST", paths[operation], without)
@@ -199,7 +199,7 @@ def test_a_version_that_does_not_exist_is_404(
     required: bool,  # noqa: FBT001 - a column of the table
     value: int,
 ) -> None:
-    """However large the number is, a version that does not exist is 404 ERR_NOT_FOUND_001."""
+    """A version that does not exist is 404 ERR_NOT_FOUND_001, for any number."""
     asked = {**body(operation), "key_version": value}
     status, error, _ = world.caller.refusal(paths[operation], asked)
     assert (status, error) == (404, "ERR_NOT_FOUND_001")
@@ -230,7 +230,7 @@ def test_a_version_that_does_not_exist_is_404(
     ],
 )
 def test_algorithm_is_a_wire_value(world: World, path: str, value: object) -> None:
-    """Whatever is wrong about algorithm is 400 ERR_INVALID_001, field algorithm."""
+    """An invalid algorithm is always 400 ERR_INVALID_001, field algorithm."""
     refusal = world.caller.refusal(path, {"algorithm": value})
     assert refusal == (400, "ERR_INVALID_001", "algorithm")
 
@@ -240,7 +240,7 @@ def test_algorithm_is_a_wire_value(world: World, path: str, value: object) -> No
 def test_an_algorithm_does_only_its_own_operations(
     world: World, paths: dict[Operation, str], algorithm: Algorithm, operation: Operation
 ) -> None:
-    """An algorithm of the wrong kind is a mismatch: 400 ERR_INVALID_001, field algorithm."""
+    """An algorithm of the wrong kind is 400 ERR_INVALID_001, field algorithm."""
     body: dict[str, object] = {"algorithm": algorithm.value}
     if operation is Operation.GENERATE_DATA_KEY:  # which needs no other field
         body["size"] = 0
@@ -265,7 +265,7 @@ def test_exactly_at_the_limit(
     other: dict[str, Any],
     size: int,
 ) -> None:
-    """The largest plaintext and the largest message are taken."""
+    """The largest plaintext and the largest message are accepted."""
     assert world.caller.post(path, {field: b64(bytes(size)), **other})
 
 
@@ -319,7 +319,7 @@ def test_one_over_the_limit(
     size: int,
     code: str,
 ) -> None:
-    """One byte over the limit is refused with the operation's code, and the field is named."""
+    """One byte over the limit is refused with the operation's code and the field."""
     refusal = world.caller.refusal(path, {field: b64(bytes(size + 1)), **other})
     assert refusal == (400, code, field)
 
@@ -334,7 +334,7 @@ def test_one_over_the_limit(
 def test_twice_the_limit_is_the_operation_s_error(
     world: World, b64: Callable[[bytes], str], path: str, field: str, code: str
 ) -> None:
-    """A plaintext or message of 2 MiB is refused by its operation, not as a body."""
+    """A plaintext or message of 2 MiB is refused with the operation's code, not the body's."""
     refusal = world.caller.refusal(path, {field: b64(bytes(2 * MIB))})
     assert refusal == (400, code, field)
 
@@ -342,7 +342,7 @@ def test_twice_the_limit_is_the_operation_s_error(
 def test_the_largest_message_and_signature_are_checked(
     world: World, b64: Callable[[bytes], str]
 ) -> None:
-    """Verify takes 1 MiB and 64 KiB, and says that they do not belong together."""
+    """Verify accepts 1 MiB and 64 KiB, and returns false for unrelated values."""
     body = {"message": b64(bytes(MIB)), "signature": b64(bytes(KIB_64)), "key_version": 3}
     assert world.caller.post("/signature/verify", body)["valid"] is False
 
@@ -350,7 +350,7 @@ def test_the_largest_message_and_signature_are_checked(
 def test_the_largest_ciphertext_is_decrypted(
     world: World, b64: Callable[[bytes], str], unb64: Callable[[str], bytes]
 ) -> None:
-    """What encrypt makes of the largest plaintext, decrypt takes, for every KEM."""
+    """Decrypt accepts the ciphertext of the largest plaintext, for every KEM."""
     plaintext = bytes(range(256)) * (MIB // 256)
     for algorithm, spec in ALGORITHMS.items():
         if spec.kind is not Kind.KEM:
@@ -363,7 +363,7 @@ def test_the_largest_ciphertext_is_decrypted(
 
 @pytest.mark.parametrize("algorithm", [a for a, s in ALGORITHMS.items() if s.kind is Kind.KEM])
 def test_an_empty_plaintext_is_a_plaintext(world: World, algorithm: Algorithm) -> None:
-    """No bytes at all can be encrypted: empty is not missing."""
+    """An empty plaintext can be encrypted: empty is not missing."""
     named = {"algorithm": algorithm.value}
     made = world.caller.post("/kem/encrypt", {"plaintext": "", **named})
     body = {"ciphertext": made["ciphertext"], "key_version": made["key_version"], **named}
@@ -403,7 +403,7 @@ def test_an_empty_plaintext_is_a_plaintext(world: World, algorithm: Algorithm) -
 def test_mode_and_salt_are_checked(
     world: World, given: dict[str, Any], refusal: tuple[int, str, str]
 ) -> None:
-    """Mode is standard or deterministic; deterministic needs a salt; a salt is base64."""
+    """Mode must be standard or deterministic, with a base64 salt for deterministic."""
     body = {"plaintext": "QUJD", **given}
     assert world.caller.refusal("/kem/encrypt", body) == refusal
 
@@ -414,7 +414,7 @@ def test_mode_and_salt_are_checked(
     ids=["standard", "deterministic with a salt", "a salt alone"],
 )
 def test_deterministic_mode_is_accepted_and_randomised(world: World, given: dict[str, Any]) -> None:
-    """Both modes encrypt; two ciphertexts of one plaintext differ in both."""
+    """Both modes encrypt, and two ciphertexts of one plaintext always differ."""
     body = {"plaintext": "QUJD", **given}
     first, second = (world.caller.post("/kem/encrypt", body)["ciphertext"] for _ in range(2))
     assert first != second
@@ -424,7 +424,7 @@ def test_deterministic_mode_is_accepted_and_randomised(world: World, given: dict
     "field", ["key_version", "algorithm", "mode", "salt"], ids=lambda field: f"{field} null"
 )
 def test_null_is_the_same_as_missing(world: World, field: str) -> None:
-    """An optional field that is null is treated as one that is not there."""
+    """Null in an optional field means that the field is missing."""
     made = world.caller.post("/kem/encrypt", {"plaintext": "QUJD", field: None})
     assert (made["key_version"], made["algorithm"]) == (3, "Kyber768")
 
@@ -432,7 +432,7 @@ def test_null_is_the_same_as_missing(world: World, field: str) -> None:
 def test_no_error_repeats_what_was_sent(
     world: World, paths: dict[Operation, str], body: Callable[[Operation], dict[str, Any]]
 ) -> None:
-    """An error never echoes input, whichever field it came in."""
+    """An error never quotes the input of any field."""
     marker = "EchoMeIfYouDare"
     for operation, path in paths.items():
         for field in ("algorithm", "key_version", "mode", "salt", *body(operation)):
@@ -462,7 +462,7 @@ def test_hexadecimal_that_is_base64_too_is_named(
     body: Callable[[Operation], dict[str, Any]],
     paths: dict[Operation, str],
 ) -> None:
-    """Digits of hexadecimal can be base64 of another size: a refusal says what they are."""
+    """Hexadecimal digits that are also base64 are recognized in the error."""
     digits = bytes(range(40)).hex()
     response = world.caller.ask("POST", paths[operation], {**body(operation), field: digits})
     assert response.status_code == 400
@@ -497,7 +497,7 @@ def test_text_that_is_encoded_once_more_is_named(
     text: str,
     said: str,
 ) -> None:
-    """A refusal of base64 of a text, as secret stores encode files, says which text that is."""
+    """Base64 of a text, as secret stores encode files, is recognized in the error."""
     fields = {**body(operation), field: b64encode(text.encode()).decode()}
     if field == "public_key":
         fields.pop("key_version", None)
@@ -511,7 +511,7 @@ def test_text_that_is_encoded_once_more_is_named(
 def test_a_ciphertext_that_is_too_short_is_no_failed_check(
     world: World, body: Callable[[Operation], dict[str, Any]], size: int
 ) -> None:
-    """What is shorter than any ciphertext is called that, and not one that does not open."""
+    """A ciphertext that is too short is reported as too short, not as failing to open."""
     fields = {**body(Operation.DECRYPT), "ciphertext": b64encode(bytes(size)).decode()}
     response = world.caller.ask("POST", "/kem/decrypt", fields)
     assert refusal_of(response) == (400, "ERR_KEM_002", "ciphertext")

@@ -1,4 +1,4 @@
-"""What is hardly HTTP, or not at all, byte by byte over a socket."""
+"""Invalid or unusual HTTP, byte by byte over a socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_HTTP = [
 
 
 def _exchange(base_url: str, sent: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """Return status, headers and body of what the service answers before it hangs up."""
+    """Return status, headers and body of the response before the connection closes."""
     url = urlsplit(base_url)
     assert url.hostname is not None
     with socket.create_connection((url.hostname, url.port), SECONDS) as connection:
@@ -46,7 +46,7 @@ def _exchange(base_url: str, sent: bytes) -> tuple[int, dict[str, str], dict[str
 def test_what_is_no_http_is_answered_in_the_envelope(
     installation: Installation, sent: bytes
 ) -> None:
-    """Bytes that are no HTTP request get 400 ERR_INVALID_001 in the envelope, and a hang-up."""
+    """Bytes that are not HTTP get 400 ERR_INVALID_001 in the envelope, and the connection closes."""
     status, headers, body = _exchange(installation.base_url, sent)
     assert status == 400
     assert headers["content-type"] == "application/json"
@@ -56,7 +56,7 @@ def test_what_is_no_http_is_answered_in_the_envelope(
 
 
 def test_the_answer_to_what_is_no_http_has_the_usual_headers(installation: Installation) -> None:
-    """That answer too names its request id in a header and may not be stored."""
+    """That response too has its request id in a header, and no-store."""
     _, headers, body = _exchange(installation.base_url, b"GARBAGE\r\n\r\n")
     assert headers["x-request-id"] == body["request_id"]
     assert headers["cache-control"] == "no-store"
@@ -75,7 +75,7 @@ def test_a_request_for_another_protocol_is_answered_as_http(installation: Instal
 
 
 def test_http_1_0_is_answered(installation: Installation) -> None:
-    """A client of HTTP/1.0 gets its answer and a hang-up."""
+    """A client of HTTP/1.0 gets its response, and the connection closes."""
     status, _, body = _exchange(installation.base_url, b"GET /api/v1/kms/keys HTTP/1.0\r\n\r\n")
     assert status == 401
     assert body["error"]["error_code"] == "ERR_AUTH_001"

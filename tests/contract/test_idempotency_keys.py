@@ -1,4 +1,4 @@
-"""Idempotency-Key over HTTP: asked again, the first answer comes again, and nothing else happens."""
+"""Idempotency-Key over HTTP: a repetition gets the first response, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("tenant", "api key", "api key rotation", "generation", "rotation")
 
 
 class Change:
-    """One of the five requests that mind the header, and who makes it."""
+    """One of the five requests that support the header, and its caller."""
 
     def __init__(self, name: str, operator: Caller, tenant: Caller) -> None:
         own = f"/tenants/{tenant.tenant_id}/api-keys"
@@ -47,12 +47,12 @@ def tenant(new_tenant: Callable[..., Caller]) -> Caller:
 
 @pytest.fixture(params=NAMES)
 def change(request: pytest.FixtureRequest, operator: Caller, tenant: Caller) -> Change:
-    """Each of the five."""
+    """Each of the five requests."""
     return Change(request.param, operator, tenant)
 
 
 def state(operator: Caller, tenant: Caller) -> list[Any]:
-    """Return what the five requests could change."""
+    """Return the state that the five requests could change."""
     return [
         len(tenant.get("/kms/keys")["keys"]),
         operator.get(f"/tenants/{tenant.tenant_id}/api-keys")["total"],
@@ -78,9 +78,9 @@ def test_the_first_answer_comes_again(change: Change, operator: Caller, tenant: 
 def test_another_request_with_the_key_is_a_conflict(
     change: Change, operator: Caller, tenant: Caller, refused: Refused
 ) -> None:
-    """The same key with another body, or on another path, is a 409, and nothing changes.
+    """The same key with another body or path is 409, and nothing changes.
 
-    An API key that has been rotated may ask for nothing else: 403.
+    A rotated API key may not send anything else: 403.
     """
     key = f"key-{uuid.uuid4()}"
     assert change.ask(key).is_success
@@ -108,7 +108,7 @@ BAD = ["", "x" * 256, "caf\u00e9", "tab\there"]
 def test_a_bad_key_is_named(
     text: str, change: Change, operator: Caller, tenant: Caller, refused: Refused
 ) -> None:
-    """A header that is no key is a 400 that names it, and nothing changes."""
+    """An invalid header is 400 and named, and nothing changes."""
     before = state(operator, tenant)
     headers = {"Idempotency-Key": text.encode()}
     response = change.caller.ask("POST", change.path, change.body, headers=headers)
@@ -117,7 +117,7 @@ def test_a_bad_key_is_named(
 
 
 def test_a_good_key_is_not_blamed_for_the_body(change: Change, refused: Refused) -> None:
-    """A body with half of a surrogate pair is no JSON, whatever key comes with it."""
+    """A body with half of a surrogate pair is invalid JSON, with any key."""
     headers = {"Idempotency-Key": "a", "Content-Type": "application/json"}
     content = b'{"name":"\\ud800"}'
     response = change.caller.ask("POST", change.path, content=content, headers=headers)
@@ -128,7 +128,7 @@ def test_a_good_key_is_not_blamed_for_the_body(change: Change, refused: Refused)
 def test_a_tenant_s_key_is_its_own(
     name: str, operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
-    """Two tenants that choose the same key are both served, each with something of its own."""
+    """Two tenants with the same key both get their own new object."""
     other = new_tenant()
     other.post("/kms/keys/generate", KYBER, status=201)
     key = f"key-{uuid.uuid4()}"
@@ -143,7 +143,7 @@ def test_a_tenant_s_key_is_its_own(
 def test_the_api_key_that_comes_again_works(
     name: str, installation: Installation, operator: Caller, tenant: Caller
 ) -> None:
-    """The plaintext of the first answer is made again, and is accepted."""
+    """The API key in the repeated response works."""
     change, key = Change(name, operator, tenant), f"key-{uuid.uuid4()}"
     first, again = (change.ask(key).json()["data"] for _ in range(2))
     made = again.get("new_key", again)["api_key"]
@@ -155,7 +155,7 @@ def test_the_api_key_that_comes_again_works(
 def test_an_api_key_is_repeated_for_nobody_else(
     rest: str, installation: Installation, tenant: Caller, refused: Refused
 ) -> None:
-    """Another API key of the tenant, which guesses the key and the body, is told of a conflict."""
+    """Another API key of the tenant, with the same key and body, gets 409."""
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     other = installation.caller(tenant.post(path, status=201)["api_key"])
     headers = {"Idempotency-Key": f"key-{uuid.uuid4()}"}
@@ -168,7 +168,7 @@ def test_an_api_key_is_repeated_for_nobody_else(
 
 
 def test_a_refusal_is_not_remembered(operator: Caller, tenant: Caller) -> None:
-    """What was refused with a key can be done with it once nothing is in its way."""
+    """A key of a refused request can be used again."""
     made = Change("generation", operator, tenant)
     made.body = {"algorithm": "Dilithium3"}
     rotation = Change("rotation", operator, tenant)
@@ -180,7 +180,7 @@ def test_a_refusal_is_not_remembered(operator: Caller, tenant: Caller) -> None:
 
 
 def test_no_plaintext_is_kept(installation: Installation, operator: Caller, tenant: Caller) -> None:
-    """What makes the first answer again is not the API key: that is in no file of the gateway."""
+    """The gateway's files never have the API key of the first response."""
     made = Change("api key", operator, tenant).ask(f"key-{uuid.uuid4()}").json()["data"]["api_key"]
     files = [path for path in Path(installation.data, "gateway").rglob("*") if path.is_file()]
     assert files

@@ -1,4 +1,4 @@
-"""What the operator sees of a running installation."""
+"""The operator's view of a running installation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 60
 
 
 def test_the_state_of_an_installation(operator: Caller, new_tenant: Callable[..., Caller]) -> None:
-    """Every part is ready, and log, root key, mail, operators and tenants are those there are."""
+    """All parts are ready, and log, root key, mail, operators and tenants are correct."""
     new_tenant()
     deadline = time.monotonic() + SECONDS
     while not (before := operator.get("/installation"))["log"]["checkpoint_size"]:

@@ -1,4 +1,4 @@
-"""Every operation with every credential: who gets in, who is told what, and what stays as it was."""
+"""Every operation with every credential: the status, the response, and the unchanged state."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
     "POST /kms/keys/generate": 201,
     "POST /kms/keyrings": 201,
 }
-"""What another tenant's API key is answered where it asks for its own things; of the rest, 404."""
+"""The responses for another tenant's API key to requests about itself; all others are 404."""
 BATCH = "/batch"
-"""A batch is answered 200 always, and each of its items by itself."""
+"""A batch is always 200, with a result for each item."""
 OF_NOBODY = frozenset(
     {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
 )
-"""Where the path names nobody, the operator is answered 404: see test_team.py for the rest."""
+"""Paths without a tenant are 404 for the operator: see test_team.py for the others."""
 OF_A_SUSPENDED = frozenset({"DELETE /tenants/{tenant_id}", "DELETE /tenants/{tenant_id}/deletion"})
-"""Where the tenant is active, the operator is answered 409: see test_tenant_deletion.py."""
+"""If the tenant is active, the operator gets 409: see test_tenant_deletion.py."""
 ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
-"""With an API key in its overlap this is 409."""
+"""An API key in its overlap gets 409 here."""
 
 
 _OF_OPERATOR = {**dict.fromkeys(OF_NOBODY, 404), **dict.fromkeys(OF_A_SUSPENDED, 409)}
@@ -77,11 +77,11 @@ _SHOWN: Mapping[str, Credential] = {
     "operator": Credential.OPERATOR,
     "overlap": Credential.ROTATED_API_KEY,
 }
-"""The columns of the access table; the rest are API keys."""
+"""The columns of the access table without API keys."""
 
 
 def expected(row: Endpoint, credential: str) -> int:
-    """Return the status that the access table leads to."""
+    """Return the status according to the access table."""
     operation = f"{row.method} {row.path}"
     if credential in _UNKNOWN:
         return 401
@@ -101,7 +101,7 @@ BY_TURNS = [credential for credential in COLUMNS if credential not in ALWAYS]
 
 
 def _cell(place: int, row: Endpoint, credential: str) -> Any:
-    """Return a case; of those that take turns ``make test`` tries one with each operation."""
+    """Return a case. Of rotating cases, ``make test`` runs one for each operation."""
     operation = f"{row.method} {row.path}"
     status = expected(row, credential)
     case = pytest.param(operation, credential, status, id=f"{operation}-{credential}")
@@ -116,10 +116,10 @@ CELLS = [
     )
     for credential in COLUMNS
 ]
-"""Public operations with a body take a credential of their own: see test_people.py, test_stripe.py."""
+"""Public operations with their own credential in the body: see test_people.py, test_stripe.py."""
 MAY_CHANGE = ("own", "overlap", "operator")
 STRANGERS = ("none", "malformed", "other")
-"""Credentials that are not made for a cell: what a tenant was after one cell it is before the next."""
+"""Credentials that several cells share: a cell must leave the tenant as it was."""
 CODES = {401: "ERR_AUTH_001", 404: "ERR_NOT_FOUND_001", 409: "ERR_CONFLICT_001"}
 
 PRIVATE_KEY = pkcs8(MLDSA87PrivateKey.generate())
@@ -130,7 +130,7 @@ MU = base64.b64encode(bytes(64)).decode()
 
 
 def _made(tenant: Caller, path: str, name: str, **fields: object) -> dict[str, Any]:
-    """Return what an operation made for the reading one, and the version."""
+    """Return the input for the reading operation, and the version."""
     return {name: tenant.post(path, fields)[name], "key_version": 1}
 
 
@@ -186,7 +186,7 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/tenants/{tenant_id}": lambda _: {"subscription": "ended"},
     "/team/members/{id}": lambda t: {"role": "viewer", "tenant_id": t.tenant_id},
 }
-"""A request that succeeds with the tenant's own API key, wherever that may succeed."""
+"""A request that succeeds with the tenant's own API key, where allowed."""
 QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/active": lambda _: KYBER,
     "/kms/keys/import-key": lambda _: KYBER,
@@ -202,7 +202,7 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
 
 
 def test_the_matrix_has_every_operation(installation: Installation) -> None:
-    """Every operation that an installation serves has a row here, with its own permission."""
+    """Every operation of an installation has a row here, with its own permission."""
     with httpx2.Client(
         base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
     ) as client:
@@ -234,13 +234,13 @@ Owner = tuple["Installation", "Caller"]
 
 @pytest.fixture(scope="module")
 def untouched(installation: Installation) -> Owner:
-    """A tenant with three keys, which nothing in this module changes."""
+    """A tenant with three keys, which stays unchanged in this module."""
     return installation, _with_keys(installation.new_tenant())
 
 
 @pytest.fixture(scope="module")
 def untouched_without_overlap(own_rules: Installation) -> Owner:
-    """The same in an installation where a rotated API key has no overlap."""
+    """The same in an installation without an overlap of API keys."""
     return own_rules, _with_keys(own_rules.new_tenant())
 
 
@@ -251,7 +251,7 @@ def owner(
     untouched: Owner,
     untouched_without_overlap: Owner,
 ) -> Owner:
-    """The tenant whose things are asked for: one of its own for each cell that may change it."""
+    """The tenant of the requests. A cell that may change it gets its own."""
     if credential in MAY_CHANGE:
         return installation, _with_keys(installation.new_tenant())
     return untouched_without_overlap if credential == "after" else untouched
@@ -262,7 +262,7 @@ def _changed(api_key: str) -> str:
 
 
 def _shown(where: Installation, owner: Caller, credential: str) -> Caller:
-    """Return a caller with the credential that a column is about."""
+    """Return a caller with the credential of a column."""
     path = f"/tenants/{owner.tenant_id}/api-keys"
     match credential:
         case "none":
@@ -288,7 +288,7 @@ State = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def last_states() -> dict[str, State]:
-    """What tenants were after the last cell, by their ids."""
+    """The states of tenants after the last cell, by id."""
     return {}
 
 
@@ -313,7 +313,7 @@ def test_the_matrix(
     credential: str,
     status: int,
 ) -> None:
-    """The status is the access table's; who is not the tenant or its operator changes and learns nothing."""
+    """The status is the access table's; foreign callers change and learn nothing."""
     where, tenant = owner
     method, path = operation.split(" ")
     is_batch = path.endswith(BATCH)
@@ -360,7 +360,7 @@ def test_the_matrix(
 
 
 def _signed_record(where: Installation, tenant: Caller) -> int:
-    """Return the id of a record of the tenant's that a checkpoint covers."""
+    """Return the id of a record of the tenant that a checkpoint covers."""
     where.operator().post("/audit/checkpoints", status=201)
     found: int = tenant.get("/audit/records", limit=1)["records"][0]["id"]
     return found

@@ -1,4 +1,4 @@
-"""Private keys that were made elsewhere, imported over HTTP with the client's own wrapping."""
+"""Private keys from elsewhere, wrapped by the client and imported over HTTP."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ USED_UP = (404, "ERR_NOT_FOUND_001", "import_key_id")
 
 @pytest.fixture
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant of this test only."""
+    """A tenant for this test only."""
     return new_tenant()
 
 
 def issue(caller: Caller, algorithm: str = KEM, **query: object) -> ImportKey:
-    """Return a new import key as the client has it."""
+    """Return a new import key in the client's form."""
     data = caller.get("/kms/keys/import-key", algorithm=algorithm, **query)
     data.pop("keyring", None)
     return ImportKey(
@@ -58,7 +58,7 @@ def body(issued: ImportKey, private_key: bytes, **more: object) -> dict[str, Any
 
 
 def pkcs8(private: Any, encoding: Encoding = Encoding.PEM) -> bytes:
-    """Return a private key as cryptography writes it."""
+    """Return a private key as cryptography encodes it."""
     data: bytes = private.private_bytes(encoding, PrivateFormat.PKCS8, NoEncryption())
     return data
 
@@ -67,7 +67,7 @@ def pkcs8(private: Any, encoding: Encoding = Encoding.PEM) -> bytes:
 def test_what_was_encrypted_to_it_elsewhere_is_decrypted(
     tenant: Caller, b64: Callable[[bytes], str], encoding: Encoding
 ) -> None:
-    """An imported key decapsulates what another library encapsulated; it stays marked."""
+    """An imported key decapsulates another library's encapsulation, and stays marked as imported."""
     private = MLKEM768PrivateKey.generate()
     secret, ciphertext = private.public_key().encapsulate()
     made = tenant.post(
@@ -98,7 +98,7 @@ def test_what_was_encrypted_to_it_elsewhere_is_decrypted(
 def test_openssl_s_private_keys_are_taken(
     tenant: Caller, openssl_library: str, unb64: Callable[[str], bytes], algorithm: str, name: str
 ) -> None:
-    """The client takes the seed out of what OpenSSL writes, and OpenSSL has the same public key."""
+    """The client extracts the seed from OpenSSL's private key, and the public keys match."""
     crypto = ctypes.CDLL(openssl_library)
     crypto.EVP_PKEY_Q_keygen.restype = c_void_p
     crypto.EVP_PKEY_Q_keygen.argtypes = [c_void_p, c_void_p, c_char_p]
@@ -117,7 +117,7 @@ def test_openssl_s_private_keys_are_taken(
 
 
 def test_it_is_refused_where_it_must_be(tenant: Caller, new_tenant: Callable[..., Caller]) -> None:
-    """Garbage, a used import key, a foreign one, another keyring or algorithm, an active key."""
+    """Refused: garbage, a used or foreign import key, another keyring or algorithm, an active key."""
     private = pkcs8(MLKEM768PrivateKey.generate())
     issued = issue(tenant)
     good = body(issued, private)
@@ -138,7 +138,7 @@ def test_it_is_refused_where_it_must_be(tenant: Caller, new_tenant: Callable[...
 
 
 def test_a_plan_without_the_algorithm_imports_none(new_tenant: Callable[..., Caller]) -> None:
-    """The free plan has no X-Wing: it gets no import key, and its quota counts imported keys."""
+    """The free plan has no X-Wing, so no import key, and its quota counts imported keys."""
     free = new_tenant("free")
     response = free.ask("GET", "/kms/keys/import-key", params={"algorithm": "X-Wing"})
     assert refusal_of(response)[:2] == (403, "ERR_POLICY_001")
@@ -149,7 +149,7 @@ def test_a_plan_without_the_algorithm_imports_none(new_tenant: Callable[..., Cal
 
 
 def test_a_repeated_request_gives_the_first_answer(tenant: Caller) -> None:
-    """With its Idempotency-Key an import can be sent again."""
+    """With its Idempotency-Key an import can be repeated."""
     request = body(issue(tenant), pkcs8(MLKEM768PrivateKey.generate()))
     headers = {"Idempotency-Key": "import-1"}
     first, again = (

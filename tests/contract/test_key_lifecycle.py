@@ -1,4 +1,4 @@
-"""The specification's states and transitions of keys, each step over HTTP."""
+"""The specification's states and transitions of keys, over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", fast_algorithms_first(KEY
 
 @pytest.fixture
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant of this test only."""
+    """A tenant for this test only."""
     return new_tenant()
 
 
@@ -42,7 +42,7 @@ def statuses(tenant: Caller, algorithm: Algorithm) -> list[str]:
 def test_the_life_of_keys(
     tenant: Caller, installation: Installation, unb64: Callable[[str], bytes], algorithm: Algorithm
 ) -> None:
-    """Every transition of the table, in one life: each answer and each state afterwards."""
+    """All transitions of the table in one sequence, with responses and states."""
     named = {"algorithm": algorithm.value}
 
     first = tenant.post("/kms/keys/generate", named, status=201)
@@ -91,7 +91,7 @@ def test_the_life_of_keys(
 
 @every_algorithm
 def test_a_retired_version_can_be_looked_up(world: World, algorithm: Algorithm) -> None:
-    """By version shows a key of any status, as the list does."""
+    """A key in any status can be read by version."""
     world.add(algorithm)
     listed = world.caller.get("/kms/keys", algorithm=algorithm.value)["keys"]
     shown = [
@@ -102,7 +102,7 @@ def test_a_retired_version_can_be_looked_up(world: World, algorithm: Algorithm) 
 
 
 def test_the_list_is_ordered_and_filtered(world: World) -> None:
-    """List orders by algorithm, then version; filters combine; total counts what matches."""
+    """The list is ordered by algorithm and version, filters combine, and total counts matches."""
     everything = world.caller.get("/kms/keys")
     assert everything.keys() == {"keys", "total"}
     assert everything["total"] == len(everything["keys"]) == 3 * len(world.algorithms)
@@ -118,12 +118,12 @@ def test_the_list_is_ordered_and_filtered(world: World) -> None:
 
 
 def test_a_tenant_without_keys_has_an_empty_list(nobody: Caller) -> None:
-    """List of nothing is 200 with total 0."""
+    """An empty list is 200 with total 0."""
     assert nobody.get("/kms/keys") == {"keys": [], "total": 0}
 
 
 def test_archive_over_the_api_changes_nothing(world: World) -> None:
-    """Archive is refused and the key stays as it was."""
+    """Archiving over the API is refused, and the key is unchanged."""
     before = world.caller.get("/kms/keys")
     body = {"algorithm": "Kyber768", "key_version": 2}
     assert world.caller.refusal("/kms/keys/archive", body) == (403, "ERR_KMS_020", None)
@@ -131,7 +131,7 @@ def test_archive_over_the_api_changes_nothing(world: World) -> None:
 
 
 def test_a_retired_key_is_not_used_by_default(tenant: Caller) -> None:
-    """Encrypt without key_version takes the active key, before and after a rotation."""
+    """Encrypt without key_version uses the active key, before and after a rotation."""
     named = {"algorithm": "Kyber768"}
     tenant.post("/kms/keys/generate", named, status=201)
     assert tenant.post("/kem/encrypt", {"plaintext": "QUJD"})["key_version"] == 1
@@ -140,7 +140,7 @@ def test_a_retired_key_is_not_used_by_default(tenant: Caller) -> None:
 
 
 def test_of_concurrent_generations_one_wins(tenant: Caller) -> None:
-    """Sixteen callers generate at once: one 201, fifteen 400, one key."""
+    """Sixteen concurrent generations: one 201, fifteen 400, one key."""
     named = {"algorithm": "Kyber768"}
     with ThreadPoolExecutor(16) as pool:
         responses = list(
@@ -151,7 +151,7 @@ def test_of_concurrent_generations_one_wins(tenant: Caller) -> None:
 
 
 def test_concurrent_rotations_all_count(tenant: Caller) -> None:
-    """Sixteen callers rotate at once: sixteen new versions, each named once, one active."""
+    """Sixteen concurrent rotations: sixteen new versions, each returned once, one active."""
     named = {"algorithm": "Kyber768"}
     tenant.post("/kms/keys/generate", named, status=201)
     with ThreadPoolExecutor(16) as pool:
@@ -171,7 +171,7 @@ def test_another_tenants_keys_open_nothing(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     algorithm: Algorithm,
 ) -> None:
-    """A key of the same version of another tenant opens no blob and verifies no signature."""
+    """Another tenant's key of the same version opens no ciphertext and verifies no signature."""
     stranger = new_tenant()
     named = {"algorithm": algorithm.value}
     stranger.post("/kms/keys/generate", named, status=201)
@@ -201,7 +201,7 @@ def test_another_tenants_keys_do_not_exist(
     nobody: Caller,
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
 ) -> None:
-    """Where the other tenant has a key and this one has none, every use is 404."""
+    """Another tenant's keys are 404 for every use."""
     for path, body in (
         ("/kem/encrypt", {"plaintext": "QUJD", "key_version": 3}),
         ("/kem/encapsulate", {"key_version": 3}),
@@ -218,7 +218,7 @@ def test_another_tenants_keys_do_not_exist(
 
 
 def test_keys_and_tenants_are_listed_page_by_page(tenant: Caller, operator: Caller) -> None:
-    """With limit and after every entry comes once, in the order of the whole list; total is of all."""
+    """Pages with limit and after have each entry once, in order; total counts all."""
     for path in ("generate", "rotate", "rotate"):
         tenant.post(f"/kms/keys/{path}", {"algorithm": "Kyber768"}, status=201)
     tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)

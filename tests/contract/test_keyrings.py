@@ -1,4 +1,4 @@
-"""Keyrings over HTTP: created, changed, named by every operation on keys, and refused where not there."""
+"""Keyrings over HTTP: created, changed, named by every operation, and refused if missing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ INVALID = (400, "ERR_INVALID_001")
 
 @pytest.fixture
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant of this test only."""
+    """A tenant for this test only."""
     return new_tenant()
 
 
 def person_of(person: Caller) -> str:
-    """Return what the audit log calls somebody."""
+    """Return the principal of a person in the audit log."""
     return f"user:{person.get('/auth/me')['id']}"
 
 
@@ -41,7 +41,7 @@ def patch(tenant: Caller, name: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
-    """What is left out has its default, a change leaves the rest, and 0 days are null."""
+    """Missing fields have defaults, a change leaves other fields, and 0 days become null."""
     made = tenant.post("/kms/keyrings", {"name": CARDS, "labels": {"team": "pay"}}, status=201)
     assert made.keys() == FIELDS
     assert (made["description"], made["rotation_days"], len(made["purposes"])) == ("", None, 9)
@@ -117,7 +117,7 @@ def test_the_first_version_number_is_set_once(tenant: Caller) -> None:
 def test_only_who_archives_keys_has_them_archived(
     tenant: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """An API key or a developer sets no age for it, and may take one away; an owner does."""
+    """Only an owner sets an age for archiving; API keys and developers can only remove it."""
     limits = {"name": "x", "archive_after_days": 30}
     owner = new_person(tenant.tenant_id)
     developer = new_person(tenant.tenant_id, role="developer")
@@ -135,7 +135,7 @@ def test_only_who_archives_keys_has_them_archived(
 
 
 def test_a_taken_name_and_a_missing_keyring(tenant: Caller) -> None:
-    """A name is taken once, 409; what is not there is 404, whatever names it."""
+    """An existing name is 409; an unknown keyring is 404 in every operation."""
     tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
     for name in (CARDS, "default"):
         taken = tenant.refusal("/kms/keyrings", {"name": name})
@@ -170,7 +170,7 @@ def test_an_answer_names_the_keyring_that_was_named(tenant: Caller) -> None:
 def test_the_keys_of_all_keyrings_are_listed_together(
     tenant: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """One request lists them, by keyring, page by page, with one record; both fields exclude."""
+    """One paged request lists the keys of all keyrings, with one record; keyring is then refused."""
     for keyring in ("b", "a"):
         tenant.post("/kms/keyrings", {"name": keyring}, status=201)
         named = {"algorithm": "Kyber768", "keyring": keyring}
@@ -201,7 +201,7 @@ def test_the_keys_of_all_keyrings_are_listed_together(
 def test_an_api_key_of_one_keyring_lists_not_all(
     tenant: Caller, new_person: Callable[..., Caller], installation: Installation
 ) -> None:
-    """Scopes that name keyrings do not reach the keys of all of them."""
+    """An API key with scopes for keyrings cannot list the keys of all keyrings."""
     owner = new_person(tenant.tenant_id)
     scopes = [{"operations": ["list-keys"], "keyrings": ["default"]}]
     path = f"/tenants/{tenant.tenant_id}/api-keys"
@@ -213,7 +213,7 @@ def test_an_api_key_of_one_keyring_lists_not_all(
 
 
 def test_a_blob_opens_in_its_own_keyring_only(tenant: Caller) -> None:
-    """Elsewhere it is a damaged ciphertext, as long as there is a key of that version."""
+    """In another keyring with that version, the ciphertext is refused as damaged."""
     tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
     for body in (KYBER, KYBER | {"keyring": CARDS}):
         tenant.post("/kms/keys/generate", body, status=201)
@@ -224,7 +224,7 @@ def test_a_blob_opens_in_its_own_keyring_only(tenant: Caller) -> None:
 
 
 def test_a_use_without_its_purpose_is_denied_and_recorded_once(tenant: Caller) -> None:
-    """403 ERR_POLICY_001 names the policy; the record is the key service's."""
+    """Use without the purpose is 403 ERR_POLICY_001 with the policy, and the key service records it."""
     tenant.post("/kms/keyrings", {"name": CARDS, "purposes": ["decrypt"]}, status=201)
     tenant.post("/kms/keys/generate", KYBER | {"keyring": CARDS}, status=201)
     response = tenant.ask("POST", "/kem/encrypt", {"plaintext": TEXT, "keyring": CARDS})
@@ -235,7 +235,7 @@ def test_a_use_without_its_purpose_is_denied_and_recorded_once(tenant: Caller) -
 
 
 def test_keyrings_are_found_by_prefix_page_by_page(tenant: Caller) -> None:
-    """Names are case-sensitive, sort by their bytes, and have up to 128 characters."""
+    """Names are case-sensitive, ordered by bytes, and have up to 128 characters."""
     names = ["Pay.b", "_x", "pay", "pay.a", "pay.b", "y" * 128]
     for name in names:
         assert tenant.post("/kms/keyrings", {"name": name}, status=201)["name"] == name
@@ -254,7 +254,7 @@ def test_keyrings_are_found_by_prefix_page_by_page(tenant: Caller) -> None:
 def test_a_keyring_is_deleted_and_restored_by_people(
     tenant: Caller, new_person: Callable[..., Caller]
 ) -> None:
-    """An owner deletes it with a step-up, a program does not; both restore it."""
+    """An owner deletes a keyring with a step-up, a program cannot; both can restore it."""
     for name in (CARDS, "logs"):
         tenant.post("/kms/keyrings", {"name": name}, status=201)
     named = KYBER | {"keyring": CARDS}
@@ -293,7 +293,7 @@ def test_a_keyring_is_deleted_and_restored_by_people(
 
 
 def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:
-    """The error names the policy and the field, JWKS leaves the key out, and lowering allows it."""
+    """The error names policy and field, JWKS omits the key, and a lower minimum allows it again."""
     tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
     named, signing = KYBER | {"keyring": CARDS}, {"algorithm": "Dilithium3", "keyring": CARDS}
     for body in (named, signing):
@@ -315,7 +315,7 @@ def test_versions_below_a_minimum_are_denied(tenant: Caller) -> None:
 
 
 def test_generating_if_absent(tenant: Caller) -> None:
-    """The first is generated, 201; then the active key is the answer, 200, until it is retired."""
+    """The first call generates (201), later ones return the active key (200), until it is retired."""
     wanted = KYBER | {"if_absent": True}
     first = tenant.post("/kms/keys/generate", wanted, status=201)
     assert tenant.post("/kms/keys/generate", wanted, status=200) == first
@@ -328,7 +328,7 @@ def test_generating_if_absent(tenant: Caller) -> None:
     ("alias", "algorithm"), [("ML-KEM-768", "Kyber768"), ("ML-DSA-65", "Dilithium3")]
 )
 def test_the_standard_s_name_is_another_name(tenant: Caller, alias: str, algorithm: str) -> None:
-    """An answer has the name that was asked for; the key and its record are the same."""
+    """A response has the algorithm name of the request; key and record are the same."""
     made = tenant.post("/kms/keys/generate", {"algorithm": alias}, status=201)
     assert made["algorithm"] == alias
     assert tenant.get("/kms/keys/active", algorithm=algorithm) == made | {"algorithm": algorithm}

@@ -1,4 +1,4 @@
-"""Refusals name what is at fault: the field in the answer, and the key in the audit record."""
+"""Refusals name the wrong field in the response, and the key in the audit record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAINTEXT = "YSBjYW5hcnkgaW4gYSBtaW5l"
 
 @pytest.fixture(scope="module")
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
-    """A tenant with keys in the default keyring and in one that only reads."""
+    """A tenant with keys in the default keyring and in a read-only one."""
     made = new_tenant()
     purposes = {"reading": ["decrypt", "unwrap"], "logs": ["encrypt", "decrypt"]}
     for name, each in purposes.items():
@@ -27,7 +27,7 @@ def tenant(new_tenant: Callable[..., Caller]) -> Caller:
 
 @pytest.fixture(scope="module")
 def limited(installation: Installation, tenant: Caller) -> Caller:
-    """The same tenant, by an API key for one keyring."""
+    """The same tenant, with an API key for one keyring."""
     body = {"scopes": [{"operations": ["use"], "keyrings": ["default"]}]}
     made = tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", body, status=201)
     return installation.caller(made["api_key"], tenant.tenant_id)
@@ -44,7 +44,7 @@ def _key_of(record: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def test_an_envelope_that_is_refused(tenant: Caller, limited: Caller) -> None:
-    """The record of a refused envelope names the key version that the envelope names."""
+    """The record of a refused envelope has the envelope's key version."""
     body = {"plaintext": PLAINTEXT, "format": "envelope", "keyring": "logs"}
     envelope = tenant.post("/kem/encrypt", body)["envelope"]
     for path, asked in (
@@ -60,7 +60,7 @@ def test_an_envelope_that_is_refused(tenant: Caller, limited: Caller) -> None:
 
 
 def test_a_target_that_is_refused(tenant: Caller, limited: Caller) -> None:
-    """A refusal about the target is recorded with the target's keyring, by whichever process."""
+    """A refusal about the target is recorded with the target's keyring, by either process."""
     sealed = tenant.post("/kem/encrypt", {"plaintext": PLAINTEXT})
     source = {"ciphertext": sealed["ciphertext"], "key_version": 1}
     body = source | {"to": {"keyring": "logs"}}
@@ -87,7 +87,7 @@ def test_a_target_that_is_refused(tenant: Caller, limited: Caller) -> None:
 def test_no_such_keyring(
     tenant: Caller, method: str, path: str, fields: dict[str, object], field: str
 ) -> None:
-    """Whatever names a keyring that does not exist is told by which field."""
+    """An unknown keyring is reported with the field that named it."""
     body, query = (None, fields) if method == "GET" else (fields, None)
     response = tenant.ask(method, path, body, params=query)
     assert refusal_of(response) == (404, "ERR_NOT_FOUND_001", field)
@@ -105,7 +105,7 @@ def test_no_such_keyring(
     ],
 )
 def test_a_misspelt_algorithm(tenant: Caller, asked: str, meant: str | None) -> None:
-    """The answer says which algorithm was probably meant, and does not repeat what was sent."""
+    """The error suggests the algorithm that was probably meant, and does not quote the input."""
     response = tenant.ask("POST", "/kms/keys/generate", {"algorithm": asked})
     assert response.status_code == 400
     message = response.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""Single sign-on by oidc-provider, a certified provider, where ``make openid`` has installed it."""
+"""Single sign-on with oidc-provider, a certified provider, if ``make openid`` installed it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ pytestmark = [
 
 @dataclass
 class Browser:
-    """Somebody at a gateway and at the provider."""
+    """A person at a gateway and at the provider."""
 
     client: httpx2.Client
     gateway: str
 
     def go(self, path: str, who: str) -> tuple[str, list[str]]:
-        """Follow a sign-in to the callback; return it, and what the provider asked for."""
+        """Follow a sign-in to the callback; return it, and the pages of the provider."""
         asked: list[str] = []
         response = self.client.get(path)
         for _ in range(20):
@@ -96,7 +96,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 def test_a_certified_provider_signs_somebody_in_and_confirms_them(browser: Browser) -> None:
-    """A member is made with the group's role; a step-up asks them again, and gives one token."""
+    """A member gets the group's role; a step-up asks for the password again, and gives one token."""
     client = browser.client
     back, asked = browser.go(f"/portal/sso/{NAME}?next=/portal/keys", "ada")
     assert asked[0] == "login"

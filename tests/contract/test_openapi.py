@@ -1,4 +1,4 @@
-"""The OpenAPI documents are valid, complete, and true of what is served."""
+"""The OpenAPI documents are valid and complete, and match the service."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ OPERATOR = (
     "invite",
 )
 TEXTS = ("export_audit_log", "get_audit_note")
-"""What answers with text, not in the envelope and not JSON."""
+"""Operations with a text response, outside the envelope and without JSON."""
 PEOPLE = (["auth"], ["team"])
-"""The parts whose operations need people: they are tried in test_people.py and test_team.py."""
+"""The parts with operations for people: see test_people.py and test_team.py."""
 WRAPPED = ("import_key",)
-"""What takes something that is wrapped to an answer: it is tried in test_key_import.py."""
+"""Operations with wrapped input from an earlier response: see test_key_import.py."""
 PEOPLE_ONLY: Any = [{"Session": []}]
-"""What else only somebody who has signed in may do: that is tried in test_billing.py."""
+"""Other operations for signed-in people: see test_billing.py."""
 
 
 @pytest.fixture(scope="module")
 def web(installation: Installation) -> Iterator[httpx2.Client]:
-    """Somebody without a credential, outside of the envelope."""
+    """A client without a credential, outside the envelope."""
     with httpx2.Client(
         base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
     ) as client:
@@ -103,7 +103,7 @@ def check(document: Any, schema: Any, value: object) -> None:
 
 
 def resolved(document: Any, response: Any) -> Any:
-    """Return a response, also if it is described once for several operations."""
+    """Return a response, also one that several operations share."""
     *_, name = response.get("$ref", "").split("/")
     return document["components"]["responses"][name] if name else response
 
@@ -117,7 +117,7 @@ def content(thing: Any) -> Any:
     "path", sampled([WHOLE, *(f"/api/v1/openapi/{part}.json" for part in PARTS)], 6)
 )
 def test_documents_are_valid(web: httpx2.Client, path: str) -> None:
-    """Each document is valid OpenAPI 3.1 without open references, and bare JSON for anyone."""
+    """Each document is valid OpenAPI 3.1 without external references, and public."""
     answer = web.get(path)
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["openapi"] == "3.1.0"
@@ -138,7 +138,7 @@ def test_the_same_everywhere(
 
 
 def test_parts_make_up_the_whole(web: httpx2.Client, document: Any) -> None:
-    """The parts' paths, and those outside of the API, are the whole's."""
+    """The parts' paths and those outside the API make up the whole document."""
     parts: dict[str, Any] = {}
     for part in PARTS:
         parts |= web.get(f"/api/v1/openapi/{part}.json").json()["paths"]
@@ -146,14 +146,14 @@ def test_parts_make_up_the_whole(web: httpx2.Client, document: Any) -> None:
 
 
 def test_known_documents_are_not_sent_again(web: httpx2.Client) -> None:
-    """A client that has the document gets 304 without a body."""
+    """A client with a current document gets 304 without a body."""
     first = web.get(WHOLE)
     again = web.get(WHOLE, headers={"If-None-Match": f'"other", W/{first.headers["etag"]}'})
     assert (again.status_code, again.content) == (304, b"")
 
 
 def test_head_is_get_without_a_body(web: httpx2.Client) -> None:
-    """HEAD says how long the document is, and sends none of it."""
+    """HEAD returns the document's length without the document."""
     head = web.head(WHOLE)
     assert int(head.headers["content-length"]) == len(web.get(WHOLE).content)
     assert head.content == b""
@@ -169,20 +169,20 @@ def test_documents_cannot_be_changed(
 
 
 def test_answers_may_name_algorithms_as_requests_do(document: Any) -> None:
-    """The schema of an algorithm in an answer has the other names that requests may use."""
+    """Responses use the algorithm names of requests, and their schema lists them."""
     names = document["components"]["schemas"]["Algorithm"]["enum"]
     assert set(names) == {*Algorithm, *ALIASES}
 
 
 def test_operations_have_names_and_summaries(document: Any) -> None:
-    """Each operation has an identifier of its own, and a summary."""
+    """Each operation has a unique identifier and a summary."""
     named = operations(document)
     assert len(named) == sum(len(methods) for methods in document["paths"].values())
     assert all(each["summary"].endswith(".") for _, _, each in named.values())
 
 
 def test_examples_have_their_schemas_form(document: Any) -> None:
-    """Each example of a request or an answer is valid by the schema beside it."""
+    """Each example of a request or response is valid against its schema."""
     count = 0
     for name, (_, _, operation) in operations(document).items():
         if name in TEXTS:
@@ -202,7 +202,7 @@ def test_examples_work(
     new_tenant: Callable[..., Caller],
     operator: Caller,
 ) -> None:
-    """Sent in a sensible order, each operation's example succeeds, and as documented."""
+    """In a sensible order, each operation's example succeeds as documented."""
     tenant = new_tenant()
     for algorithm in ("Dilithium3", "HMAC-SHA-256"):
         tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
@@ -247,7 +247,7 @@ def test_examples_work(
 def test_what_teams_answer(
     document: Any, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
 ) -> None:
-    """What is answered of a team is as documented: lists with somebody in them, and changes."""
+    """The responses about teams are as documented."""
     owner = new_person(new_tenant().tenant_id)
     member = new_person(owner.tenant_id, "viewer").get("/auth/me")["id"]
     fields = {"email": "grace@example.com", "role": "viewer"}
@@ -299,7 +299,7 @@ def body_example(name: str, operation: Any, responses: dict[str, Any]) -> Any:
 def test_what_a_query_must_have_it_must_have(
     web: httpx2.Client, document: Any, demo: Caller
 ) -> None:
-    """Without the required field of its query a request is refused, and the field is named."""
+    """A request without the required query field is refused, and the field is named."""
     seen = 0
     for path, method, operation in operations(document).values():
         required = [

@@ -341,19 +341,19 @@ STATUS_ROWS = [
     if operation in spec.operations
     for status in VERSIONS
 ]
-"""Of disabled keys see test_disabled_keys.py."""
+"""For disabled keys see test_disabled_keys.py."""
 STATUS_CASES = [later(row) if row.values[1] in SLOW_ALGORITHMS else row for row in STATUS_ROWS]
 
 
 def damage(text: str, at: float, b64: Callable[[bytes], str], unb64: Callable[[str], bytes]) -> str:
-    """Flip one bit somewhere between the beginning (0) and the end (1)."""
+    """Flip one bit at a relative position from 0 to 1."""
     data = bytearray(unb64(text))
     data[round(at * (len(data) - 1))] ^= 1
     return b64(bytes(data))
 
 
 FIELDS = {row.path: {each.name for each in row.fields} for row in api_rows()}
-"""What each operation takes: rows share bodies, and an operation refuses what is another's."""
+"""The fields of each operation. Operations refuse other fields."""
 
 
 @pytest.mark.parametrize(("path", "body", "refusal"), ROWS)
@@ -372,7 +372,7 @@ def test_a_row_of_the_table_for_looking_keys_up(
     rest: str,
     field: str,
 ) -> None:
-    """A bad query or path is 400 ERR_INVALID_001 and names the field."""
+    """An invalid query or path is 400 ERR_INVALID_001 with the field."""
     response = world.caller.ask("GET", f"/kms/keys{rest}")
     assert refused(response) == (400, "ERR_INVALID_001", field)
 
@@ -412,7 +412,7 @@ def test_by_version_that_does_not_exist_is_404(
     refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
     version: str,
 ) -> None:
-    """A version in the path that no key has is 404, however large."""
+    """A version in the path that no key has is 404, for any number."""
     response = world.caller.ask("GET", f"/kms/keys/{version}?algorithm=Kyber768")
     assert refused(response)[:2] == NOT_FOUND
 
@@ -426,7 +426,7 @@ def test_status_and_operation(
     algorithm: Algorithm,
     status: KeyStatus,
 ) -> None:
-    """Active writes and reads, retired only reads, archived does nothing: 404."""
+    """Active keys write and read, retired keys only read, archived keys are 404."""
     body = world.body(operation, algorithm, versions[status])
     response = world.caller.ask("POST", paths[operation], body)
     if status in STATUSES[operation]:
@@ -439,7 +439,7 @@ def test_status_and_operation(
 
 
 def test_every_operation_on_keys_has_its_row() -> None:
-    """No operation that uses one key is left out of the table of statuses."""
+    """Every operation with one key is in the table of statuses."""
     used = {operation for spec in ALGORITHMS.values() for operation in spec.operations}
     assert used - LIFECYCLE - {Operation.RE_ENCRYPT} == STATUSES.keys()
 
@@ -452,7 +452,7 @@ def test_without_an_active_key_and_without_a_version(
     operation: Operation,
     algorithm: Algorithm,
 ) -> None:
-    """Encrypt and sign without key_version are 404 where no key is active."""
+    """Encrypt and sign without key_version are 404 if no key is active."""
     data = "plaintext" if operation is Operation.ENCRYPT else "message"
     body = {data: "QUJD", "algorithm": algorithm.value}
     expected = (
@@ -464,12 +464,12 @@ def test_without_an_active_key_and_without_a_version(
 @pytest.mark.parametrize("algorithm", KEMS)
 @pytest.mark.parametrize("version", [RETIRED, ACTIVE])
 class TestCiphertexts:
-    """What decrypt and decapsulate do with what encrypt and encapsulate made, and with damage."""
+    """Decrypt and decapsulate with valid and damaged inputs."""
 
     def test_decrypt_returns_the_plaintext(
         self, world: World, algorithm: Algorithm, version: int
     ) -> None:
-        """Decrypt returns what encrypt was given."""
+        """Decrypt returns the plaintext of encrypt."""
         body = world.body(Operation.DECRYPT, algorithm, version)
         assert world.caller.post("/kem/decrypt", body) == {
             "plaintext": world.plaintext,
@@ -487,7 +487,7 @@ class TestCiphertexts:
         version: int,
         at: float,
     ) -> None:
-        """One bit flipped anywhere in a ciphertext is 400 ERR_KEM_002."""
+        """One flipped bit anywhere in a ciphertext is 400 ERR_KEM_002."""
         body = world.body(Operation.DECRYPT, algorithm, version)
         body["ciphertext"] = damage(body["ciphertext"], at, b64, unb64)
         assert world.caller.refusal("/kem/decrypt", body)[:2] == (400, "ERR_KEM_002")
@@ -500,7 +500,7 @@ class TestCiphertexts:
         algorithm: Algorithm,
         version: int,
     ) -> None:
-        """A ciphertext cut off anywhere, or longer than it was, is 400 ERR_KEM_002."""
+        """A ciphertext that is cut anywhere, or too long, is 400 ERR_KEM_002."""
         body = world.body(Operation.DECRYPT, algorithm, version)
         whole = unb64(body["ciphertext"])
         kem = ALGORITHMS[algorithm].output_size
@@ -542,7 +542,7 @@ class TestCiphertexts:
         algorithm: Algorithm,
         version: int,
     ) -> None:
-        """ML-KEM rejects implicitly: damage never gives the right secret, and never a fault."""
+        """ML-KEM rejects implicitly: damage gives another secret or an error, never a fault."""
         body = world.body(Operation.DECAPSULATE, algorithm, version)
         right = world.caller.post("/kem/decapsulate", body)["shared_secret"]
         other_version = {**body, "key_version": RETIRED + ACTIVE - version}
@@ -561,7 +561,7 @@ def test_algorithm_mismatch(
     made: Algorithm,
     named: Algorithm,
 ) -> None:
-    """What one KEM made, under another's name, is 400 ERR_INVALID_001, field algorithm."""
+    """A ciphertext under another KEM's name is 400 ERR_INVALID_001, field algorithm."""
     body = {**world.body(operation, made, ACTIVE), "algorithm": named.value}
     refusal = world.caller.refusal(paths[operation], body)
     assert refusal == (400, "ERR_INVALID_001", "algorithm")
@@ -571,7 +571,7 @@ def test_algorithm_mismatch(
 def test_encapsulate_and_decapsulate_agree(
     world: World, unb64: Callable[[str], bytes], algorithm: Algorithm
 ) -> None:
-    """Decapsulate recovers the 32 bytes that encapsulate returned, with the sizes specified."""
+    """Decapsulate recovers the 32 bytes of encapsulate, with the specified sizes."""
     named = {"algorithm": algorithm.value, "key_version": ACTIVE}
     made = world.caller.post("/kem/encapsulate", named)
     assert made.keys() == {"kem_ciphertext", "shared_secret", "key_version", "algorithm"}
@@ -587,7 +587,7 @@ def test_encapsulate_and_decapsulate_agree(
 def test_a_ciphertext_has_the_specified_size(
     world: World, unb64: Callable[[str], bytes], algorithm: Algorithm
 ) -> None:
-    """KEM ciphertext, 12 bytes of nonce, the data, 16 bytes of tag; a new one each time."""
+    """KEM ciphertext, 12 bytes of nonce, the data, 16 bytes of tag; always a new one."""
     body = {"plaintext": world.plaintext, "algorithm": algorithm.value}
     first, second = (world.caller.post("/kem/encrypt", body) for _ in range(2))
     assert first.keys() == {"ciphertext", "key_version", "algorithm"}
@@ -598,10 +598,10 @@ def test_a_ciphertext_has_the_specified_size(
 
 @pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
 class TestSignatures:
-    """A signature that does not hold is an answer with valid false, never an error."""
+    """An invalid signature is a response with valid false, never an error."""
 
     def test_verify_is_true_for_what_sign_made(self, world: World, algorithm: Algorithm) -> None:
-        """Verify says valid, with a retired key as with an active one."""
+        """Verify returns true for a signature of sign, with a retired and an active key."""
         for version in (RETIRED, ACTIVE):
             body = world.body(Operation.VERIFY, algorithm, version)
             assert world.caller.post("/signature/verify", body) == {
@@ -621,7 +621,7 @@ class TestSignatures:
         field: str,
         at: float,
     ) -> None:
-        """One bit flipped in message or signature: 200, valid false."""
+        """One flipped bit in message or signature is 200 with valid false."""
         body = world.body(Operation.VERIFY, algorithm, ACTIVE)
         body[field] = damage(body[field], at, b64, unb64)
         assert world.caller.post("/signature/verify", body)["valid"] is False
@@ -633,7 +633,7 @@ class TestSignatures:
         unb64: Callable[[str], bytes],
         algorithm: Algorithm,
     ) -> None:
-        """A signature that is empty, cut off or too long: 200, valid false."""
+        """A signature that is empty, cut or too long is 200 with valid false."""
         body = world.body(Operation.VERIFY, algorithm, ACTIVE)
         whole = unb64(body["signature"])
         for data in (b"", whole[:1], whole[:-1], whole + b"\0", whole + whole):
@@ -641,7 +641,7 @@ class TestSignatures:
             assert world.caller.post("/signature/verify", spoiled)["valid"] is False, len(data)
 
     def test_a_signature_over_a_hash_is_another(self, world: World, algorithm: Algorithm) -> None:
-        """A signature of sign-hash verifies over its hash only: not as a message's signature."""
+        """A signature of sign-hash verifies only over its hash, not over a message."""
         body = world.body(Operation.VERIFY_HASH, algorithm, ACTIVE)
         assert world.caller.post("/signature/verify-hash", body) == {
             "valid": True,
@@ -658,12 +658,12 @@ class TestSignatures:
         assert world.caller.post("/signature/verify-hash", other)["valid"] is False
 
     def test_another_version(self, world: World, algorithm: Algorithm) -> None:
-        """A signature of the active key does not hold under the retired one."""
+        """A signature of the active key is not valid for the retired one."""
         body = {**world.body(Operation.VERIFY, algorithm, ACTIVE), "key_version": RETIRED}
         assert world.caller.post("/signature/verify", body)["valid"] is False
 
     def test_every_other_algorithm(self, world: World, algorithm: Algorithm) -> None:
-        """A signature under another algorithm's name does not hold, and is no fault."""
+        """A signature under another algorithm's name is not valid, without a fault."""
         for other in world.algorithms.intersection(SIGNATURES):
             if other is not algorithm:
                 body = world.body(Operation.VERIFY, algorithm, ACTIVE)
@@ -680,7 +680,7 @@ class TestSignatures:
     "algorithm", [a for a, spec in ALGORITHMS.items() if Operation.WRAP in spec.operations]
 )
 class TestWrappedKeys:
-    """What wrap makes, unwrap returns; damage is 400 ERR_KEM_012."""
+    """Unwrap returns the key of wrap; damage is 400 ERR_KEM_012."""
 
     @pytest.mark.parametrize("size", [16, 24, 32, 48, 64])
     @pytest.mark.parametrize("prefix", ["/kem/key", "/kem"], ids=["long path", "short path"])
@@ -692,7 +692,7 @@ class TestWrappedKeys:
         prefix: str,
         size: int,
     ) -> None:
-        """Keys of every permitted size go through, by both forms of the path."""
+        """Keys of all permitted sizes are wrapped, with both forms of the path."""
         named = {"algorithm": algorithm.value, "key_version": ACTIVE}
         secret = b64(bytes(range(size)))
         made = world.caller.post(f"{prefix}/wrap", {"symmetric_key": secret, **named})
@@ -711,7 +711,7 @@ class TestWrappedKeys:
         algorithm: Algorithm,
         at: float,
     ) -> None:
-        """One bit flipped anywhere in a wrapped key is 400 ERR_KEM_012."""
+        """One flipped bit anywhere in a wrapped key is 400 ERR_KEM_012."""
         body = world.body(Operation.UNWRAP, algorithm, ACTIVE)
         body["wrapped_key"] = damage(body["wrapped_key"], at, b64, unb64)
         assert world.caller.refusal("/kem/key/unwrap", body)[:2] == (400, "ERR_KEM_012")
@@ -722,7 +722,7 @@ class TestWrappedKeys:
         assert world.caller.refusal("/kem/key/unwrap", body)[:2] == (400, "ERR_KEM_012")
 
     def test_a_wrapped_key_is_no_ciphertext(self, world: World, algorithm: Algorithm) -> None:
-        """Decrypt does not open what wrap made, nor unwrap what encrypt made."""
+        """Decrypt does not open wrapped keys, and unwrap does not open ciphertexts."""
         named = {"algorithm": algorithm.value, "key_version": ACTIVE}
         wrapped = world.body(Operation.UNWRAP, algorithm, ACTIVE)["wrapped_key"]
         refusal = world.caller.refusal("/kem/decrypt", {"ciphertext": wrapped, **named})

@@ -1,4 +1,4 @@
-"""Makes audit logs: records, the tree by its recursive definition, signatures that hold."""
+"""Makes audit logs: records, their tree by its recursive definition, and valid signatures."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Signer:
         }
 
     def sign(self, algorithm: str, text: bytes) -> bytes:
-        """Sign as a checkpoint is signed."""
+        """Return the signature of a checkpoint."""
         if algorithm == ML_DSA:
             return self._ml_dsa.sign(text, CONTEXT)
         return bytes(slh_dsa_sha2_128s.sign(self._slh_dsa, text, CONTEXT))
 
     def key(self, algorithm: str = ML_DSA) -> Line:
-        """Return a key as an export has it."""
+        """Return a key's line in an export."""
         public_key = b64(self.public[algorithm])
         return {
             "type": "key",
@@ -71,7 +71,7 @@ def leaf_of(record: Line) -> bytes:
 
 
 class Log:
-    """A log, and what its service says about it."""
+    """A log, with the statements of its service."""
 
     def __init__(self, signer: Signer, records: list[Line], log_id: str = LOG_ID) -> None:
         self.signer = signer
@@ -92,7 +92,7 @@ class Log:
         return self._path(index, 0, size)
 
     def consistency(self, first: int, second: int) -> Line:
-        """Return PROOF(first, D[second]) (section 2.1.4.1) as an export has it."""
+        """Return PROOF(first, D[second]) (section 2.1.4.1) as a line of an export."""
         path = [] if first == 0 else self._grown(first, 0, second, is_known=True)
         steps = list(map(b64, path))
         return {"type": "consistency", "first": first, "second": second, "path": steps}
@@ -240,7 +240,7 @@ def new_signer() -> Callable[[], Signer]:
 
 @pytest.fixture(scope="session")
 def signer() -> Signer:
-    """Whoever signs the log."""
+    """The signer of the log."""
     return Signer()
 
 
@@ -262,7 +262,7 @@ def new_log(signer: Signer) -> Callable[..., Log]:
 
 @pytest.fixture
 def save(tmp_path: Path) -> Callable[..., Path]:
-    """Write lines into a file of a name, without spaces, as the service does."""
+    """Write lines to a file without spaces, like the service."""
 
     def write(name: str, lines: list[Line]) -> Path:
         path = tmp_path / name

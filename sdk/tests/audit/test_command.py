@@ -53,12 +53,12 @@ def export(log: Log, save: Save) -> Path:
 
 @pytest.fixture
 def keys(log: Log, save: Save) -> Path:
-    """The keys, kept from elsewhere."""
+    """The trusted keys, from another source."""
     return save("keys.json", [log.signer.key()])
 
 
 def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
-    """What is verified ends with 0, and every line says what was shown."""
+    """A verified log ends with 0, and the output shows each verified fact."""
     status, said = run_program([PQKEEP], "audit", "verify", export, "--keys", keys)
     assert status == 0
     first, last = "2026-11-20T11:00:01.000000Z", "2026-11-20T11:00:21.000000Z"
@@ -73,7 +73,7 @@ def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
 
 
 def test_a_tenant_and_older_checkpoints(run: Run, log: Log, keys: Path, save: Save) -> None:
-    """A tenant's export says whose records it has; older checkpoints are counted."""
+    """The output names the tenant of an export, and counts older checkpoints."""
     tenant = log.records[0]["tenant_id"]
     kept = save("kept.jsonl", [log.checkpoint(5), log.checkpoint(13)])
     proofs = log.consistency(5, 21), log.consistency(13, 21)
@@ -85,7 +85,7 @@ def test_a_tenant_and_older_checkpoints(run: Run, log: Log, keys: Path, save: Sa
 
 
 def test_without_keys(run: Run, export: Path) -> None:
-    """Without kept keys it ends with 0, and says plainly how little that shows."""
+    """Without trusted keys the status is 0, and the output says that only consistency was verified."""
     status, said = run("audit", "verify", export)
     assert status == 0
     assert "not trusted" in said
@@ -93,7 +93,7 @@ def test_without_keys(run: Run, export: Path) -> None:
 
 
 def test_not_verified(run: Run, log: Log, keys: Path, save: Save) -> None:
-    """What is not verified ends with 7 and a line a finding: file, line, kind, what is wrong."""
+    """A wrong log ends with 7, and each finding is a line: file, line, kind, and the error."""
     lines = log.export()
     lines[9]["record"]["outcome"] = "refused"
     del lines[12]
@@ -109,7 +109,7 @@ def test_not_verified(run: Run, log: Log, keys: Path, save: Save) -> None:
 
 
 def test_json(run: Run, log: Log, keys: Path, save: Save) -> None:
-    """As JSON, the result has whether it is verified, the findings, and what was shown."""
+    """JSON output has the result, the findings and the verified facts."""
     lines = log.export()
     lines[9]["record"]["outcome"] = "refused"
     good, bad = save("good.jsonl", log.export()), save("bad.jsonl", lines)
@@ -133,7 +133,7 @@ def test_json(run: Run, log: Log, keys: Path, save: Save) -> None:
 
 
 def test_files_that_cannot_be_read(run: Run, export: Path, tmp_path: Path) -> None:
-    """A file that is not there, a directory and a pipe end with 1, and are named."""
+    """A missing file, a directory and a pipe end with 1, and the error names them."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (tmp_path / "nothing", tmp_path, pipe):
@@ -144,7 +144,7 @@ def test_files_that_cannot_be_read(run: Run, export: Path, tmp_path: Path) -> No
 
 
 def test_a_name_that_is_no_text(run: Run, tmp_path: Path) -> None:
-    """A file whose name would do something to a terminal is named without doing it."""
+    """A file name with control characters is shown without them."""
     status, said = run("audit", "verify", os.fsdecode(bytes(tmp_path) + b"/\x1b[2J\xff"))
     assert status == 1
     assert said.startswith(f"pqkeep: cannot read {tmp_path}/?[2J?: ")
@@ -155,14 +155,14 @@ def test_a_name_that_is_no_text(run: Run, tmp_path: Path) -> None:
     [("audit", "verify"), ("audit", "verify", "--unknown", "x"), ("unknown",), ("audit", "prove")],
 )
 def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
-    """What is no command or lacks its files ends with 2 and an explanation."""
+    """An unknown command and missing files end with 2 and an explanation."""
     status, said = run(*arguments)
     assert status == 2
     assert "Usage: pqkeep" in said
 
 
 def test_help(run: Run) -> None:
-    """--help names the command, its options and its statuses; --version says which it is."""
+    """--help names the command, its options and its statuses; --version shows the version."""
     assert "audit" in run("--help")[1]
     assert "verify" in run("audit", "--help")[1]
     status, said = run("audit", "verify", "--help")
@@ -177,7 +177,7 @@ def test_help(run: Run) -> None:
     [("typer", ".whl[cli]"), ("cryptography", ".whl[audit]")],
 )
 def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
-    """Where an extra is not installed the command says which, and ends with 1."""
+    """Without a needed extra, the command names it and ends with 1."""
     start = f"import sys; sys.modules[{missing!r}] = None; from pqkeep.cli import app; app()"
     status, said = run_program((sys.executable, "-c", start), "audit", "verify", export)
     assert status == 1
@@ -185,7 +185,7 @@ def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
 
 
 def test_a_byte_order_mark(run: Run, export: Path, keys: Path) -> None:
-    """An export that an editor saved with a mark and other line ends is verified all the same."""
+    """An export with a byte-order mark and other line ends, as an editor saves it, is verified."""
     export.write_bytes(b"\xef\xbb\xbf" + export.read_bytes().replace(b"\n", b"\r\n"))
     keys.write_bytes(b"\xef\xbb\xbf" + keys.read_bytes())
     status, said = run("audit", "verify", export, "--keys", keys)
@@ -193,7 +193,7 @@ def test_a_byte_order_mark(run: Run, export: Path, keys: Path) -> None:
 
 
 def test_what_is_no_log(run: Run, export: Path, keys: Path, tmp_path: Path) -> None:
-    """A file without a line of a log ends with 1 and is named; one damaged line is a finding."""
+    """A file without a log's line ends with 1 and is named; one damaged line is a finding."""
     other = tmp_path / "other"
     for content in (b"", b"\x89PNG\r\n", b"hello", b'{"kty":"AKP"}', export.read_bytes()[:40]):
         other.write_bytes(content)

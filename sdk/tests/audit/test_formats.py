@@ -1,4 +1,4 @@
-"""Records are verified by the rules of their own format; one of an unknown format is not verified."""
+"""Records are verified by their format's rules; records of an unknown format are not verified."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Save = Callable[..., Path]
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "audit-records.json"
 KNOWN = json.loads(VECTORS.read_text())["records"]
 LATER: Formats = {**FORMATS, 2: {**FORMAT_1, "region": lambda value: type(value) is str}}
-"""A table with a format of one name more, as a later version could have it."""
+"""A table with a format of one more name, as a later version could have it."""
 FIRST_LATER = 11
 """The first record of the later format."""
 
 
 @pytest.fixture
 def mixed(log: Log) -> Log:
-    """A log that was begun in format 1 and went on in a later one."""
+    """A log with first records in format 1, and later records in a later format."""
     later = [
         {**record, "format": 2, "region": "eu"} if record["id"] >= FIRST_LATER else record
         for record in log.records
@@ -40,7 +40,7 @@ def mixed(log: Log) -> Log:
 
 @pytest.fixture
 def keys(log: Log, save: Save) -> Path:
-    """The keys, kept from elsewhere."""
+    """The trusted keys, from another source."""
     return save("keys.json", [log.signer.key()])
 
 
@@ -64,7 +64,7 @@ def test_the_text_and_the_leaf_of_each_format(known: Line) -> None:
 def test_two_formats_in_one_log(
     mixed: Log, log: Log, save: Save, keys: Path, tenant: int | None
 ) -> None:
-    """Both formats are verified by whoever knows both, and the log before goes on in the one after."""
+    """A verifier that knows both formats verifies a log with both."""
     whose = None if tenant is None else log.records[tenant]["tenant_id"]
     before = [log.checkpoint(10), mixed.consistency(10, 21)]
     paths = [save("export.jsonl", mixed.export(tenant=whose)), save("before.jsonl", before)]
@@ -75,7 +75,7 @@ def test_two_formats_in_one_log(
 
 
 def test_the_first_records_are_what_they_were(log: Log, mixed: Log, save: Save, keys: Path) -> None:
-    """What was written before a format was added is the same, and is verified without it."""
+    """Adding a format does not change earlier records: they verify without it."""
     assert mixed.root(10) == log.root(10)
     assert mixed.root(11) != log.root(11)
     assert verify([save("export.jsonl", mixed.export(size=10))], keys).is_verified
@@ -85,7 +85,7 @@ def test_the_first_records_are_what_they_were(log: Log, mixed: Log, save: Save, 
 def test_a_format_that_is_not_known(
     mixed: Log, log: Log, save: Save, keys: Path, tenant: int | None
 ) -> None:
-    """Each record of an unknown format is in the log, and a finding that says it is not known."""
+    """Each record of an unknown format is found in the log, and is a finding."""
     whose = None if tenant is None else log.records[tenant]["tenant_id"]
     report = verify([save("export.jsonl", mixed.export(tenant=whose))], keys)
     later = [
@@ -102,7 +102,7 @@ def test_a_format_that_is_not_known(
 
 
 def test_a_format_that_is_not_known_hides_nothing(log: Log, save: Save, keys: Path) -> None:
-    """An edited record is not passed by a format nobody knows, nor are the records around it."""
+    """An unknown format does not hide an edited record, nor an edit of its neighbours."""
     lines = log.export()
     lines[9]["record"] |= {"format": 99, "outcome": "edited"}
     lines[12]["record"]["outcome"] = "edited"
@@ -119,7 +119,7 @@ def test_a_format_that_is_not_known_hides_nothing(log: Log, save: Save, keys: Pa
 def test_an_edited_record_of_an_unknown_format(
     mixed: Log, save: Save, keys: Path, tenant: int | None
 ) -> None:
-    """A record of an unknown format whose proof does not hold was edited, whatever was."""
+    """A record of an unknown format with a wrong proof is reported as edited."""
     whose = None if tenant is None else mixed.records[tenant]["tenant_id"]
     lines = mixed.export(size=12, tenant=whose)
     lines[-2]["record"]["region"] = "us"
@@ -129,7 +129,7 @@ def test_an_edited_record_of_an_unknown_format(
 
 
 def test_an_unknown_format_hides_no_other_history(mixed: Log, save: Save, keys: Path) -> None:
-    """A whole export with records of an unknown format is compared with every kept checkpoint."""
+    """A whole export with records of an unknown format is compared with every trusted checkpoint."""
     paths = [save("export.jsonl", mixed.export()), save("kept.jsonl", [mixed.checkpoint(15)])]
     report = verify(paths, keys)
     assert {kind for kind, _ in found(report)} == {"unknown-format"}
@@ -137,7 +137,7 @@ def test_an_unknown_format_hides_no_other_history(mixed: Log, save: Save, keys: 
 
 
 def test_a_value_that_is_nested_too_deeply() -> None:
-    """A value of an unknown format that is too deep for its text is malformed."""
+    """A value that is nested too deeply in a record of an unknown format is malformed."""
     value: object = []
     for _ in range(100_000):
         value = [value]
@@ -146,7 +146,7 @@ def test_a_value_that_is_nested_too_deeply() -> None:
 
 
 def test_a_field_of_the_later_format_is_hashed(mixed: Log, save: Save, keys: Path) -> None:
-    """A name that only the later format has cannot be edited either."""
+    """A field that only the later format has cannot be edited unnoticed either."""
     lines = mixed.export()
     lines[17]["record"]["region"] = "us"
     report = verify_formats(LATER, [save("export.jsonl", lines)], keys)
@@ -173,7 +173,7 @@ def test_a_field_of_the_later_format_is_hashed(mixed: Log, save: Save, keys: Pat
 def test_a_record_has_the_names_of_its_format(
     mixed: Log, save: Save, keys: Path, record: int, change: Line
 ) -> None:
-    """A record with another format's names, or with no format, is malformed."""
+    """A record with the fields of another format, or without a format, is malformed."""
     lines = mixed.export()
     lines[2 + record]["record"] |= change
     report = verify_formats(LATER, [save("export.jsonl", lines)], keys)

@@ -1,4 +1,4 @@
-"""A log that was restored from a backup, and the one that it continues, are verified together."""
+"""A restored log and the log that it continues are verified together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pqkeep.audit._statements import Succession, read_line
 Save = Callable[..., Path]
 NEW_ID = "00000000-0000-4000-8000-0000000000c8"
 BACKED_UP, SIGNED = 15, 13
-"""How many records the backup has, and the last checkpoint in it covers."""
+"""The number of records in the backup. Its last checkpoint covers them."""
 FIRST_VERSION = 1_000_001
 VECTOR: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "tests" / "vectors" / "audit-succession.json").read_text()
@@ -48,7 +48,7 @@ def succession_of(old: Log, **changes: object) -> Line:
 
 
 def continued(old: Log, record: Line, inherited: list[Line] | None = None) -> Log:
-    """Return a log that continues another after a backup, with two more records."""
+    """Return a log that continues another after a backup, with two new records."""
     records = copy.deepcopy(old.records[:BACKED_UP] if inherited is None else inherited)
     last = records[-1]
     later = [
@@ -87,7 +87,7 @@ def keys(log: Log, new: Log, save: Save) -> Path:
 def test_a_kept_checkpoint_of_the_old_log(
     log: Log, new: Log, save: Save, keys: Path, size: int, *, is_whole: bool
 ) -> None:
-    """It and the new log verify together, and the report says which log is continued."""
+    """An old log's checkpoint verifies with the new log, and the report names the continued log."""
     tenant = None if is_whole else log.records[1]["tenant_id"]
     kept = save("kept.jsonl", [log.checkpoint(size), new.consistency(size, len(new))])
     report = verify([kept, save("export.jsonl", exported(new, log, tenant))], keys)
@@ -98,7 +98,7 @@ def test_a_kept_checkpoint_of_the_old_log(
 
 
 def test_records_that_are_lost(log: Log, new: Log, save: Save, keys: Path) -> None:
-    """What the old log signed after the backup is counted, and is not a fork of the new one."""
+    """Records that the old log signed after the backup are counted, and are not a fork."""
     kept = save("kept.jsonl", [log.checkpoint(BACKED_UP + 1), log.checkpoint(21)])
     old = save("old.jsonl", log.export())
     report = verify([save("export.jsonl", exported(new, log)), kept, old], keys)
@@ -109,7 +109,7 @@ def test_records_that_are_lost(log: Log, new: Log, save: Save, keys: Path) -> No
 
 
 def test_an_old_log_of_two_histories(log: Log, new: Log, save: Save, keys: Path) -> None:
-    """Two roots of one size are a fork also of a log that was continued."""
+    """Two roots of one size are a fork, also in a log that another one continues."""
     forked = log.checkpoint(21, root=sha256(b"another").digest())
     kept = save("kept.jsonl", [log.checkpoint(21), forked])
     report = verify([save("export.jsonl", exported(new, log)), kept], keys)
@@ -127,7 +127,7 @@ def edited(log: Log) -> list[Line]:
 def test_a_log_that_does_not_continue_what_it_names(
     log: Log, save: Save, *, is_whole: bool
 ) -> None:
-    """Where the records before it are not those that the old log signed, the succession is refused."""
+    """The succession is refused if the earlier records differ from the ones that the old log signed."""
     forged = continued(log, succession_of(log), edited(log))
     tenant = None if is_whole else log.records[1]["tenant_id"]
     report = verify([save("export.jsonl", exported(forged, log, tenant))])
@@ -135,7 +135,7 @@ def test_a_log_that_does_not_continue_what_it_names(
 
 
 def test_a_succession_that_is_not_in_the_log(log: Log, new: Log, save: Save, keys: Path) -> None:
-    """A record that names another log counts only with a proof that the log has it."""
+    """A record that names another log counts only with a proof that it is in the log."""
     lines = exported(new, log)
     index = next(n for n, line in enumerate(lines) if line["type"] == "succession")
     lines[index]["record"]["request_id"] = NEW_ID[:-1] + "9"
@@ -146,14 +146,14 @@ def test_a_succession_that_is_not_in_the_log(log: Log, new: Log, save: Save, key
 def test_without_the_succession_it_is_another_log(
     log: Log, new: Log, save: Save, keys: Path
 ) -> None:
-    """A log that names no other does not continue it."""
+    """A log without such a record does not continue the other log."""
     kept = save("kept.jsonl", [log.checkpoint(3)])
     report = verify([kept, save("export.jsonl", new.export())], keys)
     assert Kind.ANOTHER_LOG in {finding.kind for finding in report.findings}
 
 
 def test_each_log_has_keys_of_its_own(log: Log, new: Log, save: Save, keys: Path) -> None:
-    """An old key does not sign the new log, and a new one not the old log."""
+    """An old key cannot sign the new log, and a new key cannot sign the old log."""
     by_old_key = Log(log.signer, new.records, NEW_ID).checkpoint(17)
     by_new_key = Log(new.signer, log.records).checkpoint(9)
     for checkpoint in (by_old_key, by_new_key):
@@ -163,7 +163,7 @@ def test_each_log_has_keys_of_its_own(log: Log, new: Log, save: Save, keys: Path
 
 
 def test_the_succession_record_of_the_vector() -> None:
-    """It says what the key service's test of the same vector wrote."""
+    """The vector's record equals the one in the key service's test."""
     line = {"type": "succession", "record": json.loads(VECTOR["text"]), "proof": []}
     succession = read_line(line)
     assert isinstance(succession, Succession)

@@ -1,4 +1,4 @@
-"""Every way of changing a log is found, and named by what was done, record and line."""
+"""Every manipulation of a log is found, and reported with its kind, record and line."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def line_of(record: int) -> int:
 
 @pytest.fixture
 def keys(log: Log, save: Save) -> Path:
-    """The keys, kept from elsewhere."""
+    """The trusted keys, from another source."""
     return save("keys.json", [log.signer.key()])
 
 
 @pytest.fixture
 def check(save: Save, keys: Path) -> Callable[..., Found]:
-    """Verify an export, with other files, against the kept keys; return what is found."""
+    """Return the findings for an export and other files, with the trusted keys."""
 
     def run(lines: list[Line], *others: list[Line]) -> Found:
         paths = [save(f"{n}.jsonl", lines_) for n, lines_ in enumerate((lines, *others))]
@@ -79,7 +79,7 @@ def check(save: Save, keys: Path) -> Callable[..., Found]:
 @pytest.mark.parametrize("record", [1, 7, 16, 21])
 @pytest.mark.parametrize("name", ALL_FIELDS)
 def test_an_edited_field(log: Log, check: Callable[..., Found], record: int, name: str) -> None:
-    """A record of a whole export of which any field was edited is the one finding."""
+    """An edited field of a record in a whole export is the only finding."""
     lines = log.export()
     values = lines[line_of(record) - 1]["record"]
     other = OTHERS.get(name, log.records[1]["tenant_id"] if name == "tenant_id" else "another")
@@ -92,7 +92,7 @@ def test_an_edited_field(log: Log, check: Callable[..., Found], record: int, nam
 def test_an_edited_field_in_a_tenants_export(
     log: Log, check: Callable[..., Found], place: int, name: str
 ) -> None:
-    """A record of a tenant's export of which any field was edited is the one finding."""
+    """An edited field of a record in a tenant's export is the only finding."""
     lines = log.export(tenant=log.records[0]["tenant_id"])
     values = lines[FIRST - 1 + place]["record"]
     values[name] = OTHERS.get(name, log.records[1]["tenant_id"])
@@ -100,21 +100,21 @@ def test_an_edited_field_in_a_tenants_export(
 
 
 def test_an_edited_number_in_a_tenants_export(log: Log, check: Callable[..., Found]) -> None:
-    """A record with an edited number is no record of the log, and the number it had is missing."""
+    """A record with an edited number is not in the log, and its own number is missing."""
     lines = log.export(tenant=log.records[0]["tenant_id"])
     lines[FIRST]["record"]["number"] = 99
     assert check(lines) == [("inserted", FIRST + 1, 4), ("missing", FIRST + 2, None)]
 
 
 def test_an_edited_id(log: Log, check: Callable[..., Found]) -> None:
-    """A record with another's id is no record of the log, and the id it had is missing."""
+    """A record with another record's id is not in the log, and its own id is missing."""
     lines = log.export()
     lines[line_of(7) - 1]["record"]["id"] = 12
     assert check(lines) == [("inserted", line_of(7), 12), ("missing", line_of(8), 7)]
 
 
 def test_a_forged_proof(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
-    """An edited record is found with a proof that leads to the root of a tree that has it."""
+    """An edited record is found even if its proof leads to the root of a tree with it."""
     forged = new_log(21)
     forged.records[6]["outcome"] = "refused"
     forged = type(forged)(log.signer, forged.records)
@@ -124,7 +124,7 @@ def test_a_forged_proof(log: Log, new_log: Callable[..., Log], check: Callable[.
 
 
 def test_a_forged_tree(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
-    """A whole tree that was made anew, under the old signature, has no signed root."""
+    """A newly built tree under the old signature has no signed root."""
     forged = new_log(21, salt="forged")
     lines = forged.export()
     lines[2] = {**log.checkpoint(21), "root": forged.checkpoint(21)["root"]}
@@ -132,7 +132,7 @@ def test_a_forged_tree(log: Log, new_log: Callable[..., Log], check: Callable[..
 
 
 def test_an_edited_proof(log: Log, check: Callable[..., Found]) -> None:
-    """In a whole export an edited proof is told from an edited record."""
+    """In a whole export, an edited proof is distinguished from an edited record."""
     lines = log.export()
     steps = lines[line_of(7) - 1]["proof"]
     steps[0], steps[1] = steps[1], steps[0]
@@ -151,7 +151,7 @@ def test_a_proof_of_another_length(
 
 @pytest.mark.parametrize("record", [1, 7, 20])
 def test_a_removed_record(log: Log, check: Callable[..., Found], record: int) -> None:
-    """A record that was removed is missing, where the next one comes; and the count is wrong."""
+    """A removed record is reported at the next one, and the count is wrong."""
     lines = log.export()
     del lines[line_of(record) - 1]
     assert check(lines) == [
@@ -161,7 +161,7 @@ def test_a_removed_record(log: Log, check: Callable[..., Found], record: int) ->
 
 
 def test_removed_records(log: Log, save: Save, keys: Path) -> None:
-    """Records that were removed, with the count made right, are named from the first to the last."""
+    """Removed records with a corrected count are reported from the first to the last."""
     lines = log.export()
     del lines[line_of(7) - 1 : line_of(10)]
     lines[-1]["records"] = 17
@@ -170,7 +170,7 @@ def test_removed_records(log: Log, save: Save, keys: Path) -> None:
 
 
 def test_a_removed_record_of_a_tenant(log: Log, save: Save, keys: Path) -> None:
-    """In a tenant's export the missing record is named by its number."""
+    """In a tenant's export, a missing record is reported by its number."""
     lines = log.export(tenant=log.records[0]["tenant_id"])
     del lines[FIRST]
     lines[-1]["records"] -= 1
@@ -182,7 +182,7 @@ def test_a_removed_record_of_a_tenant(log: Log, save: Save, keys: Path) -> None:
 
 @pytest.mark.parametrize("tenant", [None, 0])
 def test_swapped_records(log: Log, check: Callable[..., Found], tenant: int | None) -> None:
-    """Of two records that were swapped the one that comes too late is out of order."""
+    """Of two swapped records, the later one is out of order."""
     lines = log.export(tenant=None if tenant is None else log.records[tenant]["tenant_id"])
     lines[FIRST], lines[FIRST + 1] = lines[FIRST + 1], lines[FIRST]
     late = lines[FIRST + 1]["record"]["id"]
@@ -191,7 +191,7 @@ def test_swapped_records(log: Log, check: Callable[..., Found], tenant: int | No
 
 @pytest.mark.parametrize("tenant", [None, 0])
 def test_a_repeated_record(log: Log, check: Callable[..., Found], tenant: int | None) -> None:
-    """A record that is there twice is repeated."""
+    """A duplicated record is reported as repeated."""
     lines = log.export(tenant=None if tenant is None else log.records[tenant]["tenant_id"])
     lines.insert(FIRST + 2, lines[FIRST])
     lines[-1]["records"] += 1
@@ -200,7 +200,7 @@ def test_a_repeated_record(log: Log, check: Callable[..., Found], tenant: int | 
 
 @pytest.mark.parametrize("shift", [0, 1], ids=["before", "after"])
 def test_an_inserted_record(log: Log, check: Callable[..., Found], shift: int) -> None:
-    """A forged record beside the true one, before or after it, is the one that was inserted."""
+    """A forged record before or after the true one is reported as inserted."""
     lines = log.export()
     forged = log.line(7, 21)
     forged["record"]["principal"] = "api-key:2"
@@ -211,7 +211,7 @@ def test_an_inserted_record(log: Log, check: Callable[..., Found], shift: int) -
 
 
 def test_an_appended_record(log: Log, new_log: Callable[..., Log], check: Any) -> None:
-    """A record beyond the export's size was inserted."""
+    """A record beyond the export's size is reported as inserted."""
     lines = log.export()
     lines.insert(-1, new_log(22).line(22, 22))
     lines[-1]["records"] += 1
@@ -219,7 +219,7 @@ def test_an_appended_record(log: Log, new_log: Callable[..., Log], check: Any) -
 
 
 def test_a_record_of_another_tenant(log: Log, check: Callable[..., Found]) -> None:
-    """Another tenant's record, though it is in the log, does not belong into a tenant's export."""
+    """Another tenant's record in a tenant's export is reported, even if it is in the log."""
     lines = log.export(tenant=log.records[0]["tenant_id"])
     lines.insert(FIRST, log.line(2, 21))
     lines[-1]["records"] += 1
@@ -227,7 +227,7 @@ def test_a_record_of_another_tenant(log: Log, check: Callable[..., Found]) -> No
 
 
 def test_the_end_cut_off(log: Log, save: Save, keys: Path) -> None:
-    """A file that breaks off says so, and of a whole export which records are missing."""
+    """A truncated file is reported; of a whole export, also its missing records."""
     lines = log.export()[: line_of(18)]
     report = verify([save("export.jsonl", lines)], keys)
     assert found(report) == [("truncated", line_of(18), None), ("truncated", line_of(18), 19)]
@@ -235,7 +235,7 @@ def test_the_end_cut_off(log: Log, save: Save, keys: Path) -> None:
 
 
 def test_the_end_cut_off_neatly(log: Log, check: Callable[..., Found]) -> None:
-    """A whole export that ends too early is found though it has an end with the right count."""
+    """A whole export that ends early is found, even with an end line of the right count."""
     lines = log.export()
     del lines[line_of(18) : -1]
     lines[-1]["records"] = 18
@@ -243,7 +243,7 @@ def test_the_end_cut_off_neatly(log: Log, check: Callable[..., Found]) -> None:
 
 
 def test_cut_within_a_line(log: Log, save: Save, keys: Path) -> None:
-    """A file that breaks off within a record names the line, and the record."""
+    """A file that ends within a record is reported with the line and the record."""
     path = save("export.jsonl", log.export()[: line_of(21)])
     path.write_bytes(path.read_bytes()[:-100])
     assert found(verify([path], keys)) == [
@@ -255,7 +255,7 @@ def test_cut_within_a_line(log: Log, save: Save, keys: Path) -> None:
 
 @pytest.mark.parametrize("name", ["root", "at", "signature", "size"])
 def test_a_changed_checkpoint(log: Log, check: Callable[..., Found], name: str) -> None:
-    """A checkpoint of which anything was changed has a bad signature, and signs nothing."""
+    """A checkpoint with any change has an invalid signature, and proves nothing."""
     lines = log.export()
     lines[2][name] = {**log.checkpoint(20), "signature": log.checkpoint(21)["signature"]}[name]
     if name == "signature":
@@ -265,7 +265,7 @@ def test_a_changed_checkpoint(log: Log, check: Callable[..., Found], name: str) 
 
 @pytest.mark.parametrize("size", [21, 13], ids=["same size", "older"])
 def test_a_fork(log: Log, new_log: Callable[..., Log], check: Any, size: int) -> None:
-    """Two roots that were signed for one size are a fork."""
+    """Two signed roots of one size are a fork."""
     other = new_log(size, salt="fork").checkpoint(size)
     assert check(log.export(), [log.checkpoint(size)], [other]) == [("fork", 1, None)]
 
@@ -275,7 +275,7 @@ def test_a_fork(log: Log, new_log: Callable[..., Log], check: Any, size: int) ->
 def test_a_checkpoint_that_does_not_fit(
     log: Log, new_log: Callable[..., Log], check: Any, size: int
 ) -> None:
-    """A kept checkpoint of another history is not continued by a whole export, though both are signed."""
+    """A signed checkpoint of another history contradicts a whole export."""
     kept = new_log(size, salt="history").checkpoint(size)
     assert check(log.export(), [kept]) == [("not-continued", 1, None)]
 
@@ -283,13 +283,13 @@ def test_a_checkpoint_that_does_not_fit(
 def test_a_checkpoint_that_does_not_fit_was_compared(
     log: Log, new_log: Callable[..., Log], save: Save, keys: Path
 ) -> None:
-    """Of a checkpoint that does not fit no note says that it was not compared."""
+    """A contradicted checkpoint has no note that it was not compared."""
     kept = save("kept.jsonl", [new_log(13, salt="history").checkpoint(13)])
     assert verify([save("export.jsonl", log.export()), kept], keys).notes == ()
 
 
 def test_a_checkpoint_beside_a_damaged_export(log: Log, save: Save, keys: Path) -> None:
-    """Where the records do not hold, a note says that a kept checkpoint was not compared with them."""
+    """With wrong records, a note says that a trusted checkpoint was not compared."""
     lines = log.export()
     lines[line_of(7) - 1]["record"]["outcome"] = "refused"
     kept = save("kept.jsonl", [log.checkpoint(5), log.checkpoint(13)])
@@ -300,7 +300,7 @@ def test_a_checkpoint_beside_a_damaged_export(log: Log, save: Save, keys: Path) 
 
 
 def test_a_fork_beside_an_export(log: Log, new_log: Callable[..., Log], check: Any) -> None:
-    """An export's records are held against its own checkpoint, though another comes first."""
+    """An export is compared with its own checkpoint, even if another one comes first."""
     other = new_log(21, salt="fork").checkpoint(21)
     assert check([other], log.export()) == [("fork", 3, None)]
 
@@ -318,7 +318,7 @@ def test_an_older_checkpoint_in_an_export(log: Log, save: Save, keys: Path) -> N
 def test_a_checkpoint_that_does_not_fit_a_tenant(
     log: Log, new_log: Callable[..., Log], check: Any
 ) -> None:
-    """To a kept checkpoint of another history there is no proof that holds."""
+    """No valid proof connects a checkpoint of another history with a tenant's export."""
     other = new_log(13, salt="history")
     kept = [other.checkpoint(13), log.consistency(13, 21)]
     lines = log.export(tenant=log.records[0]["tenant_id"])
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_does_not_fit_a_tenant(
 
 
 def test_a_checkpoint_without_a_proof(log: Log, save: Save, keys: Path) -> None:
-    """A kept checkpoint that nothing connects with a tenant's export is a finding: it says what to get."""
+    """A trusted checkpoint without a proof to a tenant's export is a finding with advice."""
     export = save("export.jsonl", log.export(tenant=log.records[0]["tenant_id"]))
     report = verify([export, save("kept.jsonl", [log.checkpoint(13)])], keys)
     assert found(report) == [("not-connected", 1, None)]
@@ -335,7 +335,7 @@ def test_a_checkpoint_without_a_proof(log: Log, save: Save, keys: Path) -> None:
 
 @pytest.mark.parametrize("first", range(1, 21))
 def test_an_edited_consistency_proof(log: Log, check: Callable[..., Found], first: int) -> None:
-    """A consistency proof with any step changed, left out or added shows nothing."""
+    """A consistency proof with a changed, missing or additional step proves nothing."""
     good = log.consistency(first, 21)
     lines = log.export(tenant=log.records[0]["tenant_id"])
     path = good["path"]
@@ -347,7 +347,7 @@ def test_an_edited_consistency_proof(log: Log, check: Callable[..., Found], firs
 
 
 def test_a_kept_proof_without_its_checkpoints(log: Log, save: Save, keys: Path) -> None:
-    """A note says of a kept proof that goes with nothing that was given: it was not verified."""
+    """A note names a saved proof without matching checkpoints: it was not verified."""
     proof = save("proof.jsonl", [log.consistency(5, 19)])
     report = verify([save("export.jsonl", log.export()), proof], keys)
     assert report.is_verified
@@ -358,7 +358,7 @@ def test_a_kept_proof_without_its_checkpoints(log: Log, save: Save, keys: Path) 
 
 @pytest.mark.parametrize("kind", ["keys", "proof", "both"])
 def test_nothing_that_is_verified(log: Log, save: Save, keys: Path, kind: str) -> None:
-    """Files without an export and a checkpoint show nothing, and are not reported as verified."""
+    """Files without an export and a checkpoint are not reported as verified."""
     lines = {"keys": [log.signer.key()], "proof": [log.consistency(5, 9)]}
     lines["both"] = [*lines["keys"], *lines["proof"]]
     report = verify([save("kept.jsonl", lines[kind])], keys)
@@ -366,12 +366,12 @@ def test_nothing_that_is_verified(log: Log, save: Save, keys: Path, kind: str) -
 
 
 def test_a_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:
-    """A consistency proof in an export shows nothing without the checkpoints that it joins."""
+    """A consistency proof in an export proves nothing without both of its checkpoints."""
     assert check(log.export(log.consistency(5, 21))) == [("bad-consistency", 4, None)]
 
 
 def test_another_log(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
-    """The export of another log, though the same keys signed it, is another log's."""
+    """The export of another log is reported, even if the same keys signed it."""
     other = new_log(21, log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11")
     assert check(log.export(), other.export()) == [("another-log", 1, None)]
 
@@ -379,14 +379,14 @@ def test_another_log(log: Log, new_log: Callable[..., Log], check: Callable[...,
 def test_another_log_s_keys(
     log: Log, new_log: Callable[..., Log], new_signer: Callable[[], Signer], check: Any
 ) -> None:
-    """What another log's export says of keys and proofs is not held against this log."""
+    """Keys and proofs in another log's export do not count against this log."""
     other = new_log(21, log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11", by=new_signer())
     foreign = other.export(other.checkpoint(9), other.consistency(9, 21))
     assert check(log.export(), foreign) == [("another-log", 1, None)]
 
 
 def test_another_log_than_the_keys(log: Log, new_log: Callable[..., Log], save: Save) -> None:
-    """Kept keys say which log they are of: the export of another is found."""
+    """Trusted keys name their log: the export of another log is a finding."""
     other = new_log(21, log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11")
     keys = save("keys.json", [{"data": {"log_id": log.log_id, "keys": [log.signer.key()]}}])
     report = verify([save("export.jsonl", other.export())], keys)
@@ -396,7 +396,7 @@ def test_another_log_than_the_keys(log: Log, new_log: Callable[..., Log], save: 
 def test_the_attackers_key(
     new_log: Callable[..., Log], new_signer: Callable[[], Signer], check: Any
 ) -> None:
-    """A log that was made anew and signed with the attacker's own key does not stand up to kept keys."""
+    """A newly built log with the attacker's signature fails against the trusted keys."""
     forged = new_log(21, salt="forged", by=new_signer())
     assert check(forged.export()) == [
         ("no-checkpoint", 1, None),
@@ -408,7 +408,7 @@ def test_the_attackers_key(
 def test_the_attackers_key_without_kept_ones(
     new_log: Callable[..., Log], new_signer: Callable[[], Signer], save: Save
 ) -> None:
-    """Without kept keys the same forgery passes, and the report says that nothing was trusted."""
+    """Without trusted keys the same forgery passes, and the report says that no key was trusted."""
     forged = new_log(21, salt="forged", by=new_signer())
     report = verify([save("export.jsonl", forged.export())])
     assert (report.is_verified, report.are_keys_trusted) == (True, False)
@@ -417,7 +417,7 @@ def test_the_attackers_key_without_kept_ones(
 def test_another_key_in_another_file(
     log: Log, new_log: Callable[..., Log], new_signer: Callable[[], Signer], save: Save
 ) -> None:
-    """Two files that disagree on a key are found without kept keys."""
+    """Two files with different keys of one name are found without trusted keys."""
     forged = new_log(21, by=new_signer())
     paths = [save("one.jsonl", log.export()), save("two.jsonl", forged.export())]
     kinds = {finding.kind for finding in verify(paths).findings}
@@ -425,21 +425,21 @@ def test_another_key_in_another_file(
 
 
 def test_an_unknown_key(log: Log, check: Callable[..., Found]) -> None:
-    """A checkpoint by a version of the key that nobody knows is not believed."""
+    """A checkpoint by an unknown key version is not accepted."""
     lines = log.export()
     lines[2]["key_version"] = 2
     assert check(lines) == [("no-checkpoint", 1, None), ("unknown-key", 3, None)]
 
 
 def test_keys_that_are_none(log: Log, save: Save) -> None:
-    """A file of keys without keys is a finding, and so is that nothing can be verified."""
+    """An empty file of keys is a finding, and so is that nothing could be verified."""
     report = verify([save("export.jsonl", log.export())], save("keys.json", [log.checkpoint(3)]))
     kinds = [finding.kind for finding in report.findings]
     assert kinds == [Kind.NO_KEYS, Kind.NO_CHECKPOINT, Kind.UNKNOWN_KEY]
 
 
 def test_a_number_given_twice(log: Log, new_log: Callable[..., Log], check: Any) -> None:
-    """A log that gives a tenant's number to two records, properly signed, is found out."""
+    """A log with one tenant number for two signed records is found."""
     records = new_log(21).records
     records[3]["number"] = 1
     bad = type(log)(log.signer, records)
@@ -452,7 +452,7 @@ def test_a_number_given_twice(log: Log, new_log: Callable[..., Log], check: Any)
 def test_numbers_against_ids(
     log: Log, new_log: Callable[..., Log], check: Any, *, is_sorted: bool
 ) -> None:
-    """A log whose numbers do not grow as its ids do is found out, in whatever order it is shown."""
+    """A log with numbers out of the order of its ids is found, in any order of records."""
     records = new_log(21).records
     records[0]["number"], records[3]["number"] = 2, 1
     lines = type(log)(log.signer, records).export(tenant=records[0]["tenant_id"])
@@ -462,7 +462,7 @@ def test_numbers_against_ids(
 
 
 def test_records_without_a_root(log: Log, check: Callable[..., Found]) -> None:
-    """Without a signed root a record without a proof does not pass."""
+    """Without a signed root, a record without a proof is not accepted."""
     lines = log.export()
     lines[2]["root"] = log.checkpoint(20)["root"]
     for line in lines[3:-1]:
@@ -472,14 +472,14 @@ def test_records_without_a_root(log: Log, check: Callable[..., Found]) -> None:
 
 
 def test_a_key_of_another_size(log: Log, check: Callable[..., Found]) -> None:
-    """A key that is shorter than its algorithm's keys are is malformed."""
+    """A key of the wrong size is malformed."""
     lines = log.export()
     lines[1]["public_key"] = lines[1]["public_key"][:40]
     assert check(lines) == [("malformed", 2, None)]
 
 
 def test_a_thousand_findings(new_log: Callable[..., Log], save: Save, keys: Path) -> None:
-    """Of very many findings a thousand are listed and the others are counted."""
+    """At most a thousand findings are listed; the others are counted."""
     lines = new_log(1_200).export()
     for line in lines[3:-1]:
         line["record"]["outcome"] = "refused"
@@ -489,7 +489,7 @@ def test_a_thousand_findings(new_log: Callable[..., Log], save: Save, keys: Path
 
 
 def _stray_bits(text: str) -> str:
-    """Return a line whose first hash is spelled otherwise: 32 bytes leave two bits over."""
+    """Return a line with another base64 text of its first hash: 32 bytes leave two unused bits."""
     at = text.index('="')
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     return text[: at - 1] + alphabet[alphabet.index(text[at - 1]) + 1] + text[at:]
@@ -531,7 +531,7 @@ MALFORMED: list[tuple[str, Callable[[str], str]]] = [
 
 @pytest.mark.parametrize("change", [c for _, c in MALFORMED], ids=[n for n, _ in MALFORMED])
 def test_a_malformed_record(log: Log, save: Save, keys: Path, change: Callable[[str], str]) -> None:
-    """A record's line that is not what it must be is named, and the record that it was is missing."""
+    """A malformed record's line is reported, and its record is missing."""
     path = save("export.jsonl", log.export())
     lines = path.read_text().split("\n")
     at = line_of(7) - 1
@@ -546,7 +546,7 @@ def test_a_malformed_record(log: Log, save: Save, keys: Path, change: Callable[[
 @pytest.mark.parametrize("line", range(3))
 @pytest.mark.parametrize("bad", [0, None, [], "", {}, -1, 2**63, True, "x", ["x"]], ids=repr)
 def test_malformed_heads(log: Log, save: Save, keys: Path, line: int, bad: object) -> None:
-    """Header, key and checkpoint with anything wrong in any field are findings, never exceptions."""
+    """Any error in a header, key or checkpoint is a finding, never an exception."""
     for name in log.export()[line]:
         if name == "tenant_id" and bad is None:
             continue
@@ -561,14 +561,14 @@ def test_malformed_heads(log: Log, save: Save, keys: Path, line: int, bad: objec
     "time", ["2026-99-99T00:00:00.000000Z", "2026-11-20T23:59:60.000000Z", "0000-01-01T00:00:00Z"]
 )
 def test_times_that_are_none(log: Log, check: Callable[..., Found], line: int, time: str) -> None:
-    """A time that no calendar or clock has is malformed, also where another is compared with it."""
+    """An impossible time is malformed, also where another time is compared with it."""
     lines = log.export(size=10)
     lines[line]["exported_at" if line == 0 else "at"] = time
     assert ("malformed", line + 1, None) in check(lines, [log.checkpoint(21)])
 
 
 def test_a_checkpoint_of_the_last_moment(log: Log, save: Save, keys: Path) -> None:
-    """A checkpoint that was signed at the last moment of the calendar is newer than an export."""
+    """A checkpoint at the last possible time is newer than an export."""
     kept = [log.checkpoint(21, at="9999-12-31T23:59:59.999999Z")]
     paths = [save("export.jsonl", log.export(size=10)), save("kept.jsonl", kept)]
     report = verify(paths, keys)
@@ -578,13 +578,13 @@ def test_a_checkpoint_of_the_last_moment(log: Log, save: Save, keys: Path) -> No
 
 
 def test_two_exports_in_one_file(log: Log, check: Callable[..., Found]) -> None:
-    """What stands after the end of an export does not pass, be it an export itself."""
+    """Lines after the end of an export are refused, even if they are an export."""
     report = check([*log.export(), *log.export()])
     assert report[0] == ("malformed", 26, None)
 
 
 def test_an_export_without_its_header(log: Log, check: Callable[..., Found]) -> None:
-    """Records without an export's header do not pass as something that was kept."""
+    """Records without an export's header are not accepted as saved statements."""
     assert check(log.export()[1:]) == [("malformed", 3, None)]
 
 
@@ -627,7 +627,7 @@ def exports(log: Log, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 def test_any_byte(
     exports: list[bytes], tmp_path: Path, keys: Path, which: int, at: int, byte: int
 ) -> None:
-    """A file with any byte changed is refused, or it shows exactly what it showed before."""
+    """A file with any changed byte is refused, or proves exactly the same facts."""
     path = tmp_path / "export.jsonl"
     content = bytearray(exports[which])
     path.write_bytes(content)
@@ -646,7 +646,7 @@ def test_any_byte(
 )
 @given(content=st.binary() | st.text().map(str.encode))
 def test_any_file(tmp_path: Path, keys: Path, content: bytes) -> None:
-    """Whatever a file holds, verifying it and taking keys from it raises nothing and passes nothing."""
+    """No file makes verification raise an exception, and no wrong file is verified."""
     path = tmp_path / "file"
     path.write_bytes(content)
     assert not verify([path], keys).is_verified
@@ -656,7 +656,7 @@ def test_any_file(tmp_path: Path, keys: Path, content: bytes) -> None:
 @pytest.mark.parametrize("opening", ['{"data":', "[", '{"type":', '{"data":{"checkpoints":['])
 @pytest.mark.parametrize("depth", [2, 100, 300, 480, 900, 1_000, 100_000])
 def test_nesting(tmp_path: Path, keys: Path, opening: str, depth: int) -> None:
-    """However deep something is nested, it is a finding."""
+    """Any depth of nesting is a finding."""
     closing = "".join(
         {"{": "}", "[": "]"}[bracket] for bracket in reversed(opening) if bracket in "{["
     )
@@ -671,7 +671,7 @@ def test_nesting(tmp_path: Path, keys: Path, opening: str, depth: int) -> None:
 def test_any_choice_of_lines(
     log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Of a whole export's records only all of them, in order, are verified."""
+    """Of all choices of a whole export's records, only all in order are verified."""
     _check_choice(log.export(), tmp_path_factory.mktemp("choice"), data, is_whole=True)
 
 
@@ -680,7 +680,7 @@ def test_any_choice_of_lines(
 def test_any_choice_of_a_tenants_lines(
     log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Of a tenant's records only the first ones, without a gap and in order, are verified."""
+    """Of all choices of a tenant's records, only the first ones in order are verified."""
     lines = log.export(tenant=log.records[0]["tenant_id"])
     _check_choice(lines, tmp_path_factory.mktemp("choice"), data, is_whole=False)
 
@@ -706,7 +706,7 @@ def _check_choice(lines: list[Line], folder: Path, data: st.DataObject, *, is_wh
 
 @pytest.mark.threat("keys-database-rollback")
 def test_log_cut_back(log: Log, save: Save, keys: Path) -> None:
-    """A log that was cut back to an earlier checkpoint is found by a later one that was kept."""
+    """A log that was cut back to an earlier checkpoint contradicts a later trusted checkpoint."""
     kept = save("kept.jsonl", [log.checkpoint(21)])
     report = verify([save("export.jsonl", log.export(size=13)), kept], keys)
     assert found(report) == [("truncated", 1, None)]

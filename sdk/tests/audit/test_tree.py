@@ -1,4 +1,4 @@
-"""Proofs of a wrong shape prove nothing, whatever their hashes are."""
+"""Proofs of the wrong length prove nothing, with any hashes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LEAF = leaf_hash(b"a leaf")
 
 @pytest.mark.parametrize(("index", "size"), [(0, 0), (1, 1), (5, 5), (-1, 5)])
 def test_a_leaf_outside_the_tree(index: int, size: int) -> None:
-    """A leaf before the first or after the last has no root."""
+    """A leaf outside the tree has no root."""
     for length in range(5):
         assert proven_root(LEAF, index, size, [LEAF] * length) is None
 
 
 def test_the_length_of_a_path(log: Log) -> None:
-    """A path has one length for each leaf of each tree, and no other leads anywhere."""
+    """Each leaf of each tree has one length of path, and other lengths lead nowhere."""
     for size in range(1, 22):
         for index in range(size):
             right = len(log.path(index, size))
@@ -31,14 +31,14 @@ def test_the_length_of_a_path(log: Log) -> None:
 
 
 def test_a_chain_that_is_too_long() -> None:
-    """Hashes that lead to the new root over more steps than the trees have do not show growth."""
+    """Hashes that reach the new root in too many steps do not prove growth."""
     one, two = LEAF, node_hash(LEAF, LEAF)
     assert is_grown(1, one, 2, two, [LEAF])
     assert not is_grown(1, one, 2, node_hash(two, LEAF), [LEAF, LEAF])
 
 
 def test_growth_needs_two_trees() -> None:
-    """A tree grew out of itself and out of nothing without proof, and into no smaller one."""
+    """A tree grows from itself and from nothing without a proof, and never into a smaller one."""
     assert is_grown(3, LEAF, 3, LEAF, [])
     assert not is_grown(3, LEAF, 3, LEAF, [LEAF])
     assert is_grown(0, EMPTY_ROOT, 3, LEAF, [])

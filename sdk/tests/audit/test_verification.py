@@ -1,4 +1,4 @@
-"""What is as it must be is verified, and the report says exactly what was shown."""
+"""A correct log is verified, and the report has exactly the proven facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLH_DSA = "SLH-DSA-SHA2-128s"
 
 @pytest.fixture
 def keys(log: Log, save: Save) -> Path:
-    """The keys, kept from elsewhere."""
+    """The trusted keys, from another source."""
     return save("keys.json", [log.signer.key(), log.signer.key(SLH_DSA)])
 
 
@@ -39,7 +39,7 @@ def test_a_whole_export(log: Log, save: Save, keys: Path, size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 20, 21])
 def test_a_tenants_export(log: Log, save: Save, keys: Path, size: int) -> None:
-    """A tenant's export is verified with that tenant's records, be there any or none."""
+    """A tenant's export is verified with that tenant's records, also without any."""
     tenant = log.records[1]["tenant_id"]
     report = verify([save("export.jsonl", log.export(size=size, tenant=tenant))], keys)
     assert report.findings == ()
@@ -62,14 +62,14 @@ def test_the_report(log: Log, save: Save, keys: Path, signer: Signer) -> None:
 
 
 def test_without_trusted_keys(log: Log, save: Save) -> None:
-    """With its own keys alone an export is verified, and the report says that they are not trusted."""
+    """With only its own keys, an export is verified, and the report says that they are not trusted."""
     report = verify([save("export.jsonl", log.export())])
     assert report.is_verified
     assert not report.are_keys_trusted
 
 
 def test_both_signatures(log: Log, save: Save, keys: Path, signer: Signer) -> None:
-    """A checkpoint signed with SLH-DSA counts as one that is signed with ML-DSA does."""
+    """A checkpoint signed with SLH-DSA counts like one signed with ML-DSA."""
     lines = log.export(signer.key(SLH_DSA), log.checkpoint(21, SLH_DSA))
     report = verify([save("export.jsonl", lines)], keys)
     assert report.findings == ()
@@ -78,7 +78,7 @@ def test_both_signatures(log: Log, save: Save, keys: Path, signer: Signer) -> No
 
 @pytest.mark.parametrize("size", range(22))
 def test_kept_checkpoints_of_a_whole_log(log: Log, save: Save, keys: Path, size: int) -> None:
-    """A whole export shows by itself that it continues a checkpoint that was kept."""
+    """A whole export alone proves that it continues a saved checkpoint."""
     kept = save("kept.jsonl", [log.checkpoint(size)])
     report = verify([save("export.jsonl", log.export()), kept], keys)
     assert report.findings == ()
@@ -88,7 +88,7 @@ def test_kept_checkpoints_of_a_whole_log(log: Log, save: Save, keys: Path, size:
 
 @pytest.mark.parametrize("size", range(22))
 def test_kept_checkpoints_of_a_tenant(log: Log, save: Save, keys: Path, size: int) -> None:
-    """With a consistency proof a tenant's export continues a checkpoint that was kept."""
+    """With a consistency proof, a tenant's export continues a saved checkpoint."""
     tenant = log.records[0]["tenant_id"]
     kept = save("kept.jsonl", [log.checkpoint(size), log.consistency(size, 21)])
     report = verify([save("export.jsonl", log.export(tenant=tenant)), kept], keys)
@@ -97,7 +97,7 @@ def test_kept_checkpoints_of_a_tenant(log: Log, save: Save, keys: Path, size: in
 
 
 def test_a_chain_of_proofs(log: Log, save: Save, keys: Path) -> None:
-    """Consistency proofs that join end to end connect an old checkpoint with an export."""
+    """Consecutive consistency proofs connect an old checkpoint with an export."""
     tenant = log.records[0]["tenant_id"]
     kept = [log.checkpoint(size) for size in (3, 8, 13)]
     proofs = [log.consistency(first, second) for first, second in ((3, 8), (8, 13), (13, 21))]
@@ -106,7 +106,7 @@ def test_a_chain_of_proofs(log: Log, save: Save, keys: Path) -> None:
 
 
 def test_answers_of_the_api(log: Log, save: Save, tmp_path: Path) -> None:
-    """Checkpoints, keys and proofs are read as the API answers, on one line or on several."""
+    """Checkpoints, keys and proofs are read in the form of the API's responses, on one line or several."""
     envelope: dict[str, Any] = {"request_id": "r", "timestamp": "t"}
     untyped = [{k: v for k, v in log.checkpoint(n).items() if k != "type"} for n in (4, 9)]
     kept = save(
@@ -127,7 +127,7 @@ def test_answers_of_the_api(log: Log, save: Save, tmp_path: Path) -> None:
 
 
 def test_spaces_and_blank_lines(log: Log, tmp_path: Path, keys: Path) -> None:
-    """An export that was written again with spaces, other escapes and order is the same export."""
+    """An export with other spaces, escapes and field order is the same export."""
     path = tmp_path / "export.jsonl"
     lines = [dict(reversed(line.items())) for line in log.export()]
     path.write_text("\n\n".join(json.dumps(line) for line in lines))
@@ -143,7 +143,7 @@ def test_two_exports(log: Log, save: Save, keys: Path) -> None:
 
 
 def test_a_newer_checkpoint(log: Log, save: Save, keys: Path) -> None:
-    """A checkpoint that is newer than the export cannot be compared, and a note says so."""
+    """A checkpoint after the export cannot be compared, and a note says so."""
     kept = save("kept.jsonl", [log.checkpoint(21)])
     older = log.export(size=13)
     older[0]["exported_at"] = "2026-11-20T11:59:59Z"
@@ -154,7 +154,7 @@ def test_a_newer_checkpoint(log: Log, save: Save, keys: Path) -> None:
 
 
 def test_checkpoints_alone(log: Log, save: Save, keys: Path) -> None:
-    """Without an export signatures are verified, and a note says that nothing else was."""
+    """Without an export only signatures are verified, and a note says so."""
     report = verify([save("kept.jsonl", [log.checkpoint(4)])], keys)
     assert report.is_verified
     assert "there is no export" in report.notes[0]
@@ -175,7 +175,7 @@ def test_memory_does_not_grow_with_the_log(new_log: Callable[..., Log], save: Sa
 
 
 def test_no_paths() -> None:
-    """Without a file there is nothing to be said: ValueError."""
+    """Without files it raises ValueError."""
     with pytest.raises(ValueError, match="no files"):
         verify([])
 

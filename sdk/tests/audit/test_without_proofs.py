@@ -1,4 +1,4 @@
-"""Whole exports without proofs: what changed is found, and parts of a log belong together."""
+"""Whole exports without proofs: changes are found, and parts of one log are joined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Line = dict[str, Any]
 Save = Callable[..., Path]
 Check = Callable[..., Report]
 FIRST = 3
-"""Where an export's first record is among its lines."""
+"""The index of an export's first record among its lines."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def kinds(report: Report) -> list[tuple[str, int | None]]:
 
 
 def test_every_part_is_verified(log: Log, check: Check) -> None:
-    """After however many records an export begins, all others verify; the report counts both."""
+    """After any number of records, the rest verifies, and the report has both counts."""
     for after in range(len(log) + 1):
         report = check(log.unproven(after=after))
         (portion,) = report.portions
@@ -48,7 +48,7 @@ def test_every_part_is_verified(log: Log, check: Check) -> None:
 @pytest.mark.parametrize("after", [0, 6])
 @pytest.mark.parametrize("name", ["outcome", "nonce", "recorded_at", "tenant_id", "request_id"])
 def test_an_edited_field(log: Log, check: Check, name: str, after: int) -> None:
-    """Whatever of whichever record is edited is found, and no checkpoint takes part in it."""
+    """Any edited field of any record is found without the help of a checkpoint."""
     for place in range(len(log) - after):
         lines = log.unproven(after=after)
         values = lines[FIRST + place]["record"]
@@ -62,7 +62,7 @@ def test_an_edited_field(log: Log, check: Check, name: str, after: int) -> None:
 
 
 def test_kept_checkpoints_say_where_it_was_edited(log: Log, check: Check) -> None:
-    """The finding names the records between the last tree that is as signed and the first that is not."""
+    """The finding names the records between the last matching and the first different tree."""
     lines = log.unproven()
     lines[FIRST + 9]["record"]["outcome"] = "another"
     report = check(lines, [log.checkpoint(size) for size in (4, 8, 12, 16)])
@@ -72,7 +72,7 @@ def test_kept_checkpoints_say_where_it_was_edited(log: Log, check: Check) -> Non
 
 @pytest.mark.parametrize("after", [0, 5])
 def test_records_that_are_not_in_their_places(log: Log, check: Check, after: int) -> None:
-    """What is missing, repeated, moved or cut off is found as in an export with proofs."""
+    """Missing, repeated, moved and truncated records are found as in an export with proofs."""
     whole = log.unproven(after=after)
     begin, end = whole[:FIRST], whole[-1]
     lines = whole[FIRST:-1]
@@ -90,7 +90,7 @@ def test_records_that_are_not_in_their_places(log: Log, check: Check, after: int
 
 
 def test_forged_beginnings(log: Log, new_log: Callable[..., Log], check: Check) -> None:
-    """Subtrees of another log lead to no signed root, and kept checkpoints refute them too."""
+    """Subtrees of another log lead to no signed root, and contradict trusted checkpoints."""
     forged = new_log(21, salt="forged").unproven(after=12)
     lines = [forged[0], *log.unproven(after=12)[1:]]
     assert kinds(check(lines)) == [("edited", 1)]
@@ -110,13 +110,13 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_first_lines(log: Log, check: Check, change: dict[str, Any]) -> None:
-    """A first line that is not as it must be is malformed."""
+    """An invalid first line is malformed."""
     header, *rest = log.unproven(after=12)
     assert ("malformed", None) in kinds(check([{**header, **change}, *rest]))
 
 
 def test_proofs_are_where_the_format_has_them(log: Log, check: Check) -> None:
-    """A record without proof in the one format, and with one in the other, is malformed."""
+    """A missing or unexpected proof makes a record malformed, according to the export's form."""
     proven, unproven = log.export(), log.unproven()
     proven[FIRST + 4] = unproven[FIRST + 4]
     unproven[FIRST + 4] = log.export()[FIRST + 4]
@@ -126,7 +126,7 @@ def test_proofs_are_where_the_format_has_them(log: Log, check: Check) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 7, 12])
 def test_an_interrupted_export_goes_on_in_its_file(log: Log, check: Check, cut: int) -> None:
-    """What was read before it broke off, and an export after the last record of it, are one."""
+    """A truncated export and an export after its last record, in one file, count as one."""
     first = log.unproven(size=12)[: FIRST + cut]
     report = check([*first, *log.unproven(after=cut)])
     (portion,) = report.portions
@@ -135,7 +135,7 @@ def test_an_interrupted_export_goes_on_in_its_file(log: Log, check: Check, cut: 
 
 
 def test_exports_go_on_day_by_day(log: Log, check: Check) -> None:
-    """Whole exports that each begin where the one before ended are one log, in one file or several."""
+    """Consecutive whole exports are one log, in one file or in several."""
     parts = [log.unproven(size=7), log.unproven(size=12, after=7), log.unproven(after=12)]
     assert kinds(check([line for part in parts for line in part])) == []
     assert kinds(check(*parts)) == []
@@ -145,7 +145,7 @@ def test_exports_go_on_day_by_day(log: Log, check: Check) -> None:
 
 
 def test_a_part_is_no_proof_of_what_came_before(log: Log, check: Check) -> None:
-    """A kept checkpoint of fewer records than a part leaves out needs a proof of consistency."""
+    """A trusted checkpoint before the first record of a part needs a consistency proof."""
     part, kept = log.unproven(after=12), [log.checkpoint(5)]
     assert kinds(check(part, kept)) == [("not-connected", None)]
     assert kinds(check(part, kept, [log.consistency(5, 21)])) == []

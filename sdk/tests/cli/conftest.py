@@ -1,4 +1,4 @@
-"""The command ``pqkeep``, run as a process, as a tenant of its own or as somebody else."""
+"""The command ``pqkeep``, run as a process: by its own tenant, by the operator, or by a stranger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended, and what it said."""
+    """The status and output of a run."""
 
     status: int
     out: bytes
@@ -35,17 +35,17 @@ class Ended:
 
 @dataclass(frozen=True)
 class Command:
-    """The command, in a directory, with an environment."""
+    """The command in a directory, with an environment."""
 
     program: Sequence[str | Path]
-    """The command itself, imported once: what ``start`` and a terminal run is the script."""
+    """The command in this process, imported once. ``start`` and a terminal run the script."""
     directory: Path
     environment: Mapping[str, str]
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """What may be neither in its arguments nor in what it says."""
+    """Texts that may not be in its arguments or output."""
 
     def __call__(self, *arguments: str | Path, stdin: bytes = b"", **more: Any) -> Ended:
-        """Run it to its end."""
+        """Run it, and wait for its end."""
         program = [PROGRAM] if more else self.program  # limits are the script's own
         ended = subprocess.run(
             [*program, *arguments],
@@ -79,18 +79,18 @@ class Command:
         )
 
     def as_(self, **environment: str) -> Command:
-        """Return the command with more in its environment, and without what is empty there."""
+        """Return the command with other variables; an empty one is removed."""
         values = {**self.environment, **environment}
         return replace(self, environment={name: value for name, value in values.items() if value})
 
     def names(self) -> set[str]:
-        """Return what is in the directory."""
+        """Return the names in the directory."""
         return set(os.listdir(self.directory))  # noqa: PTH208 - names, not paths
 
 
 @pytest.fixture
 def nobody(pqkeep_command: Sequence[str | Path], tmp_path: Path, base_url: str) -> Command:
-    """The command of somebody who knows the address, and has no API key."""
+    """The command of a user with the address and without an API key."""
     directory = tmp_path / "here"
     directory.mkdir()
     environment = {
@@ -104,7 +104,7 @@ def nobody(pqkeep_command: Sequence[str | Path], tmp_path: Path, base_url: str) 
 
 @pytest.fixture
 def with_key(nobody: Command, tmp_path: Path) -> Callable[[str], Command]:
-    """Return the command of whoever has an API key."""
+    """Return the command of the owner of an API key."""
 
     def make(api_key: str) -> Command:
         file = tmp_path / f"api-key-{api_key[-4:]}"
@@ -117,14 +117,14 @@ def with_key(nobody: Command, tmp_path: Path) -> Callable[[str], Command]:
 
 @pytest.fixture
 def tenant(base_url: str, api_key: str) -> Iterator[Client]:
-    """The same tenant as the command's, by the client."""
+    """The command's tenant, through the client."""
     with Client(base_url, api_key) as client:
         yield client
 
 
 @pytest.fixture
 def command(with_key: Callable[[str], Command], api_key: str) -> Command:
-    """The command of a tenant that has no keys yet."""
+    """The command of a tenant without keys."""
     return with_key(api_key)
 
 
@@ -146,7 +146,7 @@ class Terminal:
     """A run of the command in a terminal of 80 columns."""
 
     def __init__(self, command: Command, *arguments: str, stdin: BinaryIO | None = None) -> None:
-        """Start it, as the leader of a session whose terminal this is; it may read a file."""
+        """Start it as the leader of a session in this terminal. It may read a file."""
         self._descriptor, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._process = subprocess.Popen(
@@ -171,7 +171,7 @@ class Terminal:
         os.write(self._descriptor, response.encode())
 
     def end(self) -> tuple[int, str]:
-        """Wait for the end; return the status, and all that was shown."""
+        """Wait for the end; return the status and the shown text."""
         while self._read():
             pass
         os.close(self._descriptor)

@@ -21,7 +21,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def result(command: Command, *arguments: str) -> dict[str, Any]:
-    """Return what a run that must succeed says to programs."""
+    """Return the JSON output of a run, which must succeed."""
     ended = command(*arguments, "--output", "json")
     assert ended.status == 0, ended.err
     said: dict[str, Any] = json.loads(ended.out)
@@ -29,7 +29,7 @@ def result(command: Command, *arguments: str) -> dict[str, Any]:
 
 
 def test_the_life_of_a_key(command: Command, tenant: Client) -> None:
-    """A key is made, replaced, and retired; programs are told what the API tells."""
+    """A key is generated, rotated and retired; JSON output has the API's fields."""
     made = result(command, "keys", "generate", "Kyber768")
     assert (made["algorithm"], made["key_version"], made["status"]) == ("Kyber768", 1, "active")
     assert TIME.fullmatch(made["created_at"])
@@ -52,7 +52,7 @@ def test_the_life_of_a_key(command: Command, tenant: Client) -> None:
 
 
 def test_a_table_of_keys(command: Command, tenant: Client) -> None:
-    """For people it is a table, not folded where nobody looks, and without escape sequences."""
+    """The table for people has no folded lines outside a terminal, and no escape sequences."""
     tenant.keys.generate("X-Wing")
     tenant.keys.generate("Dilithium3")
     lines = command("keys", "list").out.decode().splitlines()
@@ -64,7 +64,7 @@ def test_a_table_of_keys(command: Command, tenant: Client) -> None:
 
 
 def test_how_much_a_key_is_in_use(command: Command, tenant: Client) -> None:
-    """Show tells how often the active key was used, or another that is named."""
+    """``show`` has the usage of the active key, or of a named one."""
     tenant.keys.generate("Kyber768")
     tenant.kem.encrypt(b"once")
     tenant.keys.rotate("Kyber768")
@@ -80,7 +80,7 @@ def test_how_much_a_key_is_in_use(command: Command, tenant: Client) -> None:
 
 
 def test_usage(command: Command, tenant: Client) -> None:
-    """How much was done is a table by the hour or by the day, and all that is told for programs."""
+    """Usage is a table by the hour or by the day; JSON output has all fields."""
     tenant.keys.generate("Kyber768")
     assert result(command, "usage")["total"] == 1
     lines = command("usage", "--period", "30d").out.decode().splitlines()
@@ -90,7 +90,7 @@ def test_usage(command: Command, tenant: Client) -> None:
 
 
 def test_a_public_key(command: Command, tenant: Client) -> None:
-    """A public key's file says which key it is; --format raw is its bytes alone."""
+    """A public key's file names the key; --format raw writes only its bytes."""
     key = tenant.keys.generate("ML-KEM-1024")
     said = json.loads(command("keys", "public-key", "ML-KEM-1024").out)
     assert said == {
@@ -103,7 +103,7 @@ def test_a_public_key(command: Command, tenant: Client) -> None:
 
 
 def test_the_operator_s_tenants(operator_command: Command) -> None:
-    """The operator makes a tenant, changes it, suspends it and lets it go on."""
+    """The operator creates, updates, suspends and resumes a tenant."""
     name = f"acme {uuid4()}"
     made = result(operator_command, "tenants", "create", name, "--plan", "starter")
     assert (made["name"], made["plan"], made["status"]) == (name, "starter", "active")
@@ -136,7 +136,7 @@ def test_the_operator_s_tenants(operator_command: Command) -> None:
 
 
 def test_one_s_own_tenant(command: Command, tenant: Client) -> None:
-    """A tenant need not name itself, and sees no other."""
+    """A tenant need not name itself, and sees no other tenant."""
     (own,) = tenant.tenants.list()
     assert result(command, "tenants", "show")["id"] == own.id
     assert result(command, "tenants", "list")["total"] == 1
@@ -145,7 +145,7 @@ def test_one_s_own_tenant(command: Command, tenant: Client) -> None:
 def test_api_keys(
     command: Command, with_key: Callable[[str], Command], tenant: Client, base_url: str
 ) -> None:
-    """API keys are made, listed and revoked; a new one is shown once."""
+    """API keys are created, listed and revoked; a new one is shown once."""
     made = result(command, "api-keys", "create")
     with Client(base_url, made["api_key"], retries=0) as second:
         assert second.tenants.list() == tenant.tenants.list()
@@ -162,7 +162,7 @@ def test_api_keys(
 
 
 def test_an_api_key_goes_to_a_file(command: Command, with_key: Callable[[str], Command]) -> None:
-    """With --to a new API key is in a file that its owner alone can read, and nowhere else."""
+    """With --to, a new API key is only in a file with mode 0600."""
     ended = command("api-keys", "create", "--to", "next", "--output", "json")
     path = command.directory / "next"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -179,7 +179,7 @@ def test_an_api_key_goes_to_a_file(command: Command, with_key: Callable[[str], C
 
 
 def test_the_operator_names_a_tenant(operator_command: Command, tenant: Client) -> None:
-    """The operator has no tenant of its own, and names one."""
+    """The operator has no tenant, and must name one."""
     (own,) = tenant.tenants.list()
     assert operator_command("api-keys", "list").status == 2
     assert result(operator_command, "api-keys", "list", "--tenant", own.id)["total"] == 1
@@ -188,7 +188,7 @@ def test_the_operator_names_a_tenant(operator_command: Command, tenant: Client) 
 def test_an_api_key_is_limited_by_options(
     command: Command, with_key: Callable[[str], Command]
 ) -> None:
-    """Options become one scope, an expiry and addresses, which the list shows in words."""
+    """Options become one scope, an expiry and addresses, which the list describes."""
     made = result(
         command,
         *(

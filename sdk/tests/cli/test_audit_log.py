@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_records(command: Command, tenant: Client) -> None:
-    """Records are listed the newest first, as many as were asked for, and filtered."""
+    """Records are listed from the newest, limited in number and filtered."""
     tenant.keys.generate("Kyber768")
     for _ in range(3):
         tenant.kem.encrypt(b"")
@@ -51,7 +51,7 @@ def test_records(command: Command, tenant: Client) -> None:
 
 
 def test_records_of_a_time(command: Command, tenant: Client) -> None:
-    """Times without an offset are UTC; what is no time is a usage error."""
+    """Times without an offset are UTC; other text is a usage error."""
     tenant.keys.generate("Kyber768")
     (record,) = tenant.audit.records(operation="generate-key")
     recorded = record.recorded_at.replace(tzinfo=None).isoformat()
@@ -69,7 +69,7 @@ def test_records_of_a_time(command: Command, tenant: Client) -> None:
 
 
 def test_what_is_saved_is_verified(command: Command, tenant: Client) -> None:
-    """Export, checkpoints and keys, as they are saved, are what audit verify takes."""
+    """Saved exports, checkpoints and keys are accepted by audit verify."""
     tenant.keys.generate("Kyber768")
     _until_covered(tenant)
     assert command("audit", "export", "--to", "export.jsonl").err == "export.jsonl: 3 records\n"
@@ -94,7 +94,7 @@ def test_what_is_saved_is_verified(command: Command, tenant: Client) -> None:
 
 
 def test_a_checkpoint_on_demand(operator_command: Command, command: Command) -> None:
-    """The operator has the log signed; nobody else does."""
+    """The operator can have the log signed; a tenant cannot."""
     arguments = ("audit", "checkpoint", "--sign", "--algorithm", "SLH-DSA-SHA2-128s")
     ended = operator_command(*arguments, "--output", "json")
     assert json.loads(ended.out)["algorithm"] == "SLH-DSA-SHA2-128s"

@@ -1,4 +1,4 @@
-"""Status 7 is for a check that failed: what was cut or cannot be read ends with 1, and is named."""
+"""Only a failed check ends with 7: truncated or unreadable files end with 1, and are named."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HEADER = 16384
 
 
 def cut(size: int) -> Damage:
-    """Leave so many bytes; a negative number takes them from the end."""
+    """Keep this number of bytes; a negative number removes bytes from the end."""
     return lambda data: data[:size]
 
 
@@ -67,7 +67,7 @@ def flipped(at: int) -> Damage:
 
 
 def member(name: str, damage: Damage) -> Damage:
-    """Damage what one member of a JSON object has in base64."""
+    """Damage the base64 in one member of a JSON object."""
 
     def change(data: bytes) -> bytes:
         values = json.loads(data)
@@ -94,7 +94,7 @@ def blob(damage: Damage) -> Damage:
 
 
 def inside(damage: Damage) -> Damage:
-    """Damage what is between the first and the last line of a text."""
+    """Damage the text between the first and the last line."""
 
     def change(data: bytes) -> bytes:
         first, *lines, last = data.splitlines()
@@ -105,7 +105,7 @@ def inside(damage: Damage) -> Damage:
 
 
 def pem_inside(damage: Damage) -> Damage:
-    """The same of a PEM block: damage its DER."""
+    """Damage the DER in a PEM block."""
     return inside(damage)
 
 
@@ -189,7 +189,7 @@ FAILED: dict[str, tuple[str, Damage]] = {
 
 @pytest.fixture
 def made(command: Command, tenant: Client) -> Command:
-    """A directory with a file of each kind, none of them damaged."""
+    """A directory with an intact file of each kind."""
     for algorithm in ALGORITHMS:
         tenant.keys.generate(algorithm)
     (command.directory / "plain").write_bytes(b"plain" * 100)
@@ -201,7 +201,7 @@ def made(command: Command, tenant: Client) -> Command:
 
 
 def read(command: Command, kind: str, damage: Damage) -> tuple[int, str]:
-    """Return how the command that reads a kind of file ends where it is damaged."""
+    """Return the result of the command that reads a damaged file of a kind."""
     damaged = command.directory / "damaged"
     damaged.write_bytes(damage((command.directory / kind).read_bytes()))
     ended = command(*(damaged.name if word == "{}" else word for word in READ[kind]))
@@ -210,7 +210,7 @@ def read(command: Command, kind: str, damage: Damage) -> tuple[int, str]:
 
 
 def test_what_was_cut_or_cannot_be_read(made: Command) -> None:
-    """Whatever a file says itself to lack is status 1, with the file's name and no word of a check."""
+    """Truncated and unreadable files end with 1, with the file's name and without a word about checks."""
     wrong = {}
     for name, (kind, damage) in CUT.items():
         status, said = read(made, kind, damage)
@@ -221,7 +221,7 @@ def test_what_was_cut_or_cannot_be_read(made: Command) -> None:
 
 
 def test_what_fails_its_check(made: Command) -> None:
-    """What was changed, and has all that it says to have, is status 7."""
+    """Changed but complete content ends with 7."""
     wrong = {}
     for name, (kind, damage) in FAILED.items():
         status, said = read(made, kind, damage)
@@ -231,7 +231,7 @@ def test_what_fails_its_check(made: Command) -> None:
 
 
 def test_the_file_is_named(made: Command) -> None:
-    """An error about a file's content names the file, where there is only one too."""
+    """An error about a file's content names the file, even if there is only one."""
     directory = made.directory
     for name in ("local", "sealed", "envelope", "wrapped"):
         data = bytearray((directory / name).read_bytes())
@@ -254,7 +254,7 @@ def test_the_file_is_named(made: Command) -> None:
 
 
 def test_what_to_do_next(made: Command) -> None:
-    """A next step is one command that has to do with the error, and never the same command again."""
+    """The next step is one command that fits the error, and never the same command."""
     missing = made("keys", "list", "--keyring", "absent").err.splitlines()[1]
     assert missing.strip() == "list what exists: pqkeep keyrings list"
     for words in (("--url", "http://127.0.0.1:1"), ()):

@@ -1,4 +1,4 @@
-"""``pqkeep encrypt`` and ``pqkeep decrypt``: files, pipes, text, and what goes wrong."""
+"""``pqkeep encrypt`` and ``pqkeep decrypt``: files, pipes, text, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEGIN, END = "-----BEGIN PQKEEP ENCRYPTED DATA-----", "-----END PQKEEP ENCRYPTED
 
 
 def test_a_file_and_back(command: Command, tenant: Client, file: Path) -> None:
-    """FILE becomes FILE.pqk, and FILE.pqk becomes FILE again, which only its owner can read."""
+    """FILE becomes FILE.pqk, and FILE.pqk becomes FILE again with mode 0600."""
     tenant.keys.generate("Kyber768")
     plaintext = file.read_bytes()
     ended = command("encrypt", file.name)
@@ -38,7 +38,7 @@ def test_a_file_and_back(command: Command, tenant: Client, file: Path) -> None:
 def test_a_pipe_in_the_place_of_a_new_file_gets_nothing(
     command: Command, tenant: Client, file: Path, *, is_link: bool
 ) -> None:
-    """What somebody else put where the plaintext is to be is not written to; a named pipe is."""
+    """Another user's pipe at the default output path gets no plaintext; a named pipe does."""
     tenant.keys.generate("Kyber768")
     plaintext = b"less than a pipe holds"
     file.write_bytes(plaintext)
@@ -59,7 +59,7 @@ def test_a_pipe_in_the_place_of_a_new_file_gets_nothing(
 
 
 def test_after_a_rotation(command: Command, tenant: Client, file: Path) -> None:
-    """What an older key encrypted is decrypted without saying which key it was."""
+    """After a rotation, old files are decrypted without naming the key."""
     tenant.keys.generate("X-Wing")
     assert command("encrypt", file.name, "--algorithm", "X-Wing").status == 0
     tenant.keys.rotate("X-Wing")
@@ -68,7 +68,7 @@ def test_after_a_rotation(command: Command, tenant: Client, file: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 48, 262_145])
 def test_pipes_and_text(command: Command, tenant: Client, size: int) -> None:
-    """Between pipes nothing is named; with --armor it is text in lines of at most 64 characters."""
+    """Between pipes no file is named; with --armor the output is text of at most 64 columns."""
     tenant.keys.generate("Kyber768")
     data = os.urandom(size)
     for options in ((), ("--armor",)):
@@ -83,7 +83,7 @@ def test_pipes_and_text(command: Command, tenant: Client, size: int) -> None:
 
 
 def test_text_that_was_mailed(command: Command, tenant: Client) -> None:
-    """Text is read with other line ends and other lengths of lines too."""
+    """Text with other line ends and other line lengths is decrypted too."""
     tenant.keys.generate("Kyber768")
     text = command("encrypt", "-", "--armor", stdin=b"hello").out.decode()
     body = "".join(text.splitlines()[1:-1])
@@ -93,7 +93,7 @@ def test_text_that_was_mailed(command: Command, tenant: Client) -> None:
 
 
 def test_without_a_service(command: Command, tenant: Client, file: Path) -> None:
-    """With a public key's file no service and no API key are needed to encrypt."""
+    """Encryption with a public key's file needs no service and no API key."""
     tenant.keys.generate("X-Wing")
     assert command("keys", "public-key", "X-Wing", "--to", "key.json").status == 0
     assert command("keys", "public-key", "X-Wing", "--format", "raw", "--to", "key.bin").status == 0
@@ -111,7 +111,7 @@ def test_without_a_service(command: Command, tenant: Client, file: Path) -> None
 
 
 def test_by_the_service(command: Command, tenant: Client, file: Path) -> None:
-    """With --server-side the service encrypts, and the file says all that decrypting it takes."""
+    """With --server-side the service encrypts, and the file has everything for decryption."""
     tenant.keys.generate("X-Wing")
     ended = command("encrypt", file.name, "--server-side", "-a", "X-Wing", "--output", "json")
     assert json.loads(ended.out) == {
@@ -127,7 +127,7 @@ def test_by_the_service(command: Command, tenant: Client, file: Path) -> None:
 
 
 def test_too_large_for_the_service(command: Command, tenant: Client) -> None:
-    """The service is not asked to encrypt more than 1,048,576 bytes."""
+    """Files of more than 1,048,576 bytes are not sent to the service."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", "-", "--server-side", stdin=bytes(1_048_576)).status == 0
     ended = command("encrypt", "-", "--server-side", stdin=bytes(1_048_577))
@@ -136,7 +136,7 @@ def test_too_large_for_the_service(command: Command, tenant: Client) -> None:
 
 
 def test_what_is_there_stays(command: Command, tenant: Client, file: Path) -> None:
-    """A file that is there is replaced with --force only, and untouched otherwise."""
+    """An existing file is replaced only with --force, and is unchanged otherwise."""
     tenant.keys.generate("Kyber768")
     there = command.directory / "report.pdf.pqk"
     there.write_bytes(b"mine")
@@ -153,7 +153,7 @@ def test_what_is_there_stays(command: Command, tenant: Client, file: Path) -> No
 
 
 def test_into_a_device(command: Command, tenant: Client, file: Path) -> None:
-    """A device is written to, and stays what it is, whatever the user may do to it."""
+    """A device stays a device when it is written to, with any permissions."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name, "--to", os.devnull, "--force").status == 0
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)  # noqa: PTH116 - not a path of ours
@@ -165,7 +165,7 @@ def test_into_a_device(command: Command, tenant: Client, file: Path) -> None:
 def test_a_changed_file(
     command: Command, tenant: Client, file: Path, options: tuple[str, ...]
 ) -> None:
-    """What was changed or cut ends with 7, or 1 if it is no form any more; nothing is written."""
+    """A changed file ends with 7, a truncated one with 1 or 7; nothing is written."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name, *options).status == 0
     encrypted = command.directory / "report.pdf.pqk"
@@ -198,7 +198,7 @@ def test_another_tenant_s_file(
     base_url: str,
     file: Path,
 ) -> None:
-    """What was encrypted to another tenant's key of the same version ends with 7."""
+    """A file for another tenant's key of the same version ends with 7."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name).status == 0
     other = new_api_key()
@@ -209,7 +209,7 @@ def test_another_tenant_s_file(
 
 
 def test_a_compliance_profile(command: Command, tenant: Client, file: Path) -> None:
-    """With cnsa-2.0 it is ML-KEM-1024 by itself, and nothing else, without a service too."""
+    """With cnsa-2.0 the algorithm is ML-KEM-1024, also without a service; others are refused."""
     for algorithm in ("Kyber768", "ML-KEM-1024"):
         tenant.keys.generate(algorithm)
     profile = ("--compliance-profile", "cnsa-2.0")
@@ -224,7 +224,7 @@ def test_a_compliance_profile(command: Command, tenant: Client, file: Path) -> N
 def test_a_key_that_was_not_asked_for(
     command: Command, tenant: Client, file: Path, response: Callable[..., str]
 ) -> None:
-    """A service that gives another algorithm's key, and says so or not, gets nothing encrypted."""
+    """Nothing is encrypted if the service returns a key of another algorithm."""
     key = tenant.keys.generate("Kyber768")
     for algorithm, status, sentence in (
         ("Kyber768", 1, "the response is about another key than the request"),
@@ -244,7 +244,7 @@ def test_a_key_that_was_not_asked_for(
 
 
 def test_an_envelope_that_is_bound(command: Command, tenant: Client, file: Path) -> None:
-    """With --envelope it is one line of text, which decrypts with the same associated data."""
+    """With --envelope the output is one line, which decrypts with the same associated data."""
     tenant.keys.generate("Kyber768")
     row = ("--associated-data", "customers/42")
     ended = command("encrypt", file.name, "--envelope", *row)
@@ -261,7 +261,7 @@ def test_an_envelope_that_is_bound(command: Command, tenant: Client, file: Path)
 def test_server_side_and_wrapped_keys_are_bound(
     command: Command, tenant: Client, file: Path
 ) -> None:
-    """What the service encrypts or wraps with associated data needs the same again."""
+    """Server-side encryption and wrap with associated data need the same for the reverse."""
     tenant.keys.generate("Kyber768")
     row = ("--associated-data", "customers/42")
     assert command("encrypt", file.name, "--server-side", *row).status == 0
@@ -283,7 +283,7 @@ def test_server_side_and_wrapped_keys_are_bound(
 def test_options_that_do_not_go_together(
     command: Command, tenant: Client, file: Path, options: tuple[str, ...]
 ) -> None:
-    """What only the service does is refused for what is encrypted here, and the other way round."""
+    """Options of the service's encryption are refused for local encryption, and the reverse."""
     tenant.keys.generate("Kyber768")
     ended = command("encrypt", file.name, *options)
     assert (ended.status, ended.out) != (0, b"")
@@ -291,7 +291,7 @@ def test_options_that_do_not_go_together(
 
 
 def test_a_local_file_is_bound_to_nothing(command: Command, tenant: Client, file: Path) -> None:
-    """Whoever believes that it is gets told."""
+    """Associated data for a local file is refused with an explanation."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name).status == 0
     ended = command("decrypt", "report.pdf.pqk", "--to", "-", "--associated-data", "customers/42")

@@ -1,4 +1,4 @@
-"""Streams, homes, terminals and arguments that are not as usual: each ends with its status."""
+"""Unusual streams, homes, terminals and arguments: each ends with its documented status."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SAYS_SOMETHING = (
     ("keys", "public-key", "Kyber768"),
     ("encrypt", "report.pdf", "--to", "-"),
 )
-"""Commands that write to standard output, and succeed."""
+"""Commands that write to standard output and succeed."""
 
 
 def run(command: Command, shell: str, *arguments: str | bytes) -> tuple[int, bytes, str]:
-    """Run the script itself by a line of the shell, in which "$@" is the command."""
+    """Run the script by a shell line, in which "$@" is the command."""
     ended = subprocess.run(
         ["/bin/bash", "-c", shell, "bash", PROGRAM, *arguments],
         cwd=command.directory,
@@ -48,7 +48,7 @@ def run(command: Command, shell: str, *arguments: str | bytes) -> tuple[int, byt
 def test_an_output_that_takes_nothing(
     command: Command, tenant: Client, file: Path, arguments: tuple[str, ...]
 ) -> None:
-    """A full or closed standard output is status 1 and is named; a closed pipe is 141, in silence."""
+    """A full or closed standard output ends with 1 and is named; a closed pipe ends with 141, silently."""
     tenant.keys.generate("Kyber768")
     assert file.exists()
     status, _, said = run(command, '"$@" > /dev/full', *arguments)
@@ -68,7 +68,7 @@ def test_an_output_that_takes_nothing(
 def test_a_standard_error_that_takes_nothing(
     command: Command, tenant: Client, arguments: tuple[str, ...]
 ) -> None:
-    """Without a standard error the status stays, and standard output has the result alone."""
+    """Without standard error, the status is the same, and standard output has only the result."""
     tenant.keys.generate("Kyber768")
     expected = run(command, '"$@"', *arguments)
     for streams in ("2>&-", "2>/dev/full", "<&- 2>&-"):
@@ -76,7 +76,7 @@ def test_a_standard_error_that_takes_nothing(
 
 
 def test_no_stream_at_all(command: Command, tenant: Client, file: Path) -> None:
-    """With all three streams closed a file is encrypted, and no message is in it."""
+    """With all three streams closed, a file is encrypted, without a message in it."""
     tenant.keys.generate("Kyber768")
     assert run(command, '"$@" <&- >&- 2>&-', "encrypt", "report.pdf")[0] == 0
     encrypted = command.directory / "report.pdf.pqk"
@@ -100,7 +100,7 @@ def test_no_stream_at_all(command: Command, tenant: Client, file: Path) -> None:
 def test_a_closed_standard_input(
     command: Command, tenant: Client, arguments: tuple[str, ...]
 ) -> None:
-    """A command that reads from a closed standard input says so, with status 1, and writes nothing."""
+    """A command that reads from a closed standard input ends with 1, names it, and writes nothing."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     status, out, said = run(command, '"$@" <&-', *arguments)
@@ -123,7 +123,7 @@ def test_a_closed_standard_input(
 def test_terminals_and_locales(
     command: Command, operator_command: Command, environment: dict[str, str]
 ) -> None:
-    """Whatever terminal and locale are said to be there, names are shown, and files are found."""
+    """With any TERM and locale, names are shown and files are found."""
     tenant = f"Grüße {os.urandom(6).hex()}"
     name = "Übersicht.txt".encode()
     path = os.path.join(os.fsencode(command.directory), name)  # noqa: PTH118 - bytes
@@ -165,7 +165,7 @@ BYTES = b"\xff\xfe"
 def test_arguments_of_bytes(
     command: Command, tenant: Client, arguments: tuple[bytes, ...], status: int
 ) -> None:
-    """A file may have any name; any other argument that is no text is refused, and nothing is done."""
+    """A file may have any bytes in its name; other arguments must be text."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     directory = os.fsencode(command.directory)
@@ -193,7 +193,7 @@ def test_arguments_of_bytes(
 def test_long_arguments(
     command: Command, tenant: Client, file: Path, arguments: tuple[str, ...]
 ) -> None:
-    """An argument of 100,000 characters is refused, in fewer words."""
+    """An argument of 100,000 characters is refused with a short message."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     assert file.exists()
@@ -209,7 +209,7 @@ def test_long_arguments(
 def test_a_home_that_takes_nothing(
     command: Command, api_key: str, tmp_path: Path, home: str
 ) -> None:
-    """Where no profile can be written login says where; what needs no profile is done all the same."""
+    """If no profile can be written, login names the path; commands without a profile work."""
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "closed").mkdir(mode=0)
     place = tmp_path / home
@@ -227,7 +227,7 @@ def test_a_home_that_takes_nothing(
 
 
 def test_the_home_of_another_user(command: Command, tmp_path: Path) -> None:
-    """Login makes no folder in another user's home: that user could not use it any more."""
+    """Login creates no folder in another user's home, where that user could not use it."""
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder to another user")
     home = tmp_path / "theirs"

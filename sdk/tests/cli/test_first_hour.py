@@ -1,4 +1,4 @@
-"""What somebody meets in the first hour: options in any place, and hints where a key is missing."""
+"""The first hour of a new user: options in any place, and hints for missing keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_options_before_the_command(command: Command, tenant: Client, base_url: str) -> None:
-    """The options that all commands have may stand before the command, or behind it."""
+    """The common options may stand before or after the command's name."""
     tenant.keys.generate("Kyber768")
     before = command("--output", "json", "keys", "list")
     behind = command("keys", "list", "--output", "json")
@@ -27,7 +27,7 @@ def test_options_before_the_command(command: Command, tenant: Client, base_url: 
 
 
 def test_behind_the_command_counts_more(command: Command, tenant: Client, base_url: str) -> None:
-    """Where an option stands in both places, the one behind the command counts, default or not."""
+    """An option after the command overrides the same one before it, even with a default value."""
     tenant.keys.generate("Kyber768")
     shown = command("--output", "json", "keys", "list", "--output", "table")
     assert shown.out.startswith(b"ALGORITHM")
@@ -39,7 +39,7 @@ def test_behind_the_command_counts_more(command: Command, tenant: Client, base_u
 
 
 def test_before_audit_verify(command: Command, tenant: Client) -> None:
-    """The command that has options of its own minds what stands before it."""
+    """A command with its own options also accepts the common options before it."""
     tenant.keys.generate("Kyber768")
     assert command("audit", "export", "--to", "export.jsonl").status == 0
     ended = command("--output", "json", "audit", "verify", "export.jsonl")
@@ -63,7 +63,7 @@ def test_before_audit_verify(command: Command, tenant: Client) -> None:
 def test_a_key_that_is_missing(
     command: Command, file: Path, arguments: tuple[str, ...], algorithm: str
 ) -> None:
-    """Where there is no active key, the command says which command makes it."""
+    """Without an active key, the error names the command that makes one."""
     (command.directory / "key").write_bytes(bytes(32))
     before = command.names()
     ended = command(*arguments)
@@ -74,14 +74,14 @@ def test_a_key_that_is_missing(
 
 
 def test_a_version_that_is_missing(command: Command, file: Path) -> None:
-    """Where a version was named that there is not, another is not proposed."""
+    """For a missing version, the error does not suggest another version."""
     for arguments in (("sign", file.name, "-k", "9"), ("keys", "show", "X-Wing", "-k", "9")):
         ended = command(*arguments)
         assert (ended.status, "generate" in ended.err) == (4, False)
 
 
 def test_records_say_who(command: Command, tenant: Client) -> None:
-    """The table of records has the principal: which API key it was."""
+    """The table of records has the principal, such as the API key."""
     tenant.keys.generate("Kyber768")
     heading, first, *_ = command("audit", "records", "--limit", "1").out.decode().splitlines()
     assert "PRINCIPAL" in heading
@@ -89,7 +89,7 @@ def test_records_say_who(command: Command, tenant: Client) -> None:
 
 
 def test_a_key_if_there_is_none(command: Command, tenant: Client) -> None:
-    """With --if-absent a key is generated once, and shown whenever it is asked for again."""
+    """With --if-absent a key is generated once, and shown on each repetition."""
     first = command("keys", "generate", "Kyber768", "--if-absent", "--output", "json")
     assert command("keys", "generate", "Kyber768").status == 1
     again = command("keys", "generate", "Kyber768", "--if-absent", "--output", "json")

@@ -1,4 +1,4 @@
-"""Public keys, JWS, notes and imported keys by the command, read by other libraries."""
+"""Public keys, JWS, notes and imported keys from the command are read by other libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = "Dilithium3"
 
 
 def test_an_imported_key_in_every_format(command: Command, tenant: Client) -> None:
-    """A PEM file is imported, and its public half comes back as PEM, DER and JWK."""
+    """A PEM file is imported, and its public key is returned as PEM, DER and JWK."""
     private = MLDSA65PrivateKey.generate()
     public = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     path = command.directory / "key.pem"
@@ -52,7 +52,7 @@ def test_an_imported_key_in_every_format(command: Command, tenant: Client) -> No
 
 
 def test_an_import_key_from_the_portal(command: Command, tenant: Client) -> None:
-    """A saved import key is used; another's algorithm, and what is none, are refused before."""
+    """A saved import key works; one of another algorithm, and other files, are refused before sending."""
     private = MLDSA65PrivateKey.generate()
     (command.directory / "key.pem").write_bytes(
         private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -88,7 +88,7 @@ def test_an_import_key_from_the_portal(command: Command, tenant: Client) -> None
 
 
 def test_a_file_as_jws(command: Command, tenant: Client) -> None:
-    """FILE.jws verifies by the JWK Set; a detached one with the file."""
+    """FILE.jws verifies with the JWK Set; a detached one also needs the file."""
     tenant.keys.generate(KEY)
     file = command.directory / "order.json"
     file.write_bytes(b'{"amount":10}')
@@ -107,7 +107,7 @@ def test_a_file_as_jws(command: Command, tenant: Client) -> None:
 
 
 def test_a_note(command: Command, tenant: Client) -> None:
-    """The newest checkpoint is written as it is, once there is one."""
+    """The newest checkpoint is written as a note, once there is one."""
     tenant.keys.generate(KEY)
     checkpoints = tenant.audit.checkpoints()
     while not checkpoints:
@@ -122,7 +122,7 @@ def test_a_note(command: Command, tenant: Client) -> None:
 
 
 def test_a_file_in_another_format_as_public_key(command: Command, tenant: Client) -> None:
-    """A public key in PEM or DER encrypts and verifies offline; other text in PEM is refused."""
+    """A public key in PEM or DER encrypts and verifies offline; another PEM block is refused."""
     file = command.directory / "order.json"
     file.write_bytes(b'{"amount":10}')
     for algorithm in (KEY, "Composite-ML-DSA", "Kyber768"):
@@ -155,7 +155,7 @@ def test_a_file_in_another_format_as_public_key(command: Command, tenant: Client
 
 
 def test_a_jws_is_verified(command: Command, tenant: Client) -> None:
-    """Its own JWS, with and without payload, by the service and by a JWK, a JWK Set and PEM."""
+    """A JWS of pqkeep, with and without payload, is verified by the service and with a JWK, a JWK Set and PEM."""
     tenant.keys.generate(KEY)
     tenant.keys.generate("ML-DSA-87")
     command("keys", "jwks", "--to", "jwks.json")
@@ -192,7 +192,7 @@ def test_a_jws_is_verified(command: Command, tenant: Client) -> None:
 
 
 def test_signatures_made_elsewhere(command: Command, tenant: Client) -> None:
-    """A signature alone, as bytes, base64, and digits, over the file; with its key or one's own."""
+    """A raw signature as bytes, base64 or digits verifies a file, with a public key or one's own key."""
     private = MLDSA65PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -231,7 +231,7 @@ def test_signatures_made_elsewhere(command: Command, tenant: Client) -> None:
 
 
 def test_an_import_that_is_refused_sends_nothing(command: Command, tenant: Client) -> None:
-    """Another public key than the expected one, or another keyring, is refused before sending."""
+    """Another public key than expected, or another keyring, is refused before sending."""
     private, other = MLDSA65PrivateKey.generate(), MLDSA65PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (command.directory / "key.pem").write_bytes(pem)
@@ -259,7 +259,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_what_cannot_be_read_is_named(command: Command, name: str) -> None:
-    """Wherever a file is read that is none: status 1, and what it is, without the service."""
+    """An unreadable file ends with 1 and a description, without a request."""
     offline = command.as_(PQKEEP_URL="http://127.0.0.1:1")
     data, what = UNREADABLE[name]
     (command.directory / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""What the command says before it does anything: quickly, and to the shell too."""
+"""Help and completion are quick: they load little, and need no service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app()
     "arguments", [("--help",), ("encrypt", "--help"), ("keys", "--help"), ("--version",), ()]
 )
 def test_help_loads_little(arguments: tuple[str, ...]) -> None:
-    """Neither HTTP nor cryptography nor tables are loaded to say what there is."""
+    """Help loads neither HTTP nor cryptography nor tables."""
     ended = subprocess.run(
         [sys.executable, "-I", "-c", LOADED, *arguments],
         capture_output=True,
@@ -48,7 +48,7 @@ def test_help_loads_little(arguments: tuple[str, ...]) -> None:
     ],
 )
 def test_completion(nobody: Command, words: str, completed: set[str]) -> None:
-    """The shell is told which commands, options and algorithms begin as what was typed."""
+    """The shell completes commands, options and algorithms."""
     typed = f"pqkeep {words}"
     complete = nobody.as_(
         _PQKEEP_COMPLETE="complete_bash",

@@ -1,4 +1,4 @@
-"""A service that lies, never ends or answers something else: clients and command say so, and end."""
+"""Clients and command recognize wrong, endless and foreign responses, and end."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ KEY = {
 
 
 def answered(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    """Return a whole answer."""
+    """Return a complete response."""
     head = (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "Connection: close")
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
 def listed(place: object, items: Sequence[object] = (KEY,)) -> bytes:
-    """Return a page of keys, and where the next one is."""
+    """Return a page of keys with the position of the next page."""
     return answered(json.dumps({"data": {"keys": items, "next": place}}).encode())
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Answer each connection with the pieces of the next answer, and return where."""
+    """Answer each connection with the pieces of the next response. Return the address."""
     listeners: list[socket.socket] = []
 
     def start(responses: Callable[[], Iterator[bytes]]) -> str:
@@ -125,7 +125,7 @@ RESPONSES: dict[str, tuple[bytes, type[PqkeepError]]] = {
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> None:
-    """Each is the documented exception, with a sentence and without the API key."""
+    """Each invalid response raises the documented exception, with a message and without the API key."""
     response, error = RESPONSES[name]
     url = serve(lambda: itertools.repeat(response))
     with pytest.raises(error) as caught:
@@ -137,7 +137,7 @@ def test_an_answer_that_is_none(connect: Connect, serve: Serve, name: str) -> No
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_the_command_and_an_answer_that_is_none(nobody: Command, serve: Serve, name: str) -> None:
-    """The command ends with 1, or 8 where the service may be back later, and never with 7."""
+    """The command ends with 1, or with 8 if a retry may succeed, and never with 7."""
     response, error = RESPONSES[name]
     url = serve(lambda: itertools.repeat(response))
     command = nobody.as_(PQKEEP_URL=url, PQKEEP_API_KEY=API_KEY)
@@ -149,7 +149,7 @@ def test_the_command_and_an_answer_that_is_none(nobody: Command, serve: Serve, n
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 100])
 def test_pages_in_a_circle(connect: Connect, serve: Serve, length: int) -> None:
-    """Pages that lead to each other in a circle of any length end with an error that says so."""
+    """Pages in a cycle of any length end with an error."""
     url = serve(lambda: (listed(f"place-{number % length}") for number in itertools.count()))
     with pytest.raises(MalformedResponseError, match="repeat"):
         connect(url, API_KEY).keys.list()
@@ -159,7 +159,7 @@ def test_pages_in_a_circle(connect: Connect, serve: Serve, length: int) -> None:
 def test_pages_without_end(
     connect: Connect, serve: Serve, monkeypatch: pytest.MonkeyPatch, items: Sequence[object]
 ) -> None:
-    """A list that always goes on somewhere else ends with an error too."""
+    """A list without an end ends with an error."""
     monkeypatch.setattr(pqkeep._call, "MOST_PAGES", 50)
     url = serve(lambda: (listed(f"place-{number}", items) for number in itertools.count()))
     with pytest.raises(MalformedResponseError, match="more than"):
@@ -167,7 +167,7 @@ def test_pages_without_end(
 
 
 def b64(size: int) -> str:
-    """Return so many bytes in base64."""
+    """Return a number of bytes in base64."""
     return base64.b64encode(bytes(size)).decode()
 
 
@@ -195,7 +195,7 @@ ENCAPSULATED = {
 def test_an_answer_to_another_request(
     connect: Connect, serve: Serve, changed: dict[str, Any], field: str | None
 ) -> None:
-    """An answer about another key, or with a secret of another size, is named and not used."""
+    """A response about another key, or with a secret of another size, is refused."""
     response = answered(json.dumps({"data": {**ENCAPSULATED, **changed}}).encode())
     kem = connect(serve(lambda: itertools.repeat(response)), API_KEY).kem
     expected = pytest.raises(MalformedResponseError, match=field) if field else nullcontext()

@@ -1,4 +1,4 @@
-"""What is left when a command does not come to its end: nothing."""
+"""An interrupted command leaves no files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command
 
 HALF = bytes(5_000_000)
-"""Much more than a pipe holds: once it is written, most of it was read."""
+"""Much more than a pipe holds. When it is written, most of it has been read."""
 NOTE = b"pqkeep: reading standard input, which is this terminal: end it with Ctrl-D\n"
 ENDING = {signal.SIGINT, signal.SIGTERM}
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -34,7 +34,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @contextmanager
 def _sighup(action: signal.Handlers) -> Iterator[None]:
-    """Start processes with SIGHUP as it is on a terminal or under nohup, whichever the tests have."""
+    """Start processes with the default SIGHUP or with an ignored one, as under nohup."""
     before = signal.signal(signal.SIGHUP, action)
     try:
         yield
@@ -50,7 +50,7 @@ def _sighup(action: signal.Handlers) -> Iterator[None]:
 def test_a_signal(
     command: Command, tenant: Client, number: signal.Signals, status: int, before: bytes
 ) -> None:
-    """A signal in the middle leaves nothing of a new file, and an old one as it was."""
+    """A signal during the work leaves no new file, and does not change an old one."""
     tenant.keys.generate("Kyber768")
     target = command.directory / "target"
     if before:
@@ -78,9 +78,9 @@ READING: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("name", READING)
 def test_a_signal_before_a_read(command: Command, tenant: Client, name: str) -> None:
-    """A signal that does not interrupt the read of a pipe or a FIFO ends the command all the same.
+    """A signal that does not interrupt the read of a pipe or FIFO still ends the command.
 
-    It is one that the main thread has blocked, as if it had come just before the read.
+    The main thread blocks the signal, so it arrives as if just before the read.
     """
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
@@ -111,7 +111,7 @@ def test_a_signal_before_a_read(command: Command, tenant: Client, name: str) -> 
     "rounds", [6, pytest.param(300, marks=pytest.mark.campaign)], ids=["some", "many"]
 )
 def test_signals_at_many_moments(command: Command, rounds: int) -> None:
-    """Whenever Ctrl-C comes after the start, in a terminal and in a pipe, the command ends by it."""
+    """Ctrl-C at any moment ends the command, in a terminal and in a pipe."""
     for number in range(rounds):
         outside, inside = pty.openpty()
         stdin = inside if number % 2 else subprocess.PIPE
@@ -133,7 +133,7 @@ def test_signals_at_many_moments(command: Command, rounds: int) -> None:
 
 
 def test_a_signal_during_imports(tmp_path: Path) -> None:
-    """Ctrl-C while Python imports the command ends it with 130, and says nothing."""
+    """Ctrl-C during imports ends the command with 130, silently."""
     (tmp_path / "typer.py").write_text("print('importing', flush=True)\nopen(0).read()\n")
     scripts = tomllib.loads(PROJECT.read_text())["project"]["scripts"]
     module, _, function = scripts["pqkeep"].partition(":")
@@ -152,7 +152,7 @@ def test_a_signal_during_imports(tmp_path: Path) -> None:
 
 
 def test_nohup(command: Command, tenant: Client) -> None:
-    """Where whoever starts the command has SIGHUP ignored, it goes on."""
+    """With an ignored SIGHUP the command continues."""
     tenant.keys.generate("Kyber768")
     with _sighup(signal.SIG_IGN):
         process = command.start("encrypt", "-", "--to", "target")
@@ -165,7 +165,7 @@ def test_nohup(command: Command, tenant: Client) -> None:
 
 
 def test_a_kill(command: Command, tenant: Client) -> None:
-    """Even SIGKILL leaves nothing, where the file system knows files without a name."""
+    """Even SIGKILL leaves no file on file systems with nameless files."""
     tenant.keys.generate("Kyber768")
     process = command.start("encrypt", "-", "--to", "target")
     assert process.stdin is not None
@@ -177,7 +177,7 @@ def test_a_kill(command: Command, tenant: Client) -> None:
 
 
 def test_no_room(command: Command, tenant: Client) -> None:
-    """A file that may not grow any more ends with 1, and nothing of it is left."""
+    """A file over the size limit ends with 1, and no part of it is left."""
     tenant.keys.generate("Kyber768")
     size = 1_000_000
 
@@ -190,7 +190,7 @@ def test_no_room(command: Command, tenant: Client) -> None:
 
 
 def test_nowhere_to_write(command: Command, tenant: Client) -> None:
-    """A directory that is not there, and one in which nothing can be made, are named."""
+    """A missing directory and a directory without write permission are named."""
     tenant.keys.generate("Kyber768")
     for target in ("nowhere/target", "/proc/target"):
         ended = command("encrypt", "-", "--to", target, stdin=b"data")
@@ -201,7 +201,7 @@ def test_nowhere_to_write(command: Command, tenant: Client) -> None:
 
 
 def test_a_closed_pipe(command: Command, tenant: Client) -> None:
-    """Where nobody reads any more the command ends quietly, with 141."""
+    """A closed pipe ends the command with 141, silently."""
     tenant.keys.generate("Kyber768")
     process = command.start("encrypt", "-")
     assert process.stdout is not None
@@ -212,7 +212,7 @@ def test_a_closed_pipe(command: Command, tenant: Client) -> None:
 
 
 def test_full_standard_output(command: Command, tenant: Client) -> None:
-    """What cannot be written to standard output is no success."""
+    """An output that cannot be written is not a success."""
     tenant.keys.generate("Kyber768")
     with Path("/dev/full").open("wb") as full:
         for arguments in (("keys", "list"), ("keys", "public-key", "Kyber768")):
@@ -222,7 +222,7 @@ def test_full_standard_output(command: Command, tenant: Client) -> None:
 
 
 def _wait_for_handler(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process handles SIGINT by Python code of its own, and not by Python's."""
+    """Wait until the process handles SIGINT by its own Python code."""
     status = Path(f"/proc/{process.pid}/status")
     while not int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> 22 & 1:  # SIGURG
         assert process.poll() is None
@@ -237,7 +237,7 @@ def _unread(pipe: IO[bytes]) -> int:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of what could go on reading."""
+    """Wait until all readers have ended."""
     try:
         process.wait(30)
     finally:

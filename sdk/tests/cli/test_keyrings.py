@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_keyrings(command: Command, tenant: Client) -> None:
-    """A keyring is created, changed, shown and listed, and has keys of its own."""
+    """A keyring is created, changed, shown and listed, and has its own keys."""
     asked = ("--label", "team=payments", "--purpose", "encrypt", "--rotation-days", "90")
     assert command("keyrings", "create", "payments.cards", *asked).status == 0
     made = tenant.keyrings.get("payments.cards")
@@ -57,7 +57,7 @@ def test_keyrings(command: Command, tenant: Client) -> None:
 
 
 def test_files_of_a_keyring(command: Command, tenant: Client) -> None:
-    """What a keyring's keys have made says so itself, and is read without naming it again."""
+    """Files of a keyring's key name the keyring, so no option is needed to read them."""
     tenant.keyrings.create("cards")
     of = ("--keyring", "cards")
     plain = command.directory / "card.txt"
@@ -96,7 +96,7 @@ def test_files_of_a_keyring(command: Command, tenant: Client) -> None:
 
 
 def test_what_the_keys_are_not_for(command: Command, tenant: Client) -> None:
-    """A keyring's purposes are all that there are, and the hint says where to see them."""
+    """A keyring's purposes restrict its keys, and the hint says where to see them."""
     assert command("keyrings", "create", "outbox", "--purpose", "encrypt").status == 0
     tenant.keys.generate("Kyber768", keyring="outbox")
     made = command("encrypt", "-", "--envelope", "--keyring", "outbox", stdin=b"4111-1111")
@@ -105,7 +105,7 @@ def test_what_the_keys_are_not_for(command: Command, tenant: Client) -> None:
 
 
 def test_moving_to_another_keyring(command: Command, tenant: Client) -> None:
-    """re-encrypt moves files to a keyring's key; a key is imported and kept there."""
+    """re-encrypt moves files to a keyring's key; a key can be imported there."""
     tenant.keyrings.create("cards")
     for keyring in (None, "cards"):
         tenant.keys.generate("Kyber768", keyring=keyring)
@@ -128,7 +128,7 @@ def test_moving_to_another_keyring(command: Command, tenant: Client) -> None:
 
 
 def test_a_file_with_a_keyring_that_is_none(command: Command, tenant: Client) -> None:
-    """A keyring that is no text is no keyring, and the file is refused."""
+    """A file with an invalid keyring name is refused."""
     tenant.keys.generate("Kyber768")
     wrapped = json.loads(command("wrap", stdin=bytes(16)).out)
     assert "keyring" not in wrapped

@@ -23,24 +23,24 @@ PLAIN = "http://a.example"
 
 
 def config(command: Command) -> Path:
-    """Return where the command's profiles are."""
+    """Return the path of the command's profiles."""
     return Path(command.environment["XDG_CONFIG_HOME"]) / "pqkeep" / "config.toml"
 
 
 def facts(command: Command, *arguments: str) -> dict[str, Any]:
-    """Return what status says to programs."""
+    """Return the JSON output of status."""
     said: dict[str, Any] = json.loads(command("status", *arguments, "--output", "json").out)
     return said
 
 
 @pytest.fixture
 def newcomer(nobody: Command) -> Command:
-    """Somebody without an address and an API key in the environment."""
+    """A user without an address and an API key in the environment."""
     return nobody.as_(PQKEEP_URL="")
 
 
 def test_what_login_writes(newcomer: Command, base_url: str, api_key: str) -> None:
-    """A profile is written for its owner alone, and is what commands use from then on."""
+    """Login writes a profile with mode 0600, and later commands use it."""
     arguments = ("login", "--url", base_url, "--api-key-file", "-")
     ended = newcomer(*arguments, stdin=api_key.encode() + b"\n")
     assert (ended.status, api_key in ended.out.decode() + ended.err) == (0, False)
@@ -54,7 +54,7 @@ def test_what_login_writes(newcomer: Command, base_url: str, api_key: str) -> No
 
 
 def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> None:
-    """Another profile is added, whatever it is called; those that are there stay."""
+    """Another profile with any name is added, and the existing ones stay."""
     path = config(newcomer)
     path.parent.mkdir(parents=True)
     path.write_text(f'[profiles.default]\nurl = "{ELSEWHERE}"\napi_key_file = "/run/ü\\""\n')
@@ -76,7 +76,7 @@ def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> 
 def test_a_profile_that_the_environment_names(
     newcomer: Command, base_url: str, api_key: str
 ) -> None:
-    """A profile that PQKEEP_PROFILE names is written, also if it is the first one."""
+    """Login writes the profile in PQKEEP_PROFILE, even if it is the first one."""
     at_work = newcomer.as_(PQKEEP_PROFILE="work")
     arguments = ("login", "--url", base_url, "--api-key-file", "-")
     assert at_work(*arguments, stdin=api_key.encode()).status == 0
@@ -85,7 +85,7 @@ def test_a_profile_that_the_environment_names(
 
 
 def test_an_older_profile_takes_no_part(newcomer: Command) -> None:
-    """What a profile allowed before it is replaced does not hold for the one in its place."""
+    """Settings of a replaced profile do not apply to the new one."""
     path = config(newcomer)
     path.parent.mkdir(parents=True)
     path.write_text(f'[profiles.default]\nurl = "{PLAIN}"\nallow_plain_http = true\n')
@@ -99,7 +99,7 @@ def test_an_older_profile_takes_no_part(newcomer: Command) -> None:
 
 
 def test_what_does_not_work_is_not_written(newcomer: Command, base_url: str) -> None:
-    """A wrong API key, or an address where nothing answers, leaves no profile."""
+    """A wrong API key, or an address without a service, leaves no profile."""
     wrong = newcomer("login", "--url", base_url, "--api-key-file", "-", stdin=b"pqk_wrong\n")
     assert wrong.status == 3
     down = newcomer("login", "--url", DOWN, "--api-key-file", "-", stdin=b"pqk_any\n")
@@ -115,7 +115,7 @@ def test_what_does_not_work_is_not_written(newcomer: Command, base_url: str) -> 
 
 
 def test_a_file_that_is_none(newcomer: Command, base_url: str, api_key: str) -> None:
-    """A profile file that cannot be understood is left as it is, and not quoted."""
+    """An invalid profile file is not changed and not quoted."""
     path = config(newcomer)
     path.parent.mkdir(parents=True)
     path.write_text("a secret = ")
@@ -128,7 +128,7 @@ def test_a_file_that_is_none(newcomer: Command, base_url: str, api_key: str) -> 
 def test_login_asks(
     newcomer: Command, terminal: type[Terminal], base_url: str, api_key: str
 ) -> None:
-    """In a terminal login asks for address and API key, and does not show what is typed."""
+    """In a terminal login asks for address and API key, and hides the key."""
     asked = terminal(newcomer, "login")
     asked.respond("address: ", base_url + "\r")
     asked.respond("API key: ", api_key + "\r")
@@ -147,7 +147,7 @@ def test_ctrl_c_at_a_question(newcomer: Command, terminal: type[Terminal]) -> No
 
 
 def test_who_one_is(command: Command, operator_command: Command, base_url: str) -> None:
-    """Status says who one is, and where address and API key come from, and never the key."""
+    """Status shows the credential's owner and the sources of address and API key, never the key."""
     said = facts(command)
     assert (said["service"], said["service_from"]) == (base_url, "PQKEEP_URL")
     assert said["api_key_from"].startswith("PQKEEP_API_KEY_FILE ")
@@ -163,7 +163,7 @@ def test_who_one_is(command: Command, operator_command: Command, base_url: str) 
 
 
 def test_where_it_is_from(newcomer: Command, base_url: str, api_key: str) -> None:
-    """Each place that address and API key can come from is named."""
+    """Each possible source of address and API key is named."""
     file = newcomer.directory / "api-key"
     file.write_text(api_key)
     file.chmod(0o600)
@@ -187,27 +187,27 @@ def test_where_it_is_from(newcomer: Command, base_url: str, api_key: str) -> Non
 
 
 def test_out_of_reach(command: Command) -> None:
-    """A service that does not answer is said not to, and ends with 8."""
+    """An unreachable service is reported, with status 8."""
     ended = command("status", "--url", DOWN, "--output", "json")
     assert (ended.status, json.loads(ended.out)["answers"]) == (8, False)
 
 
 def test_a_wrong_key(nobody: Command) -> None:
-    """With a wrong API key the service is within reach, and it ends with 3."""
+    """With a wrong API key, the service is reachable, and the status is 3."""
     ended = nobody.as_(PQKEEP_API_KEY="pqk_wrong")("status", "--output", "json")
     said = json.loads(ended.out)
     assert (ended.status, said["answers"], said["principal"]) == (3, True, None)
 
 
 def test_nothing_is_configured(newcomer: Command) -> None:
-    """Without any configuration it ends with 2, and login is what to do next."""
+    """Without configuration the status is 2, and the next step is login."""
     ended = newcomer("status")
     assert (ended.status, ended.out) == (2, b"")
     assert "pqkeep login" in ended.err
 
 
 def test_shared_profiles(newcomer: Command, base_url: str, api_key: str) -> None:
-    """A profile file that others can read is refused."""
+    """A profile file that other users can read is refused."""
     newcomer("login", "--url", base_url, "--api-key-file", "-", stdin=api_key.encode())
     config(newcomer).chmod(0o640)
     assert newcomer("keys", "list").status == 2
@@ -230,7 +230,7 @@ def test_shared_profiles(newcomer: Command, base_url: str, api_key: str) -> None
     ids=repr,
 )
 def test_an_environment_that_cannot_be_used(newcomer: Command, settings: dict[str, str]) -> None:
-    """Whatever of the environment cannot be used is named, with 2, and is no a bug in pqkeep."""
+    """Each unusable variable of the environment is named, with status 2 and not as a bug in pqkeep."""
     usual = {"PQKEEP_URL": "https://pqkeep.example", "PQKEEP_API_KEY": "pqk_any"}
     ended = replace(newcomer, environment={**newcomer.environment, **usual, **settings})(
         "keys", "list"
@@ -257,7 +257,7 @@ def test_an_environment_that_cannot_be_used(newcomer: Command, settings: dict[st
 def test_an_environment_that_makes_no_difference(
     command: Command, tenant: Client, settings: dict[str, str]
 ) -> None:
-    """Languages, encodings, terminals and a proxy for other hosts change nothing of a result."""
+    """Languages, encodings, terminals and a proxy for other hosts do not change a result."""
     tenant.keys.generate("Kyber768")
     usual = command("keys", "list")
     other = replace(command, environment={**command.environment, **settings})("keys", "list")

@@ -1,4 +1,4 @@
-"""Files that are none, or cannot be written: each command says which, and leaves nothing."""
+"""Unusual input and unwritable output: each command names the file, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ODD = ("a directory", "a socket", "a loop", "absent", "in a file")
 
 
 def odd(directory: Path, kind: str) -> Path:
-    """Make an odd file, and return where it is."""
+    """Make an unusual file, and return its path."""
     path = directory / "odd"
     match kind:
         case "a directory":
@@ -59,7 +59,7 @@ def odd(directory: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ODD)
 def test_what_is_no_file_to_read(command: Command, tenant: Client, kind: str) -> None:
-    """Every command that reads names an odd file, with 1 or 2, never with 7, and writes nothing."""
+    """Every reading command names the unusual file, ends with 1 or 2 and never 7, and writes nothing."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     (command.directory / "plain").write_bytes(b"content")
@@ -88,7 +88,7 @@ WRITING: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture
 def filled(command: Command, tenant: Client) -> Command:
-    """A command with something to read for each of those."""
+    """A command with input for each of these cases."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     for name, content in (("plain", bytes(1_000_000)), ("key", bytes(32))):
@@ -99,7 +99,7 @@ def filled(command: Command, tenant: Client) -> Command:
 
 @pytest.mark.parametrize("name", WRITING)
 def test_an_output_that_cannot_be(filled: Command, name: str) -> None:
-    """An output in no folder, in a file, in place of a folder or through a loop is refused and named."""
+    """An output in a missing folder, inside a file, instead of a folder or in a loop of links is refused."""
     directory = filled.directory
     (directory / "folder").mkdir()
     (directory / "loop").symlink_to("loop")
@@ -115,14 +115,14 @@ def test_an_output_that_cannot_be(filled: Command, name: str) -> None:
 
 
 def limited() -> None:
-    """Allow files of 300,000 bytes, as a full disk does."""
+    """Limit files to 300,000 bytes, like a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
 
 @pytest.mark.parametrize("name", ["encrypt", "decrypt"])
 def test_a_disk_that_is_full_midway(filled: Command, name: str) -> None:
-    """What does not fit is an error, and nothing of it is left."""
+    """A full disk is an error, and no partial file is left."""
     before = filled.names()
     ended = filled(*WRITING[name], "--to", "out", preexec_fn=limited)
     assert (ended.status, ended.out) == (1, b"")
@@ -132,7 +132,7 @@ def test_a_disk_that_is_full_midway(filled: Command, name: str) -> None:
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_two_at_once(filled: Command, force: tuple[str, ...]) -> None:
-    """Of two that write one file the file is whole, and without --force one of them is refused."""
+    """Two writers of one file leave a complete file; without --force one of them is refused."""
     words: list[str | Path] = [PROGRAM, "encrypt", "plain", "--to", "out", *force]
     environment = dict(filled.environment)
     runs = [
@@ -166,13 +166,13 @@ OVERWRITING: dict[str, tuple[str, ...]] = {
 
 
 def contents(command: Command) -> dict[str, bytes]:
-    """Return what each file of the directory has."""
+    """Return the content of each file in the directory."""
     return {name: (command.directory / name).read_bytes() for name in command.names()}
 
 
 @pytest.fixture
 def everything(filled: Command) -> Command:
-    """The same, with a file of each other kind, and a link and a second name of one."""
+    """Return the same, with special files, a symbolic link and a hard link."""
     (filled.directory / "plain").write_bytes(b"content")
     for words in (
         ("keys", "public-key", "Kyber768", "--to", "kem"),
@@ -186,7 +186,7 @@ def everything(filled: Command) -> Command:
 
 
 def test_an_output_that_is_the_input(everything: Command) -> None:
-    """With --force too no command writes over what it reads, by whatever name that is."""
+    """Even with --force no command overwrites its own input, under any name."""
     before = contents(everything)
     for name, words in OVERWRITING.items():
         ended = everything(*words, "--force")
@@ -200,7 +200,7 @@ def test_an_output_that_is_the_input(everything: Command) -> None:
 
 @pytest.mark.parametrize("shell", ['"$@" < plain >> plain', '"$@" < plain 1<> plain'])
 def test_a_redirection_to_the_input(everything: Command, shell: str) -> None:
-    """Standard output that is the file on standard input is refused before a byte is written."""
+    """Standard output to the file on standard input is refused before the first byte."""
     before = contents(everything)
     ended = subprocess.run(
         ["/bin/bash", "-c", shell, "bash", PROGRAM, "encrypt", "-"],
@@ -218,17 +218,17 @@ def test_a_redirection_to_the_input(everything: Command, shell: str) -> None:
 
 
 def bounded() -> None:
-    """Allow a gibibyte of address space: much less than the files have."""
+    """Limit the address space to a gibibyte, much less than the files."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
 
 READS_ALL = {"encrypt", "sign", "sign with a context", "verify"}
-"""What reads a file of any size, piece by piece."""
+"""Commands that read files of any size piece by piece."""
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "sparse"])
 def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
-    """What takes no file of any size reads a little of a huge one, names it, and writes nothing."""
+    """Commands with a size limit read little of a huge file, name it, and write nothing."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     (command.directory / "plain").write_bytes(b"content")
@@ -252,7 +252,7 @@ def test_what_has_no_end(command: Command, tenant: Client, kind: str) -> None:
 
 
 def test_a_profile_file_without_end(command: Command) -> None:
-    """A profile file that never ends is refused, with its name and in a little memory."""
+    """An endless profile file is refused by name, with little memory."""
     folder = Path(command.environment["XDG_CONFIG_HOME"]) / "pqkeep"
     folder.mkdir(parents=True)
     (folder / "config.toml").symlink_to("/dev/zero")
@@ -265,7 +265,7 @@ def test_a_profile_file_without_end(command: Command) -> None:
 
 
 def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
-    """A file of mode 000 is named, with why, by every command that reads it."""
+    """A file of mode 000 is named with the reason by every command that reads it."""
     for algorithm in ("Kyber768", "Dilithium3"):
         tenant.keys.generate(algorithm)
     (command.directory / "plain").write_bytes(b"content")
@@ -289,7 +289,7 @@ def test_a_file_that_may_not_be_read(command: Command, tenant: Client) -> None:
 
 
 def test_a_file_that_is_replaced(command: Command, tenant: Client) -> None:
-    """What is read is one file to its end, whatever takes its place meanwhile."""
+    """A command reads the same file to its end, even if another takes its place."""
     tenant.keys.generate("Kyber768")
     fifo = command.directory / "fifo"
     os.mkfifo(fifo)

@@ -1,4 +1,4 @@
-"""``pqkeep re-encrypt`` and ``pqkeep recipients``: other keys for files that stay where they are."""
+"""``pqkeep re-encrypt`` and ``pqkeep recipients``: other keys for files in place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def friend(
     with_key: Callable[[str], Command], new_api_key: Callable[[], str], base_url: str
 ) -> Command:
-    """The command of another tenant, with a key whose public half is in a file here."""
+    """The command of another tenant, with its public key in a file."""
     other = new_api_key()
     command = with_key(other)
     with Client(base_url, other) as client:
@@ -30,7 +30,7 @@ def friend(
 
 
 def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Path) -> None:
-    """After a rotation several files move in place, and what cannot be moved is said of each."""
+    """After a rotation several files move in place, and each failure is reported."""
     tenant.keys.generate("Kyber768")
     folder, plaintext = command.directory, file.read_bytes()
     for name in ("a", "b"):
@@ -82,7 +82,7 @@ def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Pa
 def test_what_the_service_encrypted(
     command: Command, tenant: Client, file: Path, option: str
 ) -> None:
-    """It has no recipients: that is said, with what moves it, and the file stays."""
+    """A file from the service has no recipients: the error says how to move it."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name, option, "--to", "sealed").status == 0
     before = (command.directory / "sealed").read_bytes()
@@ -94,7 +94,7 @@ def test_what_the_service_encrypted(
 
 
 def test_another_recipient(command: Command, friend: Command, tenant: Client, file: Path) -> None:
-    """Somebody else can decrypt from when they are added, and the first one until removed."""
+    """A new recipient can decrypt after being added, and the first one until removed."""
     own = tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name).status == 0
     assert friend("decrypt", "report.pdf.pqk", "--to", "-").status == 4
@@ -113,7 +113,7 @@ def test_another_recipient(command: Command, friend: Command, tenant: Client, fi
 
 
 def test_for_several_at_once(command: Command, friend: Command, tenant: Client, file: Path) -> None:
-    """A file may have further recipients from the beginning, without a service too."""
+    """A file can have several recipients from the beginning, also without a service."""
     tenant.keys.generate("Kyber768")
     assert command("keys", "public-key", "Kyber768", "--to", "own.json").status == 0
     offline = command.as_(PQKEEP_URL="", PQKEEP_API_KEY_FILE="")
@@ -125,7 +125,7 @@ def test_for_several_at_once(command: Command, friend: Command, tenant: Client, 
 
 
 def test_copies(command: Command, friend: Command, tenant: Client, file: Path) -> None:
-    """With --to, and in a pipe, a copy has the new recipient, and the file is as it was."""
+    """With --to, and in a pipe, a copy has the new recipient, and the file is unchanged."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name).status == 0
     before = (command.directory / "report.pdf.pqk").read_bytes()
@@ -155,7 +155,7 @@ def test_a_compliance_profile(command: Command, friend: Command, tenant: Client)
 
 
 def test_text_around_encrypted_text(command: Command, tenant: Client, file: Path) -> None:
-    """In place, no other text is lost: it is refused, and a copy has the encrypted data alone."""
+    """In place, surrounding text is never lost: the change is refused, and a copy has only the data."""
     tenant.keys.generate("Kyber768")
     assert command("encrypt", file.name, "--armor", "--to", "text").status == 0
     mail = b"Hello,\r\n\r\n" + (command.directory / "text").read_bytes() + b"-- \r\nA\r\n"

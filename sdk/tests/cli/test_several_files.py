@@ -1,4 +1,4 @@
-"""Several files in one command: each has its output, and what fails is named."""
+"""Several files in one command: each has its output, and failed files are named."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _files(command: Command) -> dict[str, bytes]:
 
 
 def _requests(tenant: Client, operation: str) -> list[str]:
-    """Return the request of each record of an operation."""
+    """Return the request ids of an operation's records."""
     return [record.request_id for record in tenant.audit.records(operation=operation)]
 
 
 @pytest.mark.parametrize("options", [(), ("--armor",), ("--server-side",), ("--envelope",)])
 def test_encrypt_and_decrypt(command: Command, tenant: Client, options: tuple[str, ...]) -> None:
-    """What one file needs of the service is in the same request as that of the others."""
+    """Several files share one request to the service."""
     tenant.keys.generate("Kyber768")
     contents = _files(command)
     (command.directory / "c.pqk").write_bytes(b"mine")
@@ -69,7 +69,7 @@ def test_encrypt_and_decrypt(command: Command, tenant: Client, options: tuple[st
 
 @pytest.mark.parametrize("options", [(), ("--context", "contracts")])
 def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, ...]) -> None:
-    """Each file has its signature; one that is not good is named, and decides the exit status."""
+    """Each file gets its signature; an invalid one is named, and decides the exit status."""
     tenant.keys.generate("Dilithium3")
     _files(command)
     ended = command("sign", *NAMES, *options)
@@ -85,7 +85,7 @@ def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, .
 
 
 def _serve(pipe: Path, contents: Iterable[bytes]) -> None:
-    """Give each reader of a pipe another content."""
+    """Give each reader of a pipe different content."""
     for content in contents:
         with pipe.open("wb") as file:
             file.write(content)
@@ -96,7 +96,7 @@ def _serve(pipe: Path, contents: Iterable[bytes]) -> None:
 
 
 def test_a_signature_is_read_once(command: Command, tenant: Client) -> None:
-    """What is said of the key that signed is of the signature that the service verified."""
+    """The shown key belongs to the signature that the service verified."""
     tenant.keyrings.create("payments")
     for keyring in (None, "payments"):
         tenant.keys.generate("Dilithium3", keyring=keyring)
@@ -115,7 +115,7 @@ def test_a_signature_is_read_once(command: Command, tenant: Client) -> None:
 
 
 def test_a_secret_is_of_the_key_that_its_file_names(tenant: Client) -> None:
-    """Files with the same KEM ciphertext and other keys are no reason for each other's secrets."""
+    """Files with the same KEM ciphertext and different keys do not share secrets."""
     tenant.keys.generate("Kyber768")
     made = tenant.kem.encapsulate(key_version=1)
     tenant.keys.rotate("Kyber768")
@@ -129,7 +129,7 @@ def test_a_secret_is_of_the_key_that_its_file_names(tenant: Client) -> None:
 
 
 def test_what_is_refused_whole(command: Command, tenant: Client) -> None:
-    """A refusal of a whole request is said of each of its files; nothing is written."""
+    """If a whole request is refused, each file is reported, and nothing is written."""
     _files(command)
     ended = command("sign", *NAMES)
     assert (ended.status, ended.err.count("generate a key: pqkeep keys generate Dilithium3")) == (
@@ -148,7 +148,7 @@ def test_what_is_refused_whole(command: Command, tenant: Client) -> None:
 
 
 def test_who_is_refused_in_a_refused_request() -> None:
-    """Where a request for several files is refused as invalid, each is asked for alone."""
+    """If a joint request is refused as invalid, each file is requested alone."""
 
     def alone(*, number: int, step: int) -> int:
         if number == 2:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_a_shared_secret(command: Command, tenant: Client) -> None:
-    """Decapsulate gives the 32 bytes that encapsulate wrote, to a file of their owner's."""
+    """Decapsulate returns the 32 bytes of encapsulate, in a file with mode 0600."""
     tenant.keys.generate("X-Wing")
     made = command("encapsulate", "--algorithm", "X-Wing", "--secret", "secret")
     assert (made.status, made.err) == (0, "")
@@ -32,7 +32,7 @@ def test_a_shared_secret(command: Command, tenant: Client) -> None:
 
 
 def test_a_secret_down_a_pipe(command: Command, tenant: Client) -> None:
-    """The secret may go down a pipe if what it is recovered from goes to a file."""
+    """The secret may go to a pipe if the KEM ciphertext goes to a file."""
     tenant.keys.generate("Kyber768")
     assert command("encapsulate", "--secret", "-").status == 2
     made = command("encapsulate", "--secret", "-", "--to", "kem.json")
@@ -41,7 +41,7 @@ def test_a_secret_down_a_pipe(command: Command, tenant: Client) -> None:
 
 
 def test_nothing_is_left_of_half_of_it(command: Command, tenant: Client) -> None:
-    """Where one of two files is there already, neither is written."""
+    """If one of the two files exists, neither is written."""
     tenant.keys.generate("Kyber768")
     (command.directory / "kem.json").write_text("mine")
     assert command("encapsulate", "--secret", "secret", "--to", "kem.json").status == 1
@@ -50,7 +50,7 @@ def test_nothing_is_left_of_half_of_it(command: Command, tenant: Client) -> None
 
 @pytest.mark.parametrize("size", [16, 64])
 def test_a_wrapped_key(command: Command, tenant: Client, size: int) -> None:
-    """Unwrap gives what wrap was given; what is wrapped says which key unwraps it."""
+    """Unwrap returns wrap's input; the wrapped key names the key that unwraps it."""
     tenant.keys.generate("Kyber768")
     key = os.urandom(size)
     wrapped = command("wrap", stdin=key)
@@ -60,14 +60,14 @@ def test_a_wrapped_key(command: Command, tenant: Client, size: int) -> None:
 
 
 def test_no_key(command: Command, tenant: Client) -> None:
-    """What cannot be a key is refused: too much of it here, another size by the service."""
+    """Input of another size is refused: too much by the command, other sizes by the service."""
     tenant.keys.generate("Kyber768")
     assert command("wrap", stdin=bytes(65)).status == 2
     assert command("wrap", stdin=bytes(17)).status == 1
 
 
 def test_a_changed_wrapped_key(command: Command, tenant: Client) -> None:
-    """A wrapped key that was changed ends with 7, and what is none with 1 and what it is."""
+    """A changed wrapped key ends with 7, and another file ends with 1 and its description."""
     tenant.keys.generate("Kyber768")
     said = json.loads(command("wrap", stdin=bytes(32)).out)
     said["wrapped_key"] = said["wrapped_key"][:-8] + "AAAAAAA="

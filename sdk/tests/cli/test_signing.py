@@ -20,7 +20,7 @@ NOT_GOOD = "report.pdf: the signature is not good"
 
 
 def test_a_file(command: Command, tenant: Client, file: Path) -> None:
-    """FILE.sig says all that verifying it takes; a good signature ends with 0."""
+    """FILE.sig has everything for verification; a valid signature ends with 0."""
     tenant.keys.generate("Dilithium3")
     ended = command("sign", file.name)
     assert (ended.status, ended.out) == (0, b"")
@@ -42,7 +42,7 @@ def test_a_file(command: Command, tenant: Client, file: Path) -> None:
 
 @pytest.mark.parametrize("hash_algorithm", ["SHA-256", "SHA-384"])
 def test_pipes(command: Command, tenant: Client, hash_algorithm: str) -> None:
-    """What comes down a pipe is signed and verified, with each hash."""
+    """Data from a pipe is signed and verified, with each hash."""
     tenant.keys.generate("ML-DSA-87")
     data = os.urandom(3_000_000)
     options = ("--hash", hash_algorithm, "--algorithm", "ML-DSA-87")
@@ -63,7 +63,7 @@ def test_pipes(command: Command, tenant: Client, hash_algorithm: str) -> None:
 
 
 def test_not_good(command: Command, tenant: Client, file: Path) -> None:
-    """A changed file ends with 7, whoever reads the result."""
+    """A changed file ends with 7, with both forms of output."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     file.write_bytes(file.read_bytes() + b"x")
@@ -75,7 +75,7 @@ def test_not_good(command: Command, tenant: Client, file: Path) -> None:
 
 
 def test_by_another_key_than_expected(command: Command, tenant: Client, file: Path) -> None:
-    """A good signature of another key than the one that must have signed ends with 7."""
+    """A valid signature of another key than the named one ends with 7."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     assert command("verify", file.name, "-a", "Dilithium3", "-k", "1").status == 0
@@ -84,7 +84,7 @@ def test_by_another_key_than_expected(command: Command, tenant: Client, file: Pa
 
 
 def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> None:
-    """A signature's file that is not as it was written ends with 1, and says what is wrong."""
+    """A damaged signature's file ends with 1, and the error says what is wrong."""
     tenant.keys.generate("Dilithium3")
     command("sign", file.name)
     path = command.directory / "report.pdf.sig"
@@ -115,7 +115,7 @@ def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> No
     ],
 )
 def test_no_signature(command: Command, file: Path, text: bytes, what: str) -> None:
-    """A file that is no signature at all ends with 1, before the service is asked."""
+    """A file that is not a signature ends with 1, before any request."""
     (command.directory / "other").write_bytes(text)
     ended = command.as_(PQKEEP_URL="http://127.0.0.1:1")(
         "verify", file.name, "--signature", "other"
@@ -128,7 +128,7 @@ def test_no_signature(command: Command, file: Path, text: bytes, what: str) -> N
     "algorithm", ["Dilithium3", "ML-DSA-87", "Composite-ML-DSA", "SLH-DSA-SHA2-128f"]
 )
 def test_offline(command: Command, tenant: Client, file: Path, algorithm: str) -> None:
-    """With a public key's file a signature is verified without a service and an API key."""
+    """A public key's file verifies signatures without a service and an API key."""
     tenant.keys.generate(algorithm)
     assert command("sign", file.name, "--algorithm", algorithm).status == 0
     for form, name in (("pqkeep", "key.json"), ("raw", "key.bin")):
@@ -150,7 +150,7 @@ def test_offline(command: Command, tenant: Client, file: Path, algorithm: str) -
 
 
 def test_offline_under_a_compliance_profile(command: Command, tenant: Client, file: Path) -> None:
-    """Under CNSA 2.0 only ML-DSA-87 is verified, offline too."""
+    """Under CNSA 2.0 only ML-DSA-87 is verified, also offline."""
     for algorithm, status in (("Dilithium3", 5), ("ML-DSA-87", 0)):
         tenant.keys.generate(algorithm)
         assert command("sign", file.name, "-a", algorithm, "--force").status == 0
@@ -165,7 +165,7 @@ def test_offline_under_a_compliance_profile(command: Command, tenant: Client, fi
 def test_a_signature_for_one_use(
     command: Command, tenant: Client, file: Path, algorithm: str
 ) -> None:
-    """With --context it is ML-DSA's own over the file, good for that context, on- and offline."""
+    """With --context the signature is ML-DSA over the file, valid for that context, online and offline."""
     tenant.keys.generate(algorithm)
     ended = command("sign", file.name, "--context", "contracts", "-a", algorithm)
     assert (ended.status, ended.err) == (0, f"report.pdf.sig: signed with {algorithm} version 1\n")
@@ -191,7 +191,7 @@ def test_a_signature_for_one_use(
 
 
 def test_a_context_is_not_taken_for_granted(command: Command, tenant: Client, file: Path) -> None:
-    """A signature without a context is none for a use; nor is one for what is no ML-DSA."""
+    """--context refuses signatures without a context, and algorithms other than ML-DSA."""
     tenant.keys.generate("Dilithium3")
     assert command("sign", file.name).status == 0
     assert command("verify", file.name, "--context", "contracts").status == 7
@@ -204,7 +204,7 @@ def test_a_context_is_not_taken_for_granted(command: Command, tenant: Client, fi
 
 
 def test_a_key_that_begins_like_json_is_a_key(command: Command, tenant: Client, file: Path) -> None:
-    """One key in 256 begins with a brace: it is no damaged document, and verifies or does not."""
+    """One key in 256 begins with a brace, and is still not taken for JSON."""
     tenant.keys.generate("Dilithium3")
     assert command("sign", file.name).status == 0
     (file.parent / "key.bin").write_bytes(b"{" + bytes([0xFF] * 1951))

@@ -18,7 +18,7 @@ XAES = ("--algorithm", "XAES-256-GCM")
 
 @pytest.mark.parametrize("algorithm", ["Kyber768", "XAES-256-GCM"])
 def test_a_data_key(command: Command, tenant: Client, algorithm: str) -> None:
-    """Unwrap gives the data key that was written to a file of its owner; without --secret none."""
+    """Unwrap returns the data key from --secret; without --secret no file has it."""
     tenant.keys.generate(algorithm)
     named = ("--algorithm", algorithm)
     made = command("data-key", *named, "--secret", "key", "--size", "64", "--to", "key.json")
@@ -48,7 +48,7 @@ def test_a_mac(command: Command, tenant: Client) -> None:
 
 
 def test_the_cipher_works_in_the_service(command: Command, tenant: Client) -> None:
-    """XAES-256-GCM encrypts with --envelope; local encryption and public keys are refused."""
+    """XAES-256-GCM works with --envelope; local encryption and public keys are refused."""
     tenant.keys.generate("XAES-256-GCM")
     (command.directory / "file").write_bytes(b"a secret")
     refused = command("encrypt", *XAES, "file")

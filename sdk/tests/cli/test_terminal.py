@@ -1,4 +1,4 @@
-"""What the command shows in a terminal, and what it does not."""
+"""Output in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = 40_000_000
 
 
 def test_no_bytes_to_a_terminal(command: Command, terminal: type[Terminal], tenant: Client) -> None:
-    """What a terminal could act on is not written to one unless that is insisted on."""
+    """Bytes that a terminal could interpret are written there only if forced."""
     tenant.keys.generate("Kyber768")
     refused = "the output is binary"
     for arguments in (("keys", "public-key", "Kyber768", "--format", "raw"), ("encrypt", "-")):
@@ -37,7 +37,7 @@ def test_no_bytes_to_a_terminal(command: Command, terminal: type[Terminal], tena
 
 
 def test_progress(command: Command, terminal: type[Terminal], tenant: Client) -> None:
-    """Long work shows bytes and bytes a second, in a terminal, unless it is to be quiet."""
+    """In a terminal long work shows progress in bytes and bytes per second, unless --quiet."""
     tenant.keys.generate("Kyber768")
     (command.directory / "long").write_bytes(bytes(LONG))
     status, shown = terminal(command, "encrypt", "long").end()
@@ -52,7 +52,7 @@ def test_progress(command: Command, terminal: type[Terminal], tenant: Client) ->
 def test_a_table_of_80_columns(
     command: Command, terminal: type[Terminal], operator_command: Command
 ) -> None:
-    """A table fits into the terminal: what is too long goes on below, and nothing is lost."""
+    """A table fits into the terminal: long text is folded, and nothing is lost."""
     (command.directory / "x").touch()
     name = "a name of many words " + os.urandom(40).hex()
     created = operator_command("tenants", "create", name, "--quiet", "--output", "json")
@@ -66,7 +66,7 @@ def test_a_table_of_80_columns(
 def test_a_name_that_would_act_on_a_terminal(
     operator_command: Command, terminal: type[Terminal]
 ) -> None:
-    """A tenant's name with control characters does nothing to a terminal."""
+    """Control characters in a tenant's name do not reach the terminal."""
     name = f"\x1b[2J{os.urandom(8).hex()}"
     assert operator_command("tenants", "create", name).status in {0, 1}
     _, shown = terminal(operator_command, "tenants", "list").end()
@@ -86,7 +86,7 @@ def test_a_name_that_would_act_on_a_terminal(
 def test_standard_input_that_is_a_terminal(
     command: Command, terminal: type[Terminal], words: tuple[str, ...], expected: str
 ) -> None:
-    """A command that waits for what is typed says so, and ends at the first Ctrl-D."""
+    """A command that waits for typed input says so, and ends at the first Ctrl-D."""
     run = terminal(command, *words)
     run.respond("end it with Ctrl-D", "\x04")
     status, shown = run.end()

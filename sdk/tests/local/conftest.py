@@ -1,4 +1,4 @@
-"""Key pairs of each algorithm, with the private half in the test, and the published vectors."""
+"""Key pairs of each algorithm, with private keys in the test, and the published vectors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pqkeep_protocol.algorithms import Algorithm
 
 @dataclass(frozen=True)
 class Pair:
-    """A key pair. The private half is the key service's own code, not the client's."""
+    """A key pair. The private key uses the key service's code, not the client's."""
 
     algorithm: str
     key_version: int
@@ -43,7 +43,7 @@ class Pair:
     def decapsulate(
         self, kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str
     ) -> bytes:
-        """Do what the service does, and refuse as it does."""
+        """Act like the service, with the same refusals."""
         named = (algorithm, key_version, keyring)
         if named != (self.algorithm, self.key_version, self.keyring):
             raise DecryptionError("no such key")
@@ -55,7 +55,7 @@ class Pair:
 
 @pytest.fixture(scope="session")
 def pair_of() -> Callable[..., Pair]:
-    """Make a key pair, from its stored private key if there is one."""
+    """Make a key pair, optionally from a stored private key."""
 
     def make(algorithm: str, seed: bytes | None = None, *, keyring: str = "default") -> Pair:
         kem = KEMS[Algorithm(algorithm)]
@@ -67,7 +67,7 @@ def pair_of() -> Callable[..., Pair]:
 
 @pytest.fixture(scope="session")
 def vectors() -> Any:
-    """What docs/local-format.md describes under "Test vectors"."""
+    """The test vectors of docs/local-format.md."""
     return json.loads(Path(__file__).with_name("vectors.json").read_text())
 
 

@@ -1,6 +1,6 @@
-"""What is written about local encryption is true, and nothing is left out.
+"""The documentation of local encryption is complete and correct.
 
-That the examples run is shown by tests/docs/test_documents_in_order.py.
+tests/docs/test_documents_in_order.py runs its examples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_every_method() -> None:
 
 
 def test_numbers() -> None:
-    """The sizes in the format's description are those of the program."""
+    """The sizes in the format's description equal those of the program."""
     assert f"pieces of {_encryption.SEGMENT_SIZE:,} bytes" in FORMAT
     assert _encryption.SEGMENT_SIZE == 1 << 18
     assert _encryption.MOST_SEGMENTS == 1 << 32

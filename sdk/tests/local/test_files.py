@@ -1,4 +1,4 @@
-"""Files: there when they are whole, and nothing of them otherwise, whatever happens."""
+"""Files appear only when they are complete, and errors leave nothing."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ except OSError as error:
 """
 NAMELESS = ""
 NAMED = "del os.O_TMPFILE"
-"""What a system that has no files without a name looks like to a program."""
+"""A system without nameless files, as a program sees it."""
 LATE = f"{NAMED}; os.path.lexists = lambda path: False"
-"""As if the other file came after the last time that this one looked for it."""
+"""Another file appears after this program's last check."""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -71,7 +71,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def sealed(pair_of: Callable[..., Pair]) -> bytes:
-    """Data for the programs' key."""
+    """Data encrypted to the programs' key."""
     return encrypt(DATA, recipients=[pair_of("Kyber768", SEED).recipient])
 
 
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_round_trip(pair: Pair, tmp_path: Path) -> None:
-    """A file comes back as it was; both new files are their owner's only."""
+    """A file is restored, and both new files have mode 0600."""
     plain, cipher, back = (tmp_path / name for name in ("plain", "cipher", "back"))
     plain.write_bytes(DATA)
     encrypt_file(plain, str(cipher), recipients=[pair.recipient])
@@ -95,7 +95,7 @@ def test_round_trip(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_an_empty_file(pair: Pair, tmp_path: Path) -> None:
-    """An empty file comes back empty."""
+    """An empty file is restored."""
     plain, cipher, back = (tmp_path / name for name in ("plain", "cipher", "back"))
     plain.touch()
     encrypt_file(plain, cipher, recipients=[pair.recipient])
@@ -105,7 +105,7 @@ def test_an_empty_file(pair: Pair, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("existing", ["file", "link", "broken link", "folder"])
 def test_what_is_there_stays(kyber: Pair, tmp_path: Path, existing: str) -> None:
-    """Nothing is replaced unless that is asked for: no file, no link, and not what a link is to."""
+    """Existing files, links and links' targets are not replaced unless asked."""
     source, target, other = (tmp_path / name for name in ("source", "target", "other"))
     source.write_bytes(DATA)
     other.write_bytes(b"precious")
@@ -123,7 +123,7 @@ def test_what_is_there_stays(kyber: Pair, tmp_path: Path, existing: str) -> None
 
 
 def test_replacing(kyber: Pair, tmp_path: Path) -> None:
-    """What is there can be replaced, in one step: a link itself, and a source by its own result."""
+    """An existing file can be replaced in one step: also a link, and the source itself."""
     plain, link = tmp_path / "plain", tmp_path / "link"
     plain.write_bytes(DATA)
     link.symlink_to(plain)
@@ -137,7 +137,7 @@ def test_replacing(kyber: Pair, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_damaged_file_leaves_nothing(kyber: Pair, tmp_path: Path, *, replace: bool) -> None:
-    """Of a file whose very last byte is wrong nothing is written, and what was there stays."""
+    """A file with a wrong last byte leaves no output, and an existing file stays."""
     source, target = tmp_path / "source", tmp_path / "target"
     data = bytearray(encrypt(DATA, recipients=[kyber.recipient]))
     data[-1] ^= 1
@@ -155,7 +155,7 @@ def test_a_damaged_file_leaves_nothing(kyber: Pair, tmp_path: Path, *, replace: 
 def test_killed_in_the_middle(
     start: Start, folder: Path, sealed: bytes, work: str, before: str
 ) -> None:
-    """After kill -9 nothing has the name, and where files need no name nothing is left at all."""
+    """After kill -9 no file has the name, and on systems with nameless files nothing is left."""
     pipe = folder.parent / "pipe"
     os.mkfifo(pipe)
     process = start(work, pipe, folder / "target", before=before)
@@ -170,7 +170,7 @@ def test_killed_in_the_middle(
 
 @pytest.mark.parametrize("before", [NAMELESS, NAMED, LATE])
 def test_somebody_else_is_first(start: Start, folder: Path, sealed: bytes, before: str) -> None:
-    """A file that somebody else makes in the meantime is not replaced."""
+    """A file that appears meanwhile is not replaced."""
     pipe, target = folder.parent / "pipe", folder / "target"
     os.mkfifo(pipe)
     process = start("decrypt", pipe, target, before=before)
@@ -186,7 +186,7 @@ def test_somebody_else_is_first(start: Start, folder: Path, sealed: bytes, befor
 @pytest.mark.parametrize("before", [NAMELESS, NAMED])
 @pytest.mark.parametrize("work", ["encrypt", "decrypt"])
 def test_no_room(start: Start, folder: Path, sealed: bytes, work: str, before: str) -> None:
-    """Where a file can grow no more, as on a full disk, there is an error and no file."""
+    """If a file cannot grow, as on a full disk, there is an error and no file."""
     limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({2 * PIECE}, {2 * PIECE}))"
     source = folder.parent / "source"
     source.write_bytes(sealed)
@@ -197,7 +197,7 @@ def test_no_room(start: Start, folder: Path, sealed: bytes, work: str, before: s
 
 
 def test_without_nameless_files(start: Start, folder: Path, sealed: bytes) -> None:
-    """Where there are no files without a name, the result is the same."""
+    """Without nameless files the result is the same."""
     source, target = folder.parent / "source", folder / "target"
     source.write_bytes(sealed)
     process = start("decrypt", source, target, before=NAMED)
@@ -208,7 +208,7 @@ def test_without_nameless_files(start: Start, folder: Path, sealed: bytes) -> No
 
 
 def test_a_folder_that_is_not_there(kyber: Pair, tmp_path: Path) -> None:
-    """A target in no folder, and a source that is not there, are the system's own errors."""
+    """A missing target folder and a missing source are the system's own errors."""
     source = tmp_path / "source"
     with pytest.raises(FileNotFoundError):
         encrypt_file(source, tmp_path / "target", recipients=[kyber.recipient])

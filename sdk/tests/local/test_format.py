@@ -1,4 +1,4 @@
-"""The format: what docs/local-format.md says is what is written, and nothing else is read."""
+"""The format is as docs/local-format.md says, and other data is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PIECE = 262_144
 TAG = 16
 SEGMENT = PIECE + TAG
 HEADER = 1299
-"""Of Kyber768, with nothing to spare."""
+"""Of Kyber768, without spare capacity."""
 
 Reader = Callable[[bytes, Callable[[str, int, str, bytes], bytes | None]], bytes]
 sizes = st.one_of(
@@ -85,7 +85,7 @@ def files(vectors: Any) -> Mapping[str, bytes]:
 
 
 def assembled(parts: list[Any], files: Mapping[str, bytes]) -> bytes:
-    """Return what the parts of a vector are."""
+    """Return the file from the parts in a vector."""
     return b"".join(
         bytes.fromhex(part) if isinstance(part, str) else files[part[0]][part[1] : part[2]]
         for part in parts
@@ -94,13 +94,13 @@ def assembled(parts: list[Any], files: Mapping[str, bytes]) -> bytes:
 
 @pytest.fixture(scope="session")
 def made(kyber: Pair) -> tuple[bytes, bytes]:
-    """Two and a half segments: what was encrypted, and what came of it."""
+    """Two and a half segments: the plaintext and the encrypted data."""
     data = plaintext(2 * PIECE + PIECE // 2)
     return data, encrypt(data, recipients=[kyber.recipient])
 
 
 def refuses(data: bytes, pair: Pair) -> str:
-    """Return why data is refused."""
+    """Return the error for data, which must be refused."""
     with pytest.raises((DecryptionError, UnreadableInputError)) as caught:
         decrypt(data, decapsulate=pair.decapsulate)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -110,7 +110,7 @@ def refuses(data: bytes, pair: Pair) -> str:
 def test_what_the_vectors_refuse(
     vectors: Any, files: Mapping[str, bytes], documented: Reader
 ) -> None:
-    """Everything that the vectors list as refused is refused, by the document's program too."""
+    """All data that the vectors list as refused is refused, by the document's program too."""
     secrets = {name: bytes.fromhex(key["shared_secret"]) for name, key in vectors["keys"].items()}
     for case in vectors["refused"]:
         data = assembled(case["parts"], files)
@@ -121,7 +121,7 @@ def test_what_the_vectors_refuse(
 
 
 def test_interrupted_changes(vectors: Any, files: Mapping[str, bytes], documented: Reader) -> None:
-    """A change that was cut off left the old recipients or the new ones, as the vectors say."""
+    """After an interrupted change, the recipients are the old or the new ones, as in the vectors."""
     secrets = {name: bytes.fromhex(key["shared_secret"]) for name, key in vectors["keys"].items()}
     for case in vectors["interrupted"]:
         data = assembled(case["parts"], files)
@@ -133,7 +133,7 @@ def test_interrupted_changes(vectors: Any, files: Mapping[str, bytes], documente
 
 
 def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None:
-    """From the same encapsulation comes every byte that another implementation wrote."""
+    """The same encapsulation gives the same bytes as another implementation."""
     for file in vectors["files"]:
         data = files[file["name"]]
         assert hashlib.sha256(data).hexdigest() == file["sha256"], file["name"]
@@ -156,7 +156,7 @@ def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None
 def test_the_vectors_open(
     vectors: Any, files: Mapping[str, bytes], pair_of: Callable[..., Pair]
 ) -> None:
-    """Every file of the vectors opens with the private key of each recipient, and of no other."""
+    """Each file of the vectors opens with each recipient's private key, and with no other."""
     for file in vectors["files"]:
         for algorithm, key in vectors["keys"].items():
             pair = pair_of(algorithm, bytes.fromhex(key["private_key"]), keyring=key["keyring"])
@@ -168,7 +168,7 @@ def test_the_vectors_open(
 
 
 def test_the_documented_program_opens_what_is_written(pair: Pair, documented: Reader) -> None:
-    """The document's program, which shares no code with pqkeep, opens files of every algorithm."""
+    """The document's program, without pqkeep's code, opens files of every algorithm."""
 
     def decapsulate(algorithm: str, key_version: int, keyring: str, kem_ciphertext: bytes) -> bytes:
         return pair.decapsulate(
@@ -182,7 +182,7 @@ def test_the_documented_program_opens_what_is_written(pair: Pair, documented: Re
 
 @given(size=sizes)
 def test_round_trip(kyber: Pair, size: int) -> None:
-    """What was encrypted comes back, whatever its size, and is as long as documented."""
+    """Data of any size is restored, and the file has the documented size."""
     data = plaintext(size)
     file = encrypt(data, recipients=[kyber.recipient])
     assert len(file) == HEADER + size + TAG * max(1, -(-size // PIECE))
@@ -190,7 +190,7 @@ def test_round_trip(kyber: Pair, size: int) -> None:
 
 
 def test_every_file_has_a_key_of_its_own(kyber: Pair) -> None:
-    """The same data encrypted twice has nothing in common but what names the key."""
+    """Two encryptions of the same data have only the key's name in common."""
     one, other = (encrypt(bytes(64), recipients=[kyber.recipient]) for _ in range(2))
     assert one[:67] == other[:67]
     assert one[67:] != other[67:]
@@ -198,7 +198,7 @@ def test_every_file_has_a_key_of_its_own(kyber: Pair) -> None:
 
 
 def test_every_truncation_of_a_short_file(kyber: Pair) -> None:
-    """A file that ends anywhere before its end is refused, and where that can be seen it is said."""
+    """A file that ends too early is refused, and the error says so where possible."""
     file = encrypt(b"hello, world", recipients=[kyber.recipient])
     for end in range(len(file)):
         said = refuses(file[:end], kyber)
@@ -208,7 +208,7 @@ def test_every_truncation_of_a_short_file(kyber: Pair) -> None:
 
 
 def test_every_byte_of_a_short_file(pair: Pair) -> None:
-    """A file in which any one bit was changed is refused."""
+    """A file with any changed bit is refused."""
     file = encrypt(b"hello, world", recipients=[pair.recipient])
     for at in range(len(file)):
         damaged = bytearray(file)
@@ -218,7 +218,7 @@ def test_every_byte_of_a_short_file(pair: Pair) -> None:
 
 @given(data=st.data())
 def test_every_truncation(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObject) -> None:
-    """A file of several segments is refused wherever it ends, at a segment's border too."""
+    """A file of several segments that ends too early is refused, also between segments."""
     _, file = made
     borders = st.builds(
         lambda count, off: HEADER + count * SEGMENT + off, st.integers(0, 2), st.integers(-17, 17)
@@ -229,7 +229,7 @@ def test_every_truncation(made: tuple[bytes, bytes], kyber: Pair, data: st.DataO
 
 @given(extra=st.binary(min_size=1, max_size=40))
 def test_nothing_may_follow(made: tuple[bytes, bytes], kyber: Pair, extra: bytes) -> None:
-    """A file with anything after its end is refused, after a whole last segment too."""
+    """A file with bytes after its end is refused, also after a full last segment."""
     whole = encrypt(plaintext(PIECE), recipients=[kyber.recipient])
     for file in (made[1], whole):
         refuses(file + extra, kyber)
@@ -237,7 +237,7 @@ def test_nothing_may_follow(made: tuple[bytes, bytes], kyber: Pair, extra: bytes
 
 @given(data=st.data())
 def test_every_bit(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObject) -> None:
-    """A file of several segments in which one bit was changed is refused."""
+    """A file of several segments with any changed bit is refused."""
     file = bytearray(made[1])
     file[data.draw(st.integers(0, len(file) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     refuses(bytes(file), kyber)
@@ -245,7 +245,7 @@ def test_every_bit(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObject) 
 
 @given(order=st.lists(st.integers(0, 3), max_size=6).filter(lambda order: order != [0, 1, 2, 3]))
 def test_every_other_order(kyber: Pair, order: list[int]) -> None:
-    """Whole segments that were swapped, repeated or left out are refused."""
+    """Swapped, repeated and missing segments are refused."""
     file = encrypt(plaintext(4 * PIECE), recipients=[kyber.recipient])
     segments = [file[at : at + SEGMENT] for at in range(HEADER, len(file), SEGMENT)]
     refuses(file[:HEADER] + b"".join(segments[number] for number in order), kyber)
@@ -253,7 +253,7 @@ def test_every_other_order(kyber: Pair, order: list[int]) -> None:
 
 @given(data=st.data())
 def test_every_splice(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObject) -> None:
-    """Files for the same key, of the same plaintext, cannot be put together."""
+    """Segments of files for the same key and plaintext cannot be mixed."""
     plain, one = made
     other = encrypt(plain, recipients=[kyber.recipient])
     at = data.draw(
@@ -269,7 +269,7 @@ def test_every_splice(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObjec
 
 @given(junk=st.binary(max_size=2000))
 def test_junk(kyber: Pair, junk: bytes) -> None:
-    """Whatever else is handed in is refused with the documented exception, and no other."""
+    """Any other input is refused with the documented exception."""
     refuses(junk, kyber)
     refuses(b"pqkeep\x00\x02\x01" + junk, kyber)
     content = b"pqkeep\x00\x02\x01" + (8192).to_bytes(4, "big") + junk + bytes(8131 - len(junk))
@@ -277,7 +277,7 @@ def test_junk(kyber: Pair, junk: bytes) -> None:
 
 
 def test_the_wrong_key_is_told_from_damage(made: tuple[bytes, bytes], kyber: Pair) -> None:
-    """Another key's secret is recognized before a segment is tried, and damage is called damage."""
+    """Another key's secret is refused before the first segment; damage is reported as damage."""
     _, file = made
     with pytest.raises(DecryptionError, match="encrypted to another key"):
         decrypt(file, decapsulate=lambda *_, **__: bytes(32))
@@ -288,13 +288,13 @@ def test_the_wrong_key_is_told_from_damage(made: tuple[bytes, bytes], kyber: Pai
 
 @pytest.mark.parametrize("secret", [b"", bytes(31), bytes(64)])
 def test_a_secret_of_another_length(made: tuple[bytes, bytes], secret: bytes) -> None:
-    """What is no shared secret opens nothing."""
+    """A shared secret of the wrong length opens nothing."""
     with pytest.raises(DecryptionError):
         decrypt(made[1], decapsulate=lambda *_, **__: secret)
 
 
 def test_no_nonce_comes_twice() -> None:
-    """Segments have different nonces, as last ones and as others, and there is a last number."""
+    """Segments have different nonces, and so have last ones; there is a highest number."""
     numbers = [*range(1000), 2**32 - 1]
     nonces = {nonce(number, is_last=is_last) for number in numbers for is_last in (False, True)}
     assert len(nonces) == 2 * len(numbers)
@@ -304,7 +304,7 @@ def test_no_nonce_comes_twice() -> None:
 
 
 def test_a_header_shows_no_secret(made: tuple[bytes, bytes], kyber: Pair) -> None:
-    """A header says which keys it is for, and its repr holds nothing else."""
+    """A header names its keys, and its repr has nothing else."""
     header = read_header(BytesIO(made[1]))
     (recipient,) = header.recipients
     fingerprint = hashlib.sha256(kyber.public["public_key"]).digest()

@@ -1,4 +1,4 @@
-"""X-Wing, and what encapsulation refuses."""
+"""X-Wing, and the refusals of encapsulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "x-wing.json"
 
 
 def test_the_same_secret(pair: Pair) -> None:
-    """The key service's own code recovers the secret that was made here, for every algorithm."""
+    """The key service's code recovers the client's secret, for every algorithm."""
     made = encapsulate(**pair.public)
     assert pair.private.decapsulate(made.kem_ciphertext) == made.shared_secret
     assert (made.algorithm, made.key_version) == (pair.algorithm, pair.key_version)
@@ -31,7 +31,7 @@ def test_the_same_secret(pair: Pair) -> None:
 
 
 def test_sizes() -> None:
-    """There are all KEMs that the service has, with ciphertexts of its sizes."""
+    """The client has all KEMs of the service, with ciphertexts of the same sizes."""
     kems = {name for name, spec in ALGORITHMS.items() if name in KEMS}
     assert kems == set(KEMS)
     assert {KEMS[name].ciphertext_size for name in KEMS} == {1088, 1120, 1568}
@@ -40,7 +40,7 @@ def test_sizes() -> None:
 
 
 def test_x_wing_s_vectors() -> None:
-    """From the halves of the published vectors comes the published secret."""
+    """The halves of the published vectors give the published secret."""
     cases = json.loads(VECTORS.read_text())["cases"]
     assert cases
     for case in cases:
@@ -62,14 +62,14 @@ def test_x_wing_s_vectors() -> None:
 @pytest.mark.parametrize("size", [0, 1, 1183, 1185, 1215, 1217, 1567, 1569])
 @pytest.mark.parametrize("algorithm", list(KEMS))
 def test_no_public_key(algorithm: str, size: int) -> None:
-    """A public key of another size is refused, and not repeated."""
+    """A public key of another size is refused and not quoted."""
     with pytest.raises(ValueError, match=f"^the public key is none of {algorithm}$") as caught:
         encapsulate(public_key=bytes(size), algorithm=algorithm, key_version=1)
     assert caught.value.__suppress_context__
 
 
 def test_no_public_key_of_the_right_size() -> None:
-    """Coefficients that are too large, and a point of low order, are refused."""
+    """Too large coefficients, and a point of low order, are refused."""
     for algorithm, key in (
         ("Kyber768", b"\xff" * 1184),
         ("ML-KEM-1024", b"\xff" * 1568),
@@ -82,13 +82,13 @@ def test_no_public_key_of_the_right_size() -> None:
 
 @pytest.mark.parametrize("version", [0, -1, 1 << 32])
 def test_no_key_version(kyber: Pair, version: int) -> None:
-    """A key version that no header can hold is refused."""
+    """A key version that no header can have is refused."""
     with pytest.raises(ValueError, match="from 1 to 4294967295"):
         encapsulate(**{**kyber.public, "key_version": version})
 
 
 @pytest.mark.parametrize("algorithm", ["", "kyber768", "ML-KEM-512", "Dilithium3"])
 def test_no_algorithm(kyber: Pair, algorithm: str) -> None:
-    """An algorithm that is no KEM of the service is refused, and not repeated."""
+    """An algorithm that is no KEM of the service is refused and not quoted."""
     with pytest.raises(ValueError, match="Kyber768, X-Wing, ML-KEM-1024"):
         encapsulate(**{**kyber.public, "algorithm": algorithm})

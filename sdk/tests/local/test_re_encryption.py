@@ -1,4 +1,4 @@
-"""Other recipients for the same data: only the header is written, and nothing interrupts that."""
+"""New recipients for the same data: only the header changes, and interruptions do no harm."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ local.re_encrypt_file(path, decapsulate=decapsulate, to=new)
 
 @pytest.fixture(scope="module")
 def other(pair_of: Callable[..., Pair]) -> Pair:
-    """Somebody else's key pair, of another algorithm and in another keyring."""
+    """Another user's key pair, of another algorithm and keyring."""
     return pair_of("X-Wing", keyring="payments.cards")
 
 
@@ -88,7 +88,7 @@ def file_for(folder: Path, *pairs: Pair, capacity: int = 1) -> Path:
 
 
 def readers(data: bytes, *pairs: Pair) -> set[str]:
-    """Return by algorithm who of these can decrypt data, and that it is right where they can."""
+    """Return which of these keys can decrypt the data, by algorithm."""
     found = set()
     for pair in pairs:
         try:
@@ -100,7 +100,7 @@ def readers(data: bytes, *pairs: Pair) -> set[str]:
 
 
 class Recorder(FileIO):
-    """A file that keeps what is written to it, and where."""
+    """A file that records its writes."""
 
     def __init__(self, path: Path) -> None:
         """Open a file."""
@@ -122,7 +122,7 @@ def recorded(path: Path, pair: Pair, change: Change) -> list[tuple[int, bytes]]:
 
 
 def written_until(data: bytes, writes: list[tuple[int, bytes]], cut: int) -> bytes:
-    """Return data after so many bytes were written to it."""
+    """Return the data after only some of the recorded bytes were written."""
     file = bytearray(data)
     for at, piece in writes:
         part = piece[:cut]
@@ -146,7 +146,7 @@ def test_a_file_moves_to_another_key(kyber: Pair, other: Pair, tmp_path: Path) -
 
 
 def test_recipients_come_and_go(kyber: Pair, other: Pair, third: Pair, tmp_path: Path) -> None:
-    """One that is added decrypts a file too; of one that is removed not a byte is left in it."""
+    """A new recipient can decrypt; no byte of a removed one is left."""
     path = file_for(tmp_path, kyber, capacity=4)
     re_encrypt_file(path, decapsulate=kyber.decapsulate, add=[other.recipient, third.recipient])
     assert readers(path.read_bytes(), kyber, other, third) == {"Kyber768", "X-Wing", "ML-KEM-1024"}
@@ -160,7 +160,7 @@ def test_recipients_come_and_go(kyber: Pair, other: Pair, third: Pair, tmp_path:
 
 
 def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: Pair) -> None:
-    """Moving replaces the recipient whose key was used, and none of the others."""
+    """Moving replaces only the recipient whose key was used."""
     both = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
     moved = re_encrypt(both, decapsulate=kyber.decapsulate, to=third.recipient)
     assert readers(moved, kyber, other, third) == {"X-Wing", "ML-KEM-1024"}
@@ -169,7 +169,7 @@ def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: P
 
 
 def test_data_and_streams(kyber: Pair, other: Pair) -> None:
-    """Data in memory stays as short as can be, and a stream keeps its room."""
+    """Data in memory stays as short as possible, and a stream keeps its capacity."""
     for capacity in (0, 3):
         before = encrypt(DATA, recipients=[kyber.recipient], capacity=capacity)
         writer = BytesIO()
@@ -186,7 +186,7 @@ def test_data_and_streams(kyber: Pair, other: Pair) -> None:
 def test_a_header_without_room(
     kyber: Pair, other: Pair, third: Pair, tmp_path: Path, capacity: int
 ) -> None:
-    """Where the header has no room, a copy of the file takes its place, with room for more."""
+    """If a header lacks capacity, a larger copy replaces the file."""
     path, link = file_for(tmp_path, kyber, capacity=capacity), tmp_path / "link"
     link.symlink_to(path)
     path.chmod(0o640)
@@ -203,7 +203,7 @@ def test_a_header_without_room(
 
 
 def test_every_byte_at_which_a_change_is_cut_off(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """After every byte of a change, a file has its old recipients or its new ones, and opens."""
+    """After each byte of a change, a file opens with its old recipients or its new ones."""
     path = file_for(tmp_path, kyber)
     before = path.read_bytes()
     writes = recorded(path, kyber, Change(to=other.recipient))
@@ -225,7 +225,7 @@ def test_every_byte_at_which_a_change_is_cut_off(kyber: Pair, other: Pair, tmp_p
 def test_sectors_that_were_written_in_any_order(
     kyber: Pair, other: Pair, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """A disk that writes the sectors of one slot in any order leaves the old file or the new one."""
+    """If a disk writes a slot's sectors in any order, the file is the old or the new one."""
     folder = tmp_path_factory.mktemp("sectors")
     path = file_for(folder, kyber)
     before = path.read_bytes()
@@ -249,7 +249,7 @@ def test_a_change_after_one_that_was_cut_off(
     first_cut: int,
     second_cut: int,
 ) -> None:
-    """A change of a file that a cut left in between, cut off too, leaves that file or the new one."""
+    """A second interrupted change leaves the file after the first, or the new one."""
     path = file_for(tmp_path_factory.mktemp("twice"), kyber)
     before = path.read_bytes()
     first = recorded(path, kyber, Change(to=other.recipient))
@@ -267,7 +267,7 @@ def test_a_change_after_one_that_was_cut_off(
 def test_the_next_change_finishes_one_that_was_cut_off(
     kyber: Pair, other: Pair, tmp_path: Path
 ) -> None:
-    """A recipient whose removal was cut off is gone after the next change, if that has none to do."""
+    """The next change completes an interrupted removal, even if it changes nothing itself."""
     path = file_for(tmp_path, kyber)
     before = path.read_bytes()
     writes = recorded(path, kyber, Change(to=other.recipient))
@@ -281,7 +281,7 @@ def test_the_next_change_finishes_one_that_was_cut_off(
 
 @pytest.mark.parametrize("call", [1, 2])
 def test_killed_while_it_writes(pair_of: Callable[..., Pair], tmp_path: Path, call: int) -> None:
-    """After kill -9 in the middle of a change a file opens with the old key or the new one."""
+    """After kill -9 during a change, a file opens with the old key or the new one."""
     old, new = pair_of("Kyber768", SEED), pair_of("Kyber768", bytes(64))
     path = file_for(tmp_path, old)
     ended = subprocess.run(
@@ -298,7 +298,7 @@ def test_killed_while_it_writes(pair_of: Callable[..., Pair], tmp_path: Path, ca
 
 
 def test_a_large_file(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """Of a file of 5 GiB, with holes for data, nothing is read or written but the header."""
+    """Of a sparse file of 5 GiB, only the header is read and written."""
     path = file_for(tmp_path, kyber, capacity=4)
     os.truncate(path, 5 * GIBIBYTE)
     before = path.stat()
@@ -312,7 +312,7 @@ def test_a_large_file(kyber: Pair, other: Pair, tmp_path: Path) -> None:
 
 
 def test_one_change_at_a_time(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """While one process changes a file another is refused, and reading goes on."""
+    """While one process changes a file, another is refused, and reading is possible."""
     path = file_for(tmp_path, kyber)
     with changeable(path):
         with pytest.raises(BlockingIOError, match="another process is changing the file"):
@@ -322,7 +322,7 @@ def test_one_change_at_a_time(kyber: Pair, other: Pair, tmp_path: Path) -> None:
 
 
 def test_room_for_four(pair_of: Callable[..., Pair], tmp_path: Path) -> None:
-    """Unless more is asked for, a file has room for four recipients of the longest kind."""
+    """By default a file has capacity for four of the largest recipients."""
     first, *others = (pair_of("ML-KEM-1024", keyring="k" * 128) for _ in range(5))
     plain, path = tmp_path / "plain", tmp_path / "file.pqk"
     plain.write_bytes(DATA)
@@ -362,7 +362,7 @@ def test_what_cannot_be_changed(kyber: Pair, other: Pair, tmp_path: Path) -> Non
 
 
 def test_recipients_of_a_new_file(kyber: Pair, other: Pair) -> None:
-    """A file has 1 to 32 recipients, nobody twice, and room for no more than that."""
+    """A file has 1 to 32 distinct recipients, and no more capacity."""
     file = encrypt(DATA, recipients=[kyber.recipient, other.recipient, kyber.recipient])
     assert len(read_header(BytesIO(file)).recipients) == 2
     with pytest.raises(ValueError, match="1 to 32 recipients"):
@@ -378,7 +378,7 @@ def test_recipients_of_a_new_file(kyber: Pair, other: Pair) -> None:
 
 
 def test_the_standard_s_name(kyber: Pair) -> None:
-    """ML-KEM-768 is Kyber768: the same recipient by either name, and the API's in the header."""
+    """ML-KEM-768 is Kyber768: both names mean one recipient, and the header has the API's name."""
     named = Recipient(**{**kyber.public, "algorithm": "ML-KEM-768"})
     assert named == kyber.recipient
     file = encrypt(DATA, recipients=[named, kyber.recipient])
@@ -388,7 +388,7 @@ def test_the_standard_s_name(kyber: Pair) -> None:
 
 
 def test_most_recipients(pair_of: Callable[..., Pair]) -> None:
-    """32 recipients of the longest kind fit into a header, and each opens the file."""
+    """32 of the largest recipients fit into a header, and each opens the file."""
     pairs = [pair_of("ML-KEM-1024", keyring="k" * 63 + "ab"[number % 2]) for number in range(32)]
     file = encrypt(b"x", recipients=[pair.recipient for pair in pairs], capacity=32)
     for pair in (pairs[0], pairs[31]):
@@ -400,7 +400,7 @@ def test_most_recipients(pair_of: Callable[..., Pair]) -> None:
 
 
 def failures() -> Iterator[tuple[list[type[PqkeepError]], type[PqkeepError]]]:
-    """Yield what happens with each of two recipients, and what is raised then."""
+    """Yield the errors of two recipients, and the resulting error."""
     yield [NotFoundError, NotFoundError], NotFoundError
     yield [PermissionDeniedError, PermissionDeniedError], PermissionDeniedError
     yield [NotFoundError, PermissionDeniedError], DecryptionError
@@ -411,7 +411,7 @@ def failures() -> Iterator[tuple[list[type[PqkeepError]], type[PqkeepError]]]:
 def test_keys_that_nobody_here_has(
     kyber: Pair, other: Pair, happens: list[type[PqkeepError]], raised: type[PqkeepError]
 ) -> None:
-    """Keys of other people are skipped; if there are no others, it is said what is wrong."""
+    """Other people's keys are skipped; if there are only those, the error says so."""
     file = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
     assert decrypt(file, decapsulate=kyber.decapsulate) == DATA
     asked = iter(happens)
@@ -425,7 +425,7 @@ def test_keys_that_nobody_here_has(
 
 
 def test_what_says_nothing_of_a_key_is_raised_at_once(kyber: Pair, other: Pair) -> None:
-    """A service that is not there is no reason to try the next recipient."""
+    """If the service is not available, the next recipient is not tried."""
     file = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
 
     def decapsulate(*_: Any, **__: Any) -> bytes:
@@ -439,7 +439,7 @@ def test_what_says_nothing_of_a_key_is_raised_at_once(kyber: Pair, other: Pair) 
 def test_a_file_that_took_its_place_meanwhile(
     kyber: Pair, other: Pair, tmp_path: Path, capacity: int
 ) -> None:
-    """A file that was put there while the header was opened stays as it is, and is not said to be changed."""
+    """A file that takes the path during a change is not changed, and no change is reported."""
     path, newer = file_for(tmp_path, kyber, capacity=capacity), tmp_path / "newer"
     encrypt_file(tmp_path / "plain", newer, recipients=[kyber.recipient], capacity=capacity)
     put_there = newer.read_bytes()
@@ -455,7 +455,7 @@ def test_a_file_that_took_its_place_meanwhile(
 
 
 def test_a_link_that_names_another_file_meanwhile(kyber: Pair, other: Pair, tmp_path: Path) -> None:
-    """A copy does not take the place of whatever a link names by the time that it is written."""
+    """A copy does not replace the new target of a changed link."""
     path, link, victim = (
         file_for(tmp_path, kyber, capacity=0),
         tmp_path / "link",

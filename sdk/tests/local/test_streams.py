@@ -1,4 +1,4 @@
-"""Readers and writers of all kinds, and how much is in memory."""
+"""Readers and writers of all kinds, and the use of memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATA = os.urandom(PIECE + 1000)
 
 
 class Trickle(RawIOBase):
-    """Gives and takes a few bytes at a time, as a socket may."""
+    """Gives and takes a few bytes at a time, like a socket."""
 
     def __init__(self, data: bytes = b"", most: int = 999) -> None:
         self._source = BytesIO(data)
@@ -44,7 +44,7 @@ class Trickle(RawIOBase):
 
 
 class Zeros:
-    """Has so many zeros, and nothing in memory."""
+    """Has many zeros without memory for them."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -65,7 +65,7 @@ class Discard:
 
 
 def test_a_few_bytes_at_a_time(kyber: Pair) -> None:
-    """Nothing is lost where reading and writing are short, as with sockets and raw files."""
+    """Short reads and writes, as of sockets and raw files, lose nothing."""
     sealed, opened = Trickle(), Trickle()
     encrypt_stream(Trickle(DATA), sealed, recipients=[kyber.recipient])
     decrypt_stream(Trickle(bytes(sealed.taken)), opened, decapsulate=kyber.decapsulate)
@@ -73,7 +73,7 @@ def test_a_few_bytes_at_a_time(kyber: Pair) -> None:
 
 
 def test_a_pipe(kyber: Pair) -> None:
-    """Data goes through a pipe, both unbuffered, while it is decrypted at the other end."""
+    """Data goes through an unbuffered pipe while the other end decrypts it."""
     out, into = os.pipe()
     opened = BytesIO()
     with open(out, "rb", buffering=0) as reader, open(into, "wb", buffering=0) as writer:  # noqa: PTH123 - descriptors
@@ -90,7 +90,7 @@ def test_a_pipe(kyber: Pair) -> None:
 
 
 def test_nothing_yet_is_not_the_end(kyber: Pair) -> None:
-    """A reader that does not block and has nothing yet is an error, not the end of the data."""
+    """A non-blocking reader without data raises an error: it is not the end."""
     out, into = os.pipe()
     os.set_blocking(out, False)
     os.write(into, b"some")
@@ -100,7 +100,7 @@ def test_nothing_yet_is_not_the_end(kyber: Pair) -> None:
 
 
 def test_more_than_was_asked_for(kyber: Pair) -> None:
-    """A reader that does not mind how much it is asked for is an error: its data would not open."""
+    """A reader that returns more than requested raises an error."""
 
     class Generous:
         def read(self, size: int, /) -> bytes:
@@ -111,7 +111,7 @@ def test_more_than_was_asked_for(kyber: Pair) -> None:
 
 
 def test_only_what_was_authenticated_comes_out(kyber: Pair) -> None:
-    """A stream that was cut off gives the segments before, and then an error."""
+    """A truncated stream gives the complete segments, and then an error."""
     file = encrypt(DATA * 3, recipients=[kyber.recipient])
     writer = BytesIO()
     with pytest.raises(DecryptionError):
@@ -128,13 +128,13 @@ def test_only_what_was_authenticated_comes_out(kyber: Pair) -> None:
 
 
 def test_a_full_disk(kyber: Pair) -> None:
-    """A writer's error goes to the caller as it is."""
+    """A writer's error reaches the caller unchanged."""
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space"):  # noqa: PTH123
         encrypt_stream(BytesIO(DATA), full, recipients=[kyber.recipient])
 
 
 def test_neither_is_closed(kyber: Pair) -> None:
-    """Reader and writer stay open, whether it went well or not."""
+    """Reader and writer stay open after success and after errors."""
     reader, writer = BytesIO(DATA), Trickle()
     encrypt_stream(reader, writer, recipients=[kyber.recipient])
     assert (reader.closed, writer.closed) == (False, False)
@@ -144,7 +144,7 @@ def test_neither_is_closed(kyber: Pair) -> None:
 
 
 def test_a_writer_that_does_not_block(kyber: Pair) -> None:
-    """A raw writer that takes nothing now is an error: nothing is left out."""
+    """A non-blocking raw writer that takes nothing raises an error: no data is lost."""
     out, into = os.pipe()
     os.set_blocking(into, False)
     with open(into, "wb", buffering=0) as writer, pytest.raises(BlockingIOError):  # noqa: PTH123
@@ -154,7 +154,7 @@ def test_a_writer_that_does_not_block(kyber: Pair) -> None:
 
 @pytest.mark.parametrize("mebibytes", [2, 32])
 def test_memory_does_not_grow(kyber: Pair, mebibytes: int) -> None:
-    """However much goes through, a few segments are in memory, in either direction."""
+    """A few segments are in memory, for any amount of data in both directions."""
     out, into = os.pipe()
     size, nowhere = mebibytes << 20, Discard()
     tracemalloc.start()

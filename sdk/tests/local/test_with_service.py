@@ -1,4 +1,4 @@
-"""Both clients with a running service, which has the keys and sees none of the data."""
+"""Both clients with a running service, which has the keys and never sees the data."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Answer = Callable[..., str]
 
 
 def contents(folder: Path) -> list[Path]:
-    """Return what is in a folder."""
+    """Return the names in a folder."""
     return list(folder.iterdir())
 
 
 def open_in(folder: Path) -> list[str]:
-    """Return this process's open files in a folder, those without a name too."""
+    """Return this process's open files in a folder, also nameless ones."""
     paths = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # it is closed by now
@@ -56,7 +56,7 @@ def open_in(folder: Path) -> list[str]:
 
 
 def wait_until_open_in(folder: Path) -> None:
-    """Wait until this process has a file open in a folder."""
+    """Wait until this process has an open file in a folder."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not open_in(folder):
         assert time.monotonic() < deadline
@@ -72,7 +72,7 @@ class Discard:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_round_trip(client: Client, tmp_path: Path, algorithm: str) -> None:
-    """Bytes, streams and files come back, though the key was rotated and nothing else was kept."""
+    """Bytes, streams and files are restored after a rotation, without other information."""
     plain, cipher, back = (tmp_path / name for name in ("plain", "cipher", "back"))
     plain.write_bytes(DATA)
     client.keys.generate(algorithm)
@@ -93,7 +93,7 @@ def test_round_trip(client: Client, tmp_path: Path, algorithm: str) -> None:
 
 
 def test_what_the_service_hears(client: Client) -> None:
-    """Encrypting asks the service for a public key, and decrypting for a decapsulation: no more."""
+    """Encryption requests only a public key, and decryption only a decapsulation."""
     client.keys.generate("Kyber768")
     before = {record.id for record in client.audit.records()}
     assert client.local.decrypt(client.local.encrypt(b"a secret")) == b"a secret"
@@ -124,7 +124,7 @@ def test_a_file_moves_to_the_active_key(client: Client, tmp_path: Path) -> None:
 
 
 def test_another_algorithm_and_a_stream(client: Client) -> None:
-    """Data moves to another algorithm's active key, and to a public key that is given."""
+    """Data moves to another algorithm's active key, and to a given public key."""
     for algorithm in ("Kyber768", "ML-KEM-1024"):
         client.keys.generate(algorithm)
     sealed = client.local.encrypt(DATA)
@@ -144,7 +144,7 @@ def test_another_algorithm_and_a_stream(client: Client) -> None:
 def test_two_tenants(
     client: Client, connect: Connect, base_url: str, new_api_key: Any, tmp_path: Path
 ) -> None:
-    """A file for two tenants opens for both, whoever is named first, and then for one."""
+    """A file for two tenants opens for both in any order, and after a removal for one."""
     friend, path = connect(base_url, new_api_key()), tmp_path / "file.pqk"
     recipients = []
     for reader in (client, friend):
@@ -168,7 +168,7 @@ def test_two_tenants(
 
 @pytest.fixture
 def cards(base_url: str, api_key: str) -> str:
-    """A keyring of its own, with a key of the first version there."""
+    """A keyring with a key of version 1."""
     with httpx2.Client(headers={"X-API-Key": api_key}, trust_env=False, timeout=60) as http:
         for path, body in (
             ("/keyrings", {"name": "payments.cards"}),
@@ -179,7 +179,7 @@ def cards(base_url: str, api_key: str) -> str:
 
 
 def test_keyrings(client: Client, cards: str, tmp_path: Path) -> None:
-    """What is encrypted to a keyring opens, and moves within it unless another is named."""
+    """A keyring's files open, and move within the keyring unless another is named."""
     client.keys.generate("Kyber768")
     path = tmp_path / "file"
     path.write_bytes(client.local.encrypt(DATA, keyring=cards, capacity=1))
@@ -197,7 +197,7 @@ def test_keyrings(client: Client, cards: str, tmp_path: Path) -> None:
 
 
 async def test_keyrings_on_asyncio(base_url: str, api_key: str, cards: str) -> None:
-    """The client for asyncio knows keyrings too."""
+    """The client for asyncio supports keyrings too."""
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate("Kyber768")
         sealed = await client.local.encrypt(DATA, keyring=cards)
@@ -231,7 +231,7 @@ async def test_moving_on_asyncio(base_url: str, api_key: str, tmp_path: Path) ->
 
 
 def recipient_of_nobody() -> Recipient:
-    """Return a recipient whose key version no tenant here has."""
+    """Return a recipient with a key version that no tenant has."""
     private = MLKEM768PrivateKey.generate()
     public_key = private.public_key().public_bytes_raw()
     return Recipient(public_key=public_key, algorithm="Kyber768", key_version=99)
@@ -239,7 +239,7 @@ def recipient_of_nobody() -> Recipient:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_offline(client: Client, algorithm: str) -> None:
-    """What was encrypted with nothing but the public key is decrypted like everything else."""
+    """Data that was encrypted offline is decrypted like other data."""
     key = client.keys.generate(algorithm)
     recipient = Recipient(
         public_key=key.public_key, algorithm=algorithm, key_version=key.key_version
@@ -251,7 +251,7 @@ def test_offline(client: Client, algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [0, 1, MEBIBYTE])
 def test_for_the_service(client: Client, algorithm: str, size: int) -> None:
-    """What was encrypted here for the service is opened by the service."""
+    """The service decrypts data that was encrypted for it on this machine."""
     client.keys.generate(algorithm)
     (tenant,) = client.tenants.list()
     sealed = client.local.encrypt_for_service(DATA[:size], tenant_id=tenant.id, algorithm=algorithm)
@@ -262,7 +262,7 @@ def test_for_the_service(client: Client, algorithm: str, size: int) -> None:
 
 
 def test_for_the_service_and_nobody_else(client: Client) -> None:
-    """What names another tenant, version or data is not opened, and too much refused at once."""
+    """Another tenant, version or associated data is refused, and too much data at once."""
     key = client.keys.generate("Kyber768")
     (tenant,) = client.tenants.list()
 
@@ -294,7 +294,7 @@ def test_for_the_service_and_nobody_else(client: Client) -> None:
 
 
 def test_another_tenant(client: Client, connect: Connect, base_url: str, new_api_key: Any) -> None:
-    """Another tenant's key of the same version does not open it."""
+    """Another tenant's key of the same version does not open the data."""
     client.keys.generate("Kyber768")
     sealed = client.local.encrypt(b"a secret")
     other = connect(base_url, new_api_key())
@@ -306,7 +306,7 @@ def test_another_tenant(client: Client, connect: Connect, base_url: str, new_api
 
 
 def test_damage_that_the_service_finds(client: Client) -> None:
-    """A KEM ciphertext that the service refuses is the same exception as other damage."""
+    """A KEM ciphertext that the service refuses raises the same exception as other damage."""
     client.keys.generate("X-Wing")
     sealed = bytearray(client.local.encrypt(b"a secret", algorithm="X-Wing"))
     at = sealed.index(read_header(BytesIO(sealed)).recipients[0].kem_ciphertext)
@@ -317,21 +317,21 @@ def test_damage_that_the_service_finds(client: Client) -> None:
 
 
 def test_no_active_key(client: Client) -> None:
-    """Without an active key there is nothing to encrypt to."""
+    """Without an active key, encryption fails."""
     with pytest.raises(NotFoundError):
         client.local.encrypt(b"a secret")
 
 
 @pytest.mark.parametrize("algorithm", ["Dilithium3", "ML-KEM-512", ""])
 def test_no_such_algorithm(client: Client, algorithm: str) -> None:
-    """What is no KEM of the service is refused before anything is sent."""
+    """Other algorithms are refused before anything is sent."""
     with pytest.raises(InvalidRequestError, match="Kyber768") as caught:
         client.local.encrypt(b"a secret", algorithm=algorithm)
     assert (caught.value.field, caught.value.request_id) == ("algorithm", None)
 
 
 def test_compliance(connect: Connect, base_url: str, api_key: str) -> None:
-    """Under CNSA 2.0 ML-KEM-1024 is taken, and nothing else encrypted or decrypted."""
+    """Under CNSA 2.0 only ML-KEM-1024 encrypts and decrypts."""
     free = connect(base_url, api_key)
     bound = connect(base_url, api_key, compliance_profile="cnsa-2.0")
     for algorithm in ("Kyber768", "ML-KEM-1024"):
@@ -364,7 +364,7 @@ def test_compliance(connect: Connect, base_url: str, api_key: str) -> None:
 def test_a_service_with_strange_keys(
     connect: Connect, response: Answer, version: int, size: int
 ) -> None:
-    """A key of the service's that is none is an answer that is none."""
+    """An invalid key from the service is a malformed response."""
     key = {
         "key_version": version,
         "algorithm": "Kyber768",
@@ -379,7 +379,7 @@ def test_a_service_with_strange_keys(
 
 @pytest.mark.parametrize("said", ["Kyber768", "ML-KEM-1024"])
 def test_a_service_that_weakens(connect: Connect, response: Answer, kyber: Any, said: str) -> None:
-    """A service cannot give another algorithm's key for the one that was asked for."""
+    """The service cannot replace the requested algorithm by another one."""
     key = {
         "key_version": 1,
         "algorithm": said,
@@ -395,7 +395,7 @@ def test_a_service_that_weakens(connect: Connect, response: Answer, kyber: Any, 
 
 
 def test_a_service_with_a_strange_secret(connect: Connect, response: Answer, kyber: Any) -> None:
-    """A shared secret of another length is no answer, and another one of 32 bytes opens nothing."""
+    """A secret of another length is a malformed response; another one of 32 bytes opens nothing."""
     sealed = encrypt(b"a secret", recipients=[kyber.recipient])
     other = base64.b64encode(bytes(32)).decode()
     for secret, error in (
@@ -409,7 +409,7 @@ def test_a_service_with_a_strange_secret(connect: Connect, response: Answer, kyb
 
 
 def test_what_is_there_stays(client: Client, tmp_path: Path) -> None:
-    """Neither direction replaces a file unless that is asked for."""
+    """Neither direction replaces a file unless asked."""
     client.keys.generate("Kyber768")
     plain, cipher = tmp_path / "plain", tmp_path / "cipher"
     plain.write_bytes(DATA)
@@ -425,7 +425,7 @@ def test_what_is_there_stays(client: Client, tmp_path: Path) -> None:
 
 
 async def test_many_at_once(base_url: str, api_key: str, tmp_path: Path) -> None:
-    """More calls at once than there are threads all come to an end."""
+    """More concurrent calls than threads all end."""
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate("Kyber768")
         source = tmp_path / "source"
@@ -436,7 +436,7 @@ async def test_many_at_once(base_url: str, api_key: str, tmp_path: Path) -> None
 
 
 async def test_the_event_loop_stays_free(base_url: str, api_key: str) -> None:
-    """While data is worked on, other tasks run."""
+    """While data is processed, other tasks run."""
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate("Kyber768")
         names = set()
@@ -452,7 +452,7 @@ async def test_the_event_loop_stays_free(base_url: str, api_key: str) -> None:
 
 
 async def test_a_cancelled_file(base_url: str, api_key: str, tmp_path: Path) -> None:
-    """A call that is cancelled in the middle ends, with its thread, and leaves no file."""
+    """A cancelled call ends together with its thread, and leaves no file."""
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate("Kyber768")
         endless = asyncio.create_task(client.local.encrypt_file("/dev/zero", tmp_path / "target"))
@@ -465,7 +465,7 @@ async def test_a_cancelled_file(base_url: str, api_key: str, tmp_path: Path) -> 
 
 
 async def test_a_cancelled_stream(base_url: str, api_key: str) -> None:
-    """After a call was cancelled its reader is not read any more."""
+    """A cancelled call no longer reads."""
 
     class Endless:
         def __init__(self) -> None:
@@ -491,7 +491,7 @@ async def test_a_cancelled_stream(base_url: str, api_key: str) -> None:
 
 
 def test_without_the_extra() -> None:
-    """Where cryptography is not installed, the client works, and local encryption says what to do."""
+    """Without cryptography the client works, and local encryption says what to install."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from pqkeep import Client\n"

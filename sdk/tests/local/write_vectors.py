@@ -1,7 +1,7 @@
-"""Writes vectors.json: the format by a second implementation, from docs/local-format.md alone.
+"""Writes vectors.json by a second implementation, from docs/local-format.md alone.
 
-KEM ciphertexts cannot be made again, so those of an earlier run are kept; everything else follows
-from them. ``python sdk/tests/local/write_vectors.py``
+KEM ciphertexts are kept from an earlier run, because they are random. Everything else is derived.
+``python sdk/tests/local/write_vectors.py``
 """
 
 import json
@@ -28,7 +28,7 @@ HASHES = {"Kyber768": SHA256(), "X-Wing": SHA256(), "ML-KEM-1024": SHA384()}
 
 
 def plaintext(size: int) -> bytes:
-    """Return the plaintext of so many bytes."""
+    """Return a plaintext of this size."""
     return bytes(i % 251 for i in range(size))
 
 
@@ -72,7 +72,7 @@ def encapsulated(algorithm: str, seed: bytes) -> bytes:
 
 
 def derived(digest: Any, secret: bytes, *purpose: bytes, length: int = 32) -> bytes:
-    """Return what HKDF makes of a secret."""
+    """Return the HKDF output for a secret."""
     parts = (b"pqkeep/local/v2", *purpose)
     info = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
     made: bytes = HKDF(digest, length=length, salt=None, info=info).derive(secret)
@@ -102,7 +102,7 @@ def file_key_of(name: str) -> bytes:
 
 
 def checked(before_the_checksum: bytes) -> bytes:
-    """Return a slot, whatever its MAC."""
+    """Return a slot with its checksum and any MAC."""
     return before_the_checksum + sha384(before_the_checksum).digest()
 
 
@@ -113,7 +113,7 @@ def sealed(before_the_mac: bytes, file_key: bytes) -> bytes:
 
 
 def slot(file_key: bytes, recipients: list[bytes], slots: int, size: int, sequence: int) -> bytes:
-    """Return a slot of so many bytes, or as short as can be."""
+    """Return a slot of this size, or as short as possible."""
     size = size or 118 + len(b"".join(recipients))
     start = b"pqkeep\0\2" + bytes((slots,)) + size.to_bytes(4, "big")
     content = start + sequence.to_bytes(8, "big") + bytes((len(recipients),)) + b"".join(recipients)
@@ -127,7 +127,7 @@ def body(file_key: bytes, data: bytes) -> bytes:
 
 
 def refused(files: dict[str, bytes], keys: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return what must not open, by what is wrong: parts of files, and other bytes."""
+    """Return refused files by the reason: parts of files, and other bytes."""
     one, many, whole, hybrid, pair, two = (
         "Kyber768 12",
         f"Kyber768 {SIZES[-1]}",
@@ -250,7 +250,7 @@ def refused(files: dict[str, bytes], keys: dict[str, Any]) -> dict[str, list[Any
 
 
 def interrupted(files: dict[str, bytes]) -> dict[str, tuple[int, list[Any]]]:
-    """Return files in which a change was cut off, and the number of the slot that counts."""
+    """Return files with an interrupted change, and the number of the slot in use."""
     old, new = "two slots", "two slots, changed"
     start, end = int.from_bytes(files[old][9:13], "big"), len(files[old])
     rest, torn = [old, 2 * start, end], [new, 0, start // 2]
